@@ -1,0 +1,1 @@
+"""The client SDK and the `blockdraft` command."""

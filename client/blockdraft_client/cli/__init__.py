@@ -1,0 +1,1 @@
+"""The `blockdraft` command."""

@@ -1,0 +1,1 @@
+"""Draft models and each sequence's context."""

@@ -1,0 +1,1 @@
+"""Generated protocol code of `protos/blockdraft`; never edited by hand."""

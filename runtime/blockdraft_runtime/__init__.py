@@ -1,0 +1,1 @@
+"""What every serving process shares: errors, lifecycle, logging, metrics endpoint."""

@@ -1,0 +1,17 @@
+"""Settings every test runs under."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+# Silent float64 or broadcasting slips are the commonest numeric bugs: make them errors.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compilation is most of the suite's time on CPU: keep executables between runs.
+CACHE = Path(__file__).parent.parent / ".cache" / "jax-tests"
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

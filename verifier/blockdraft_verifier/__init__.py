@@ -1,0 +1,1 @@
+"""The target model, its paged KV cache and the engine loop."""
