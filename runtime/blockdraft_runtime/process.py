@@ -1,0 +1,138 @@
+"""The life of a serving process: bind, load, serve, drain, stop."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+
+from blockdraft_runtime.channel import SERVER_OPTIONS
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where a process listens and how it stops.
+
+    Attributes:
+        address: gRPC address, `host:port` or `unix:/path`.
+        metrics_port: Port of the Prometheus endpoint, or None for none.
+        drain_seconds: How long calls in flight may go on after SIGTERM.
+    """
+
+    address: str
+    metrics_port: int | None = None
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.drain_seconds < 0:
+            raise ValueError(f"drain_seconds must be >= 0, got {self.drain_seconds}")
+
+
+class Application(Protocol):
+    """What a serving process does between binding its port and stopping."""
+
+    service_names: Sequence[str]
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicers to `server`."""
+
+    async def start(self) -> None:
+        """Load and warm up; health turns SERVING when this returns."""
+
+    async def drain(self) -> None:
+        """Refuse new work; calls in flight go on."""
+
+    async def stop(self) -> None:
+        """Release everything; no call is in flight any more."""
+
+
+async def serve(
+    application: Application,
+    listen: ListenConfig,
+    *,
+    server: grpc.aio.Server | None = None,
+    registry: CollectorRegistry = REGISTRY,
+    stop_requested: asyncio.Event | None = None,
+    on_ready: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run `application` until SIGTERM, SIGINT or `stop_requested`.
+
+    Health is NOT_SERVING while loading, SERVING after `start`, and NOT_SERVING again as soon as
+    a stop is asked for, so that load balancers turn away before calls are refused.
+
+    Args:
+        application: The servicers and their life cycle.
+        listen: Where to listen.
+        server: A server made by the caller, who needs interceptors or credentials; it must not
+            have ports of its own.
+        registry: The metrics to expose.
+        stop_requested: Set by the caller to stop without a signal.
+        on_ready: Called once when the process serves.
+
+    Raises:
+        RuntimeError: If the address cannot be bound.
+    """
+    server = server or grpc.aio.server(options=SERVER_OPTIONS)
+    stop_requested = stop_requested or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_requested.set)
+
+    health = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    application.register(server)
+    names = ("", *application.service_names)
+    reflection.enable_server_reflection(
+        (
+            *application.service_names,
+            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+            reflection.SERVICE_NAME,
+        ),
+        server,
+    )
+    server.add_insecure_port(listen.address)
+    if listen.metrics_port is not None:
+        start_http_server(listen.metrics_port, registry=registry)
+    for name in names:
+        await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await server.start()
+
+    starting = asyncio.ensure_future(application.start())
+    stopping = asyncio.ensure_future(stop_requested.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if starting.done():
+            starting.result()
+            for name in names:
+                await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            logger.info("serving on %s", listen.address)
+            if on_ready is not None:
+                await on_ready()
+            await stopping
+            logger.info("draining, at most %.0f s", listen.drain_seconds)
+        await health.enter_graceful_shutdown()
+        await application.drain()
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await server.stop(listen.drain_seconds)
+        await application.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    logger.info("stopped")
+
+
+def run(application: Application, listen: ListenConfig) -> None:
+    """Run `application` on a fresh uvloop until a signal stops it."""
+    uvloop.run(serve(application, listen))

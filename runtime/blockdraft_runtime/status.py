@@ -1,0 +1,137 @@
+"""Errors a caller is told about, as `google.rpc.Status` with an `ErrorInfo`.
+
+Every error of every service goes through here, so that each carries a machine-readable reason
+(listed in docs/errors.md), the values its message mentions, and where it helps a `BadRequest` or
+`RetryInfo` detail. Source: AIP-193.
+"""
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+logger = logging.getLogger(__name__)
+
+ERROR_DOMAIN = "blockdraft"
+
+
+class ServiceError(Exception):
+    """An error with everything the caller needs to act on it.
+
+    Attributes:
+        code: The gRPC status code.
+        reason: UPPER_SNAKE_CASE identifier of the cause, stable across versions.
+        message: One sentence for a person.
+        metadata: Every dynamic value the message mentions.
+        field: Path of the request field at fault, if one is.
+        retry_after_seconds: When to try again, if that may help.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        reason: str,
+        message: str,
+        *,
+        metadata: Mapping[str, object] | None = None,
+        field: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        """Keep the parts; see the class for their meaning."""
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
+        self.field = field
+        self.retry_after_seconds = retry_after_seconds
+
+    def to_status(self) -> grpc.Status:
+        """Return the status to abort a call with."""
+        details: list[Message] = [
+            ErrorInfo(reason=self.reason, domain=ERROR_DOMAIN, metadata=self.metadata)
+        ]
+        if self.field is not None:
+            violation = BadRequest.FieldViolation(field=self.field, description=self.message)
+            details.append(BadRequest(field_violations=[violation]))
+        if self.retry_after_seconds is not None:
+            delay = Duration()
+            delay.FromNanoseconds(int(self.retry_after_seconds * 1e9))
+            details.append(RetryInfo(retry_delay=delay))
+        packed = []
+        for detail in details:
+            packed.append(AnyMessage())
+            packed[-1].Pack(detail)
+        number: int = self.code.value[0]
+        return rpc_status.to_status(Status(code=number, message=self.message, details=packed))
+
+
+def invalid_argument(field: str, message: str, **metadata: object) -> ServiceError:
+    """Return the error for a request field that is out of range or malformed."""
+    return ServiceError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "INVALID_ARGUMENT",
+        message,
+        metadata={"field": field, **metadata},
+        field=field,
+    )
+
+
+def error_reason(error: grpc.RpcError) -> str | None:
+    """Return the `ErrorInfo` reason a failed call carries, or None when it has none of ours."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # AioRpcError is a Call in fact
+    for detail in status.details if status is not None else ():
+        info = ErrorInfo()
+        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            return info.reason
+    return None
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL."""
+    if not isinstance(error, ServiceError):
+        logger.error("unexpected error while serving a call", exc_info=error)
+        error = ServiceError(
+            grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
+        )
+    await context.abort_with_status(error.to_status())
+
+
+UnaryMethod = TypeVar("UnaryMethod", bound=Callable[..., Awaitable[Any]])
+StreamMethod = TypeVar("StreamMethod", bound=Callable[..., AsyncIterator[Any]])
+
+
+def unary_errors(method: UnaryMethod) -> UnaryMethod:
+    """Wrap a unary servicer method so that exceptions end the call with a typed status."""
+
+    @functools.wraps(method)
+    async def wrapper(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except Exception as error:
+            await abort(context, error)
+
+    return wrapper  # type: ignore[return-value]  # same signature, which mypy cannot see
+
+
+def stream_errors(method: StreamMethod) -> StreamMethod:
+    """Wrap a streaming servicer method so that exceptions end the call with a typed status."""
+
+    @functools.wraps(method)
+    async def wrapper(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        responses = method(self, request, context)
+        try:
+            async for response in responses:
+                yield response
+        except Exception as error:
+            await abort(context, error)
+
+    return wrapper  # type: ignore[return-value]  # same signature, which mypy cannot see
