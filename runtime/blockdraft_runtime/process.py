@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,6 +63,8 @@ async def serve(
     listen: ListenConfig,
     *,
     server: grpc.aio.Server | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+    health: HealthServicer | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
@@ -74,8 +77,11 @@ async def serve(
     Args:
         application: The servicers and their life cycle.
         listen: Where to listen.
-        server: A server made by the caller, who needs interceptors or credentials; it must not
-            have ports of its own.
+        server: A server made by the caller, who needs interceptors; it must not have ports of
+            its own.
+        credentials: TLS credentials of the port; None serves plaintext.
+        health: A health servicer made by the caller, who reports changes while serving. What it
+            reports after a stop was asked for is ignored.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the process serves.
@@ -86,10 +92,13 @@ async def serve(
     server = server or grpc.aio.server(options=SERVER_OPTIONS)
     stop_requested = stop_requested or asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # Python delivers signals to the main thread only; elsewhere the caller has the event.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
+    for number in signals:
         loop.add_signal_handler(number, stop_requested.set)
 
-    health = HealthServicer()
+    health = health or HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     application.register(server)
     names = ("", *application.service_names)
@@ -101,9 +110,13 @@ async def serve(
         ),
         server,
     )
-    server.add_insecure_port(listen.address)
+    if credentials is None:
+        server.add_insecure_port(listen.address)
+    else:
+        server.add_secure_port(listen.address, credentials)
+    endpoint = None
     if listen.metrics_port is not None:
-        start_http_server(listen.metrics_port, registry=registry)
+        endpoint = start_http_server(listen.metrics_port, registry=registry)
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
@@ -126,9 +139,15 @@ async def serve(
     finally:
         starting.cancel()
         stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
         await server.stop(listen.drain_seconds)
         await application.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        if endpoint is not None:
+            http_server, thread = endpoint
+            await asyncio.to_thread(http_server.shutdown)
+            http_server.server_close()
+            thread.join()
+        for number in signals:
             loop.remove_signal_handler(number)
     logger.info("stopped")
 

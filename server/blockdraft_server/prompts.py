@@ -1,0 +1,101 @@
+"""From the three forms of a prompt to token ids."""
+
+import asyncio
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import invalid_argument
+
+from blockdraft_server.text import Tokenizer
+
+ROLES = ("system", "user", "assistant")
+
+# Tokenizing shorter texts takes less time than handing them to a thread.
+_INLINE_BYTES = 4096
+
+
+def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
+    """Check everything about `prompt` that needs no tokenizer.
+
+    Args:
+        prompt: The prompt.
+        max_bytes: Most UTF-8 bytes it may have.
+
+    Returns:
+        The number of UTF-8 bytes of its text; 0 for token ids.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT, naming the field.
+    """
+    form = prompt.WhichOneof("content")
+    if form is None:
+        raise invalid_argument("prompt", "prompt must be set")
+    if form == "token_ids":
+        if not prompt.token_ids.values:
+            raise invalid_argument("prompt.token_ids.values", "the prompt has no token ids")
+        return 0
+    if form == "text":
+        if not prompt.text:
+            raise invalid_argument("prompt.text", "the prompt is empty")
+        size = len(prompt.text.encode())
+    else:
+        size = _check_conversation(prompt.conversation)
+    if size > max_bytes:
+        field = f"prompt.{form}"
+        message = f"the prompt has {size} bytes of text, at most {max_bytes} are allowed"
+        raise invalid_argument(field, message, bytes=size, limit=max_bytes)
+    return size
+
+
+async def prompt_token_ids(
+    prompt: inference_pb2.Prompt, tokenizer: Tokenizer, max_bytes: int
+) -> list[int]:
+    """Return the token ids of `prompt`.
+
+    Long texts are tokenized in a thread, so that other calls' streams do not halt meanwhile.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT, naming the field.
+    """
+    size = check_prompt(prompt, max_bytes)
+    if size > _INLINE_BYTES:
+        token_ids = await asyncio.to_thread(_encode, prompt, tokenizer)
+    else:
+        token_ids = _encode(prompt, tokenizer)
+    if not token_ids:
+        raise invalid_argument("prompt", "the prompt has no tokens")
+    return token_ids
+
+
+def _check_conversation(conversation: inference_pb2.Conversation) -> int:
+    field = "prompt.conversation.messages"
+    if not conversation.messages:
+        raise invalid_argument(field, "the conversation has no messages")
+    for index, message in enumerate(conversation.messages):
+        if message.role not in ROLES:
+            allowed = ", ".join(ROLES)
+            raise invalid_argument(
+                f"{field}[{index}].role",
+                f"{field}[{index}].role must be one of {allowed}, got {message.role!r}",
+                value=message.role,
+            )
+    return sum(len(message.content.encode()) for message in conversation.messages)
+
+
+def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
+    match prompt.WhichOneof("content"):
+        case "token_ids":
+            return list(prompt.token_ids.values)
+        case "text":
+            return tokenizer.encode(prompt.text)
+        case _:
+            messages = [
+                {"role": message.role, "content": message.content}
+                for message in prompt.conversation.messages
+            ]
+            try:
+                return tokenizer.encode_chat(messages)
+            except ValueError as error:
+                # A chat template may refuse a conversation, say for the order of its roles.
+                raise invalid_argument("prompt.conversation", str(error)) from error
+
+
