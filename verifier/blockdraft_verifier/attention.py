@@ -1,0 +1,171 @@
+"""Causal attention of a ragged batch over a paged KV cache.
+
+The batch is flat: the tokens of row 0, then those of row 1, and so on, then padding. The cache of
+one layer is `[pages, page_size, 2 * kv_heads, head_dim]` with keys in even and values in odd head
+slots; both follow the convention of JAX's ragged paged attention kernel for TPU. This module is
+the portable implementation and that kernel's oracle.
+
+Rows are cut into **query tiles** of a fixed number of tokens, so that a long prompt chunk beside
+short decoding rows does not pad them all to its length. Context is read in chunks with an online
+softmax (Milakov and Gimelshein 2018) in a loop whose trip count follows the longest live context:
+work grows with use, shapes do not.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+CONTEXT_CHUNK_TOKENS = 128
+
+
+class RaggedBatch(NamedTuple):
+    """Where the tokens of a flat batch belong.
+
+    Attributes:
+        row_starts: First token of each row, then the number of tokens; padding rows are empty.
+        context_lengths: Length of each row's sequence, the row's own tokens included.
+        page_table: Pages of each row's sequence in order; entries past the end are ignored.
+        slots: Cache slot of each token, `page * page_size + offset`; out of range for padding.
+    """
+
+    row_starts: Int[Array, " rows_and_end"]
+    context_lengths: Int[Array, " rows"]
+    page_table: Int[Array, "rows max_pages"]
+    slots: Int[Array, " tokens"]
+
+
+class QueryTiles(NamedTuple):
+    """The rows of a batch cut into tiles.
+
+    Attributes:
+        row: The row each tile belongs to.
+        token: Flat index of each query of each tile; out of range for padding.
+        position: Position of each query in its sequence.
+    """
+
+    row: Int[Array, " tiles"]
+    token: Int[Array, "tiles tile_tokens"]
+    position: Int[Array, "tiles tile_tokens"]
+
+
+def cut_into_tiles(batch: RaggedBatch, token_count: int) -> QueryTiles:
+    """Cut the rows of a batch into equal tiles; the shapes depend on the batch's shapes only.
+
+    Args:
+        batch: The batch.
+        token_count: Size of the flat token axis.
+    """
+    row_count = batch.context_lengths.shape[0]
+    tile_tokens = max(1, token_count // row_count)
+    # Most tiles any split of the tokens over the rows can need.
+    tile_count = (token_count + row_count * (tile_tokens - 1)) // tile_tokens
+
+    starts, lengths = batch.row_starts[:-1], jnp.diff(batch.row_starts)
+    tiles_of_row = (lengths + tile_tokens - 1) // tile_tokens
+    ends = jnp.cumsum(tiles_of_row)
+    tile = jnp.arange(tile_count, dtype=jnp.int32)
+    row = jnp.minimum(jnp.searchsorted(ends, tile, side="right"), row_count - 1).astype(jnp.int32)
+    index_in_row = tile - (ends - tiles_of_row)[row]
+    offset = index_in_row[:, None] * tile_tokens + jnp.arange(tile_tokens, dtype=jnp.int32)[None, :]
+    live = (offset < lengths[row][:, None]) & (tile < ends[-1])[:, None]
+    token = jnp.where(live, starts[row][:, None] + offset, token_count)
+    position = (batch.context_lengths - lengths)[row][:, None] + offset
+    return QueryTiles(row, token, jnp.where(live, position, -1))
+
+
+def write_kv(
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    k: Float[Array, "tokens kv_heads head_dim"],
+    v: Float[Array, "tokens kv_heads head_dim"],
+    slots: Int[Array, " tokens"],
+) -> Float[Array, "pages page_size kv_slots head_dim"]:
+    """Return `cache` with the tokens' keys and values at their slots."""
+    pages, page_size, kv_slots, head_dim = cache.shape
+    kv = jnp.stack([k, v], axis=2).reshape(k.shape[0], kv_slots, head_dim).astype(cache.dtype)
+    flat = cache.reshape(pages * page_size, kv_slots, head_dim)
+    return flat.at[slots].set(kv, mode="drop").reshape(cache.shape)
+
+
+def ragged_paged_attention(
+    q: Float[Array, "tokens heads head_dim"],
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    batch: RaggedBatch,
+    tiles: QueryTiles,
+) -> Float[Array, "tokens heads head_dim"]:
+    """Attend causally from every token to its own sequence, itself included.
+
+    The keys and values of the batch's own tokens must already be in the cache. Scores are scaled
+    by `head_dim ** -0.5`; the softmax is in float32.
+    """
+    token_count, heads, head_dim = q.shape
+    _, page_size, kv_slots, _ = cache.shape
+    kv_heads = kv_slots // 2
+    tile_count, tile_tokens = tiles.token.shape
+    queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
+    queries = queries.reshape(tile_count, tile_tokens, kv_heads, heads // kv_heads, head_dim)
+    # One matrix product per tile and KV head: its rows are (query, head of the group).
+    queries = queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
+    queries = queries.astype(jnp.float32) * head_dim**-0.5
+
+    chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)
+    chunk_tokens = chunk_pages * page_size
+    max_pages = batch.page_table.shape[1]
+    table = jnp.pad(batch.page_table, ((0, 0), (0, -max_pages % chunk_pages)))
+    query_position = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
+
+    def attend_to_chunk(
+        index: Int[Array, ""], state: tuple[Array, Array, Array]
+    ) -> tuple[Array, Array, Array]:
+        top, total, mixed = state
+        pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
+        kv = cache[pages[tiles.row]].astype(jnp.float32)
+        kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
+        key, value = kv[:, :, :, 0], kv[:, :, :, 1]
+        scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
+        key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
+        visible = key_position[None, None, :] <= query_position[:, :, None]
+        scores = jnp.where(visible[:, None], scores, -jnp.inf)
+        new_top = jnp.maximum(top, scores.max(axis=-1))
+        # A query with nothing visible yet has top = -inf; keep the exponent finite.
+        safe_top = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
+        weights = jnp.exp(scores - safe_top[..., None])
+        shrink = jnp.exp(top - safe_top)
+        total = total * shrink + weights.sum(axis=-1)
+        mixed = mixed * shrink[..., None] + jnp.einsum("tkqc,tckd->tkqd", weights, value)
+        return new_top, total, mixed
+
+    shape = queries.shape[:3]
+    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
+    chunk_count = (jnp.max(batch.context_lengths) + chunk_tokens - 1) // chunk_tokens
+    _, total, mixed = jax.lax.fori_loop(0, chunk_count, attend_to_chunk, state)
+    out = mixed / jnp.where(total == 0.0, 1.0, total)[..., None]
+
+    out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
+    out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
+    result = jnp.zeros((token_count, heads, head_dim), q.dtype)
+    return result.at[tiles.token.reshape(-1)].set(out.astype(q.dtype), mode="drop")
+
+
+class PagedAttend:
+    """One step's attention, as the decoder calls it for each layer: write K/V, then attend."""
+
+    def __init__(self, batch: RaggedBatch, token_count: int) -> None:
+        """Prepare what all layers share."""
+        self._batch = batch
+        self._tiles = cut_into_tiles(batch, token_count)
+
+    def __call__(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: Float[Array, "pages page_size kv_slots head_dim"],
+    ) -> tuple[
+        Float[Array, "tokens heads head_dim"],
+        Float[Array, "pages page_size kv_slots head_dim"],
+    ]:
+        """Return the attention output and the layer's updated cache."""
+        cache = write_kv(cache, k, v, self._batch.slots)
+        return ragged_paged_attention(q, cache, self._batch, self._tiles), cache

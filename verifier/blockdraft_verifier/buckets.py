@@ -1,0 +1,58 @@
+"""The shapes a step may have: powers of two, so that all of them can be compiled beforehand."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """One compiled shape of a step.
+
+    Attributes:
+        rows: Sequences, padding included.
+        tokens: Tokens, padding included.
+        choices: Positions whose logits are computed.
+    """
+
+    rows: int
+    tokens: int
+    choices: int
+
+
+def next_power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least `number` (which is at least 1)."""
+    return 1 << (number - 1).bit_length()
+
+
+def all_buckets(max_rows: int, max_tokens: int, max_block: int) -> tuple[Bucket, ...]:
+    """Return every shape a step of at most these sizes can be padded to, smallest first.
+
+    Row counts rise fourfold, because padding rows cost little; token counts double. Logits are
+    computed for whole blocks of every row but never for a long prompt chunk, whose last token
+    alone is of interest.
+    """
+    row_sizes = [1]
+    while row_sizes[-1] < max_rows:
+        row_sizes.append(row_sizes[-1] * 4)
+    row_sizes[-1] = min(row_sizes[-1], next_power_of_two(max_rows))
+    buckets = []
+    for rows in row_sizes:
+        tokens = rows
+        while True:
+            choices = min(tokens, rows * next_power_of_two(max_block))
+            buckets.append(Bucket(rows, tokens, choices))
+            if tokens >= max_tokens:
+                break
+            tokens *= 2
+    return tuple(buckets)
+
+
+def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
+    """Return the smallest bucket that holds `rows` rows and `tokens` tokens.
+
+    Raises:
+        ValueError: If none does.
+    """
+    for bucket in buckets:
+        if bucket.rows >= rows and bucket.tokens >= tokens:
+            return bucket
+    raise ValueError(f"no bucket for {rows} rows and {tokens} tokens")

@@ -1,0 +1,157 @@
+"""A request and the sequence it becomes: plain data and the arithmetic of its lengths.
+
+Vocabulary (all lengths in tokens):
+
+* `tokens`: prompt, then everything generated. The last one is the **anchor** once the rest is
+  committed.
+* `committed`: how many leading tokens have final K/V and features. While decoding it is
+  `len(tokens) - 1`: everything but the anchor.
+* `proposal`: tokens drafted to follow the anchor, not yet verified.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; see `accept.choose_tokens` for the exact rule.
+
+    Attributes:
+        temperature: Randomness, >= 0; 0 picks the likeliest token.
+        top_k: Number of likeliest tokens kept; 0 keeps all.
+        top_p: Probability mass of likeliest tokens kept, in (0, 1].
+        min_p: Least share of the likeliest token's probability kept, in [0, 1].
+        seed: Seed of the noise, any 64-bit integer.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What a caller asked for, in token ids.
+
+    Attributes:
+        request_id: The caller's name for it, for logs.
+        prompt: The prompt's token ids, at least one.
+        emitted: Tokens an earlier attempt has already delivered.
+        sampling: How tokens are chosen.
+        max_output_tokens: Most tokens to generate, `emitted` included.
+        stop_token_ids: Tokens that end generation.
+        log_probs: Number of alternatives to report per token, None for no log probabilities.
+        max_draft_tokens: Most tokens to draft per step, None for the drafter's own limit.
+    """
+
+    request_id: str
+    prompt: tuple[int, ...]
+    emitted: tuple[int, ...] = ()
+    sampling: Sampling = Sampling()
+    max_output_tokens: int = 128
+    stop_token_ids: frozenset[int] = frozenset()
+    log_probs: int | None = None
+    max_draft_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens drafted to follow the anchor of a sequence, as a chain."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a sequence has consumed so far; times in seconds."""
+
+    cached_prompt_tokens: int = 0
+    drafted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
+    verification_steps: int = 0
+    first_step_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    verify_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    transport_seconds: float = 0.0
+
+    def count_verification(self, drafted: int, accepted: int) -> None:
+        """Count one verification of `drafted` tokens of which the first `accepted` were right."""
+        self.verification_steps += 1
+        missing = drafted - len(self.drafted_per_position)
+        self.drafted_per_position.extend([0] * missing)
+        self.accepted_per_position.extend([0] * missing)
+        for position in range(drafted):
+            self.drafted_per_position[position] += 1
+            self.accepted_per_position[position] += position < accepted
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request being decoded; owned by the scheduler, read by the engine.
+
+    Attributes:
+        sequence_id: Number unique in this process; never reused.
+        request: What was asked for.
+        arrival_time: When it arrived, seconds of the engine's clock.
+        tokens: Prompt and output so far.
+        committed: Leading tokens with final K/V and features.
+        pages: Page numbers, in order of position.
+        page_hashes: Identity of each full committed page's contents and prefix.
+        proposal: Drafted tokens to verify next, if any.
+        awaiting_step: Draft step whose answer the sequence waits for, if any.
+        context: Committed positions the drafter is believed to hold.
+        draftable: Whether features of all committed positions are in the feature store.
+        finish_reason: Why it ended; None while it lives.
+        usage: Counters and times.
+    """
+
+    sequence_id: int
+    request: GenerationRequest
+    arrival_time: float
+    tokens: list[int] = field(default_factory=list)
+    committed: int = 0
+    pages: list[int] = field(default_factory=list)
+    page_hashes: list[bytes] = field(default_factory=list)
+    proposal: Proposal | None = None
+    awaiting_step: int | None = None
+    context: int = 0
+    draftable: bool = True
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        """Start from the prompt and what was already delivered."""
+        self.tokens = [*self.request.prompt, *self.request.emitted]
+
+    @property
+    def output_count(self) -> int:
+        """Tokens generated so far, those of earlier attempts included."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be generated."""
+        return self.request.max_output_tokens - self.output_count
+
+    @property
+    def decoding(self) -> bool:
+        """Whether all tokens but the anchor are committed."""
+        return self.committed == len(self.tokens) - 1 and self.output_count > 0
+
+    @property
+    def anchor(self) -> int:
+        """The newest token."""
+        return self.tokens[-1]
