@@ -1,1 +1,5 @@
-"""Model definitions, checkpoint loading and tokenizers; no gRPC, and no jax at import."""
+"""Target models: configuration, Flax NNX decoders, checkpoints and tokenizers; knows no gRPC.
+
+Importing the package, `config`, `gguf`, `tokenizer`, `embedded` and `resolve` loads neither JAX
+nor Flax, so that a process which only handles text stays small. `decoder` and `loading` do.
+"""

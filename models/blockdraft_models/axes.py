@@ -1,0 +1,9 @@
+"""Logical names of weight axes; a deployment maps them to mesh axes (`sharding.py`)."""
+
+VOCAB = "vocab"
+EMBED = "embed"
+HEADS = "heads"
+KV_HEADS = "kv_heads"
+MLP = "mlp"
+
+Axes = tuple[str | None, ...]

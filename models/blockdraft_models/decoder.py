@@ -1,0 +1,127 @@
+"""The target decoder: Llama 3.x and Qwen3 from one module, switched by `DecoderConfig`."""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from blockdraft_models.attention import Attend, LayerCache
+from blockdraft_models.axes import EMBED, VOCAB
+from blockdraft_models.block import DecoderLayer
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.layers import Embedding, Linear, RMSNorm, head_logits
+from blockdraft_models.rope import rotary_tables
+
+
+class DecoderOutput(NamedTuple, Generic[LayerCache]):
+    """What one forward pass computed; a pytree, so jitted functions may return it whole.
+
+    Attributes:
+        hidden: Float[Array, "tokens hidden"], after the final norm: the input of `logits`.
+        captured: Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers
+            side by side, in the order they were asked for.
+        caches: One updated cache per layer.
+    """
+
+    hidden: Array
+    captured: Array
+    caches: list[LayerCache]
+
+
+class Decoder(nnx.Module):
+    """A Llama-style decoder over flat tokens.
+
+    Layers are unrolled: on CPU this is 20-45 % faster per step than scanning over stacked
+    weights, and 30 layers still compile in under a second.
+
+    Attributes:
+        config: What was built.
+        embedding: Token embedding.
+        layers: The decoder layers.
+        norm: The final norm.
+        head: Untied output head, or None when the embedding doubles as head.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        """Initializes random weights.
+
+        Args:
+            config: Architecture.
+            dtype: Of weights and activations.
+            rngs: Source of randomness, stream `params`.
+        """
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List(
+            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else Linear(
+                config.hidden_size,
+                config.vocab_size,
+                (EMBED, VOCAB),
+                bias=False,
+                dtype=dtype,
+                rngs=rngs,
+            )
+        )
+
+    def __call__(
+        self,
+        token_ids: Int[Array, " tokens"],
+        positions: Int[Array, " tokens"],
+        caches: Sequence[LayerCache],
+        attend: Attend[LayerCache],
+        capture: tuple[int, ...] = (),
+    ) -> DecoderOutput[LayerCache]:
+        """Runs all layers over a flat batch of tokens of any number of sequences.
+
+        Args:
+            token_ids: The tokens.
+            positions: Position of each token in its own sequence.
+            caches: One opaque cache per layer, passed to `attend`.
+            attend: Attention over these tokens and the cache.
+            capture: Ids of layers whose outputs (after the residual) to return. Id i is the
+                output of layer i, as in `target_layer_ids` of DFlash checkpoints.
+
+        Returns:
+            Hidden states, captured features and updated caches.
+
+        Raises:
+            ValueError: If the caches do not match the layers, or a captured id is not a layer.
+        """
+        if len(caches) != len(self.layers):
+            raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
+        if not all(0 <= layer_id < len(self.layers) for layer_id in capture):
+            raise ValueError(f"cannot capture layers {capture} of {len(self.layers)}")
+        rotary = rotary_tables(self.config, positions)
+        x = self.embedding(token_ids)
+        updated: list[LayerCache] = []
+        outputs: dict[int, Array] = {}
+        for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            x, cache = layer(x, rotary, cache, attend)
+            updated.append(cache)
+            if layer_id in capture:
+                outputs[layer_id] = x
+        captured = (
+            jnp.concatenate([outputs[layer_id] for layer_id in capture], axis=-1)
+            if capture
+            else jnp.zeros((x.shape[0], 0), x.dtype)
+        )
+        return DecoderOutput(self.norm(x), captured, updated)
+
+    def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
+        """Scores every token after each row of `DecoderOutput.hidden`, in float32."""
+        head = None if self.head is None else self.head.kernel[...]
+        return head_logits(hidden, self.embedding.table[...], head)
+
+    def embed(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
+        """Looks up token embeddings, as the drafter's input needs them."""
+        return self.embedding(token_ids)

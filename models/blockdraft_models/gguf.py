@@ -1,0 +1,213 @@
+"""A lean reader of GGUF files: metadata in one pass, tensors mapped, not read.
+
+The format is ggml's `docs/gguf.md`, versions 2 and 3, little-endian. `gguf.GGUFReader` builds
+several objects per string and takes seconds and 150 MB for a 49k-token vocabulary; this one
+takes a tenth of a second, which matters to a process that only tokenizes.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from blockdraft_models.errors import CheckpointError
+
+_MAGIC = 0x46554747  # "GGUF"
+_STRING, _ARRAY = 8, 9
+# Value type id of the specification -> struct code.
+_SCALARS = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+_MAX_DIMS = 4
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    """Where a tensor lies in the file.
+
+    Attributes:
+        shape: Row-major: the last axis is contiguous (ggml writes it first).
+        ggml_type: Quantization type id of ggml.
+        offset: Of the first byte, from the start of the file.
+    """
+
+    shape: tuple[int, ...]
+    ggml_type: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """Everything of a GGUF file but the tensor data.
+
+    Attributes:
+        path: The file.
+        metadata: Key-value section; arrays are lists.
+        tensors: By name.
+        size: Of the file, in bytes.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GGUFTensor]
+    size: int
+
+
+class _Cursor:
+    """Reads little-endian values one after another from a mapped file."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, code: str) -> Any:
+        layout = struct.Struct("<" + code)
+        values = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        return values[0] if len(values) == 1 else values
+
+    def string(self) -> str:
+        return self.raw_string().decode("utf-8", errors="surrogateescape")
+
+    def raw_string(self) -> bytes:
+        length = self.take("Q")
+        end = self.at + length
+        if end > len(self.data):
+            raise struct.error("string runs past the end")
+        self.at, start = end, self.at
+        return self.data[start:end]
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            return self.array()
+        return self.take(_SCALARS[kind])
+
+    def array(self) -> list[Any]:
+        kind, count = self.take("I"), self.take("Q")
+        if count > len(self.data):
+            raise struct.error("array runs past the end")
+        if kind in _SCALARS:
+            layout = struct.Struct(f"<{count}{_SCALARS[kind]}")
+            values = list(layout.unpack_from(self.data, self.at))
+            self.at += layout.size
+            return values
+        return [self.value(kind) for _ in range(count)]
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """Reads metadata and the tensor directory.
+
+    Args:
+        path: A `.gguf` file.
+
+    Returns:
+        The parsed header; the file is closed again.
+
+    Raises:
+        CheckpointError: If it is not a complete GGUF file of version 2 or 3.
+    """
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            return _parse(path, _Cursor(data))
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except (struct.error, KeyError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} is not a complete GGUF file: {error}") from error
+
+
+def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
+    if cursor.take("I") != _MAGIC:
+        raise CheckpointError(f"{path} is not a GGUF file")
+    version, tensor_count, key_count = cursor.take("I"), cursor.take("Q"), cursor.take("Q")
+    if version not in (2, 3):
+        raise CheckpointError(f"{path}: GGUF version {version} is not supported (supported: 2, 3)")
+    metadata = {}
+    for _ in range(key_count):
+        name = cursor.string()
+        metadata[name] = cursor.value(cursor.take("I"))
+    infos = []
+    for _ in range(tensor_count):
+        name, dims = cursor.string(), cursor.take("I")
+        if dims > _MAX_DIMS:
+            raise CheckpointError(f"{path}: tensor {name} has {dims} dimensions")
+        shape = tuple(cursor.take("Q") for _ in range(dims))[::-1]
+        infos.append((name, shape, cursor.take("I"), cursor.take("Q")))
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    start = -(-cursor.at // alignment) * alignment
+    tensors = {name: GGUFTensor(shape, kind, start + offset) for name, shape, kind, offset in infos}
+    return GGUFHeader(path, metadata, tensors, len(cursor.data))
+
+
+class GGUFWeights:
+    """The tensors of a GGUF file as float32 arrays, dequantized one at a time."""
+
+    def __init__(self, header: GGUFHeader) -> None:
+        """Maps the file of `header`."""
+        import numpy as np
+
+        self._header = header
+        self._data = np.memmap(header.path, dtype=np.uint8, mode="r")
+
+    def __enter__(self) -> Self:
+        """Returns self."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Drops the mapping."""
+        del self._data
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every tensor by name."""
+        return {name: tensor.shape for name, tensor in self._header.tensors.items()}
+
+    def read(self, name: str, rows: int | None = None) -> Any:
+        """Dequantizes a tensor.
+
+        Args:
+            name: One of `shapes()`.
+            rows: How many leading rows to read; all of them when None.
+
+        Returns:
+            A fresh float32 array.
+
+        Raises:
+            CheckpointError: If the data is cut off or of an unknown quantization.
+        """
+        import numpy as np
+        from gguf import GGMLQuantizationType
+        from gguf.constants import GGML_QUANT_SIZES
+        from gguf.quants import dequantize
+
+        tensor = self._header.tensors[name]
+        try:
+            kind = GGMLQuantizationType(tensor.ggml_type)
+            block, block_bytes = GGML_QUANT_SIZES[kind]
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{name} has unknown ggml type {tensor.ggml_type}") from error
+        shape = tensor.shape if rows is None else (min(rows, tensor.shape[0]), *tensor.shape[1:])
+        if shape[-1] % block:
+            raise CheckpointError(f"{name}: {shape[-1]} columns are not blocks of {block}")
+        byte_shape = (*shape[:-1], shape[-1] // block * block_bytes)
+        count = int(np.prod(byte_shape))
+        if tensor.offset + count > self._header.size:
+            raise CheckpointError(f"{self._header.path} is cut off within tensor {name}")
+        raw = self._data[tensor.offset : tensor.offset + count].reshape(byte_shape)
+        try:
+            values = dequantize(raw.view(_PLAIN.get(kind.name, "u1")), kind)
+        except NotImplementedError as error:
+            raise CheckpointError(f"{name}: quantization {kind.name} is not supported") from error
+        return np.array(values, dtype=np.float32).reshape(shape)
+
+
+# `dequantize` wants unquantized data in its own dtype.
+_PLAIN = {"F32": "<f4", "F16": "<f2"}

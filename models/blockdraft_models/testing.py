@@ -1,0 +1,163 @@
+"""Real but tiny decoders and checkpoints, so that every process can be tested without downloads."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flax import nnx
+from safetensors.numpy import save_file
+
+from blockdraft_models.byte_level import BYTE_TO_CHAR
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.tensor_names import tensor_names
+
+_BYTES = 256
+_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+IM_START, IM_END = _BYTES + 1, _BYTES + 2
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] not in ('system', 'user', 'assistant') %}"
+    "{{ raise_exception('unknown role ' + message['role']) }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tiny_config(kind: Literal["llama", "qwen3"] = "llama", **overrides: Any) -> DecoderConfig:
+    """Returns a decoder configuration that runs in milliseconds.
+
+    Args:
+        kind: `llama` (tied head) or `qwen3` (q/k norm, untied head).
+        **overrides: Fields of `DecoderConfig` to change. A `vocab_size` of at least 260 is
+            needed to write a tokenizer for it.
+
+    Returns:
+        The configuration: 260 tokens, width 32, 3 layers, 4 query heads on 2 key heads.
+    """
+    fields: dict[str, Any] = {
+        "name": f"tiny-{kind}",
+        "vocab_size": _BYTES + 4,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": kind == "llama",
+        "attention_bias": False,
+        "qk_norm": kind == "qwen3",
+        "max_position_embeddings": 512,
+        "bos_token_id": IM_START,
+        "eos_token_ids": (IM_END,),
+    }
+    return DecoderConfig(**{**fields, **overrides})
+
+
+def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
+    """Writes a Hugging Face directory: config, weights, byte-level tokenizer, chat template.
+
+    Tokens 0-255 are the bytes, 256 `<|endoftext|>`, 257 `<|im_start|>`, 258 `<|im_end|>`; the
+    rest of the vocabulary is reserved control tokens. The template is ChatML without a default
+    system message and refuses unknown roles.
+
+    Args:
+        decoder: Its weights are written in their own dtype.
+        directory: Created if needed.
+
+    Raises:
+        ValueError: If the decoder has too small a vocabulary for the tokenizer.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = {name.hf: weight for name, weight in decoder_tensors(decoder)}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    files = {
+        "config.json": hf_config(decoder.config),
+        "tokenizer.json": _tokenizer(decoder.config.vocab_size),
+        "tokenizer_config.json": {
+            "add_bos_token": False,
+            "bos_token": "<|im_start|>",
+            "eos_token": "<|im_end|>",
+            "chat_template": CHAT_TEMPLATE,
+        },
+    }
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def decoder_tensors(decoder: Decoder) -> list[tuple[Any, np.ndarray]]:
+    """Lists a decoder's weights as checkpoints store them.
+
+    Returns:
+        Pairs of `TensorName` and array ([out, in] for matrices), in checkpoint order.
+    """
+    state = {".".join(map(str, k)): v for k, v in nnx.to_flat_state(nnx.state(decoder))}
+    pairs = []
+    for name in tensor_names(decoder.config):
+        weight = np.asarray(state[name.path][...])
+        pairs.append((name, np.array(weight.T if name.transposed else weight, order="C")))
+    return pairs
+
+
+def hf_config(config: DecoderConfig) -> dict[str, Any]:
+    """Returns the `config.json` that `DecoderConfig.from_hf` reads back as `config`."""
+    scaling = config.rope_scaling
+    return {
+        "_name_or_path": config.name,
+        "model_type": "qwen3" if config.qk_norm else "llama",
+        "hidden_act": "silu",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_scaling": None
+        if scaling is None
+        else {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position_embeddings,
+        },
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "attention_bias": config.attention_bias,
+        "max_position_embeddings": config.max_position_embeddings,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": list(config.eos_token_ids),
+    }
+
+
+def _tokenizer(vocab_size: int) -> dict[str, Any]:
+    reserved = vocab_size - _BYTES - len(_SPECIALS)
+    if reserved < 0:
+        raise ValueError(f"a byte tokenizer needs at least {_BYTES + len(_SPECIALS)} tokens")
+    specials = (*_SPECIALS, *(f"<|reserved_{i}|>" for i in range(reserved)))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": _BYTES + i, "content": content, **flags, "special": True}
+            for i, content in enumerate(specials)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": True},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "vocab": {BYTE_TO_CHAR[byte]: byte for byte in range(_BYTES)},
+            "merges": [],
+        },
+    }
