@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from blockdraft_models import config_sources
 
@@ -117,7 +117,7 @@ class DecoderConfig:
     @classmethod
     def from_hf(
         cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-    ) -> Self:
+    ) -> "DecoderConfig":
         """Reads a parsed `config.json`.
 
         Args:
@@ -134,7 +134,9 @@ class DecoderConfig:
         return cls._from_fields(fields)
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()) -> Self:
+    def from_gguf(
+        cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
+    ) -> "DecoderConfig":
         """Reads the key-value section of a GGUF file.
 
         Args:
@@ -152,7 +154,7 @@ class DecoderConfig:
         return cls._from_fields(config_sources.fields_from_gguf(metadata, tensor_names))
 
     @classmethod
-    def _from_fields(cls, fields: dict[str, Any]) -> Self:
+    def _from_fields(cls, fields: dict[str, Any]) -> "DecoderConfig":
         scaling = fields.pop("rope_scaling")
         return cls(**fields, rope_scaling=None if scaling is None else RopeScaling(**scaling))
 

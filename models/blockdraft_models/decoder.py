@@ -1,7 +1,7 @@
 """The target decoder: Llama 3.x and Qwen3 from one module, switched by `DecoderConfig`."""
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,19 +15,19 @@ from blockdraft_models.layers import Embedding, Linear, RMSNorm, head_logits
 from blockdraft_models.rope import rotary_tables
 
 
-class DecoderOutput(NamedTuple, Generic[LayerCache]):
+class DecoderOutput(NamedTuple):
     """What one forward pass computed; a pytree, so jitted functions may return it whole.
 
     Attributes:
         hidden: Float[Array, "tokens hidden"], after the final norm: the input of `logits`.
         captured: Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers
             side by side, in the order they were asked for.
-        caches: One updated cache per layer.
+        caches: One updated cache per layer, of the type passed in.
     """
 
     hidden: Array
     captured: Array
-    caches: list[LayerCache]
+    caches: list[Any]
 
 
 class Decoder(nnx.Module):
@@ -80,7 +80,7 @@ class Decoder(nnx.Module):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
-    ) -> DecoderOutput[LayerCache]:
+    ) -> DecoderOutput:
         """Runs all layers over a flat batch of tokens of any number of sequences.
 
         Args:

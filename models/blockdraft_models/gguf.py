@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from blockdraft_models.errors import CheckpointError
 
@@ -158,7 +158,7 @@ class GGUFWeights:
         self._header = header
         self._data = np.memmap(header.path, dtype=np.uint8, mode="r")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "GGUFWeights":
         """Returns self."""
         return self
 

@@ -3,7 +3,7 @@
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from blockdraft_models.errors import CheckpointError
 
@@ -57,7 +57,7 @@ class SafetensorsWeights:
             self._stack.close()
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "SafetensorsWeights":
         """Returns self."""
         return self
 

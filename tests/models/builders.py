@@ -1,0 +1,88 @@
+"""Decoders with every weight random, so that no misplaced norm or bias goes unnoticed."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gguf import GGUFWriter
+
+from blockdraft_models.attention import DenseAttend
+from blockdraft_models.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder import Decoder, DecoderOutput
+from blockdraft_models.testing import decoder_tensors
+
+LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
+
+
+def random_decoder(config: DecoderConfig, seed: int = 0) -> Decoder:
+    decoder = Decoder(config, rngs=nnx.Rngs(seed))
+    rng = np.random.default_rng(seed)
+
+    def perturb(leaf: jax.Array) -> jax.Array:
+        return leaf + jnp.asarray(rng.normal(0, 0.1, leaf.shape), leaf.dtype)
+
+    nnx.update(decoder, jax.tree.map(perturb, nnx.state(decoder)))
+    return decoder
+
+
+@partial(nnx.jit, static_argnames=("batch", "capture"))
+def _run(
+    decoder: Decoder, tokens: jax.Array, batch: int, capture: tuple[int, ...]
+) -> tuple[jax.Array, DecoderOutput]:
+    length = tokens.shape[0] // batch
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
+    caches = [None] * decoder.config.num_layers
+    output = decoder(tokens, positions, caches, DenseAttend(batch, length), capture)
+    return decoder.logits(output.hidden), output
+
+
+def run_dense(
+    decoder: Decoder, token_ids: np.ndarray, capture: tuple[int, ...] = ()
+) -> tuple[np.ndarray, DecoderOutput]:
+    """Logits and output of whole sequences, [batch, length] -> [batch, length, vocab]."""
+    batch, length = token_ids.shape
+    logits, output = _run(decoder, jnp.asarray(token_ids.reshape(-1), jnp.int32), batch, capture)
+    return np.asarray(logits).reshape(batch, length, -1), output
+
+
+def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> None:
+    """Writes a float32 GGUF as llama.cpp would; `changes` replaces (None: drops) tensors."""
+    config = decoder.config
+    writer = GGUFWriter(path, "qwen3" if config.qk_norm else "llama")
+    writer.add_name(config.name)
+    writer.add_block_count(config.num_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_bos_token_id(config.bos_token_id or 0)
+    writer.add_eos_token_id(config.eos_token_ids[0])
+    tensors: dict[str, Any] = {
+        name.gguf: permute(weight, name.permuted_heads) if name.permuted_heads else weight
+        for name, weight in decoder_tensors(decoder)
+    }
+    for name, weight in {**tensors, **changes}.items():
+        if weight is not None:
+            writer.add_tensor(name, weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Row order of llama.cpp: of each head, rows 0, half, 1, half + 1, ..."""
+    rows = weight.shape[0] // heads
+    order = [h * rows + part * (rows // 2) + i
+             for h in range(heads) for i in range(rows // 2) for part in (0, 1)]  # fmt: skip
+    return np.ascontiguousarray(weight[order])

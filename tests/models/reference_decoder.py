@@ -1,0 +1,117 @@
+"""Llama and Qwen3 in float64 NumPy, one token and one head at a time: the oracle of the decoder.
+
+Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pre-RMSNorm, SwiGLU,
+rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
+scaling of its model card, and Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
+bias). It shares no code with the package beyond the configuration.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from flax import nnx
+
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.decoder import Decoder
+
+Params = Mapping[str, np.ndarray]
+
+
+def params_from_decoder(decoder: Decoder) -> dict[str, np.ndarray]:
+    """Every weight in float64 under its attribute path, e.g. `layers.0.mlp.up.kernel`."""
+    flat = nnx.to_flat_state(nnx.state(decoder))
+    return {
+        ".".join(map(str, path)): np.asarray(value[...]).astype(np.float64) for path, value in flat
+    }
+
+
+class ReferenceDecoder:
+    def __init__(self, config: DecoderConfig, params: Params) -> None:
+        self.config = config
+        self.params = params
+        self.frequencies = [self._frequency(i) for i in range(config.head_dim // 2)]
+
+    def logits(self, token_ids: Sequence[int]) -> np.ndarray:
+        """Scores after each token of one sequence: float64 [tokens, vocab]."""
+        final = self._norm(self._layer_outputs(token_ids)[-1], "norm")
+        if self.config.tie_word_embeddings:
+            head = self.params["embedding.table"].T
+        else:
+            head = self.params["head.kernel"]
+        scores: np.ndarray = final @ head
+        return scores
+
+    def captured(self, token_ids: Sequence[int], layer_ids: Sequence[int]) -> np.ndarray:
+        """Outputs of the given layers side by side: float64 [tokens, len(layer_ids) * hidden]."""
+        outputs = self._layer_outputs(token_ids)
+        return np.concatenate([outputs[i] for i in layer_ids], axis=1)
+
+    def _layer_outputs(self, token_ids: Sequence[int]) -> list[np.ndarray]:
+        x = np.stack([self.params["embedding.table"][int(token)] for token in token_ids])
+        outputs = []
+        for layer in range(self.config.num_layers):
+            name = f"layers.{layer}"
+            x = x + self._attention(self._norm(x, f"{name}.attention_norm"), f"{name}.attention")
+            x = x + self._mlp(self._norm(x, f"{name}.mlp_norm"), f"{name}.mlp")
+            outputs.append(x)
+        return outputs
+
+    def _attention(self, x: np.ndarray, name: str) -> np.ndarray:
+        c = self.config
+        q = self._linear(x, f"{name}.query").reshape(-1, c.num_heads, c.head_dim)
+        k = self._linear(x, f"{name}.key").reshape(-1, c.num_kv_heads, c.head_dim)
+        v = self._linear(x, f"{name}.value").reshape(-1, c.num_kv_heads, c.head_dim)
+        if c.qk_norm:
+            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
+        attended = np.zeros_like(q)
+        for head in range(c.num_heads):
+            group = head // (c.num_heads // c.num_kv_heads)
+            queries = [self._rotate(row, at) for at, row in enumerate(q[:, head])]
+            keys = [self._rotate(row, at) for at, row in enumerate(k[:, group])]
+            for at, query in enumerate(queries):
+                scores = np.array([query @ key for key in keys[: at + 1]]) / math.sqrt(c.head_dim)
+                weights = np.exp(scores - scores.max())
+                attended[at, head] = (weights / weights.sum()) @ v[: at + 1, group]
+        return self._linear(attended.reshape(len(x), -1), f"{name}.output")
+
+    def _mlp(self, x: np.ndarray, name: str) -> np.ndarray:
+        gate = self._linear(x, f"{name}.gate")
+        swish = gate / (1.0 + np.exp(-gate))
+        return self._linear(swish * self._linear(x, f"{name}.up"), f"{name}.down")
+
+    def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        y: np.ndarray = x @ self.params[f"{name}.kernel"]
+        bias = self.params.get(f"{name}.bias")
+        return y if bias is None else np.add(y, bias)
+
+    def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        mean_square = np.mean(x**2, axis=-1, keepdims=True)
+        scaled: np.ndarray = x / np.sqrt(mean_square + self.config.rms_norm_eps)
+        return scaled * self.params[f"{name}.scale"]
+
+    def _rotate(self, head: np.ndarray, position: int) -> np.ndarray:
+        half = self.config.head_dim // 2
+        rotated = np.empty_like(head)
+        for i, frequency in enumerate(self.frequencies):
+            angle = position * frequency
+            a, b = head[i], head[i + half]
+            rotated[i] = a * math.cos(angle) - b * math.sin(angle)
+            rotated[i + half] = b * math.cos(angle) + a * math.sin(angle)
+        return rotated
+
+    def _frequency(self, i: int) -> float:
+        frequency: float = self.config.rope_theta ** (-2.0 * i / self.config.head_dim)
+        scaling = self.config.rope_scaling
+        if scaling is None:
+            return frequency
+        wavelength = 2 * math.pi / frequency
+        original = scaling.original_max_position_embeddings
+        if wavelength < original / scaling.high_freq_factor:
+            return frequency
+        if wavelength > original / scaling.low_freq_factor:
+            return frequency / scaling.factor
+        smooth = (original / wavelength - scaling.low_freq_factor) / (
+            scaling.high_freq_factor - scaling.low_freq_factor
+        )
+        return (1 - smooth) * frequency / scaling.factor + smooth * frequency
