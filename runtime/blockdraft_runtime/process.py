@@ -5,7 +5,6 @@ import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -16,28 +15,9 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.listen import ListenConfig as ListenConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ListenConfig:
-    """Where a process listens and how it stops.
-
-    Attributes:
-        address: gRPC address, `host:port` or `unix:/path`.
-        metrics_port: Port of the Prometheus endpoint, or None for none.
-        drain_seconds: How long calls in flight may go on after SIGTERM.
-    """
-
-    address: str
-    metrics_port: int | None = None
-    drain_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.drain_seconds < 0:
-            raise ValueError(f"drain_seconds must be >= 0, got {self.drain_seconds}")
 
 
 class Application(Protocol):

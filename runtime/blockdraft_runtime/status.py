@@ -86,14 +86,41 @@ def invalid_argument(field: str, message: str, **metadata: object) -> ServiceErr
     )
 
 
+def received_error(error: grpc.RpcError) -> ServiceError | None:
+    """Return the `ServiceError` that a failed call carries, or None when it has none of ours.
+
+    A process between two others passes errors on with it: `raise received_error(error)`.
+    """
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # AioRpcError is a Call in fact
+    if status is None:
+        return None
+    info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
+    found = {
+        type(detail)
+        for packed in status.details
+        for detail in (info, bad_request, retry)
+        if packed.Unpack(detail)
+    }
+    if info.domain != ERROR_DOMAIN:
+        return None
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    violations = bad_request.field_violations
+    return ServiceError(
+        code,
+        info.reason,
+        status.message,
+        metadata=info.metadata,
+        field=violations[0].field if violations else None,
+        retry_after_seconds=(
+            retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in found else None
+        ),
+    )
+
+
 def error_reason(error: grpc.RpcError) -> str | None:
     """Return the `ErrorInfo` reason a failed call carries, or None when it has none of ours."""
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # AioRpcError is a Call in fact
-    for detail in status.details if status is not None else ():
-        info = ErrorInfo()
-        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            return info.reason
-    return None
+    received = received_error(error)
+    return received.reason if received is not None else None
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:

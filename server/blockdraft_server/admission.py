@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
+
 from blockdraft_runtime.status import ServiceError
 
 _MIN_RETRY_SECONDS = 0.1

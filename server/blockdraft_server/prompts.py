@@ -4,7 +4,6 @@ import asyncio
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
-
 from blockdraft_server.text import Tokenizer
 
 ROLES = ("system", "user", "assistant")
@@ -97,5 +96,3 @@ def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
             except ValueError as error:
                 # A chat template may refuse a conversation, say for the order of its roles.
                 raise invalid_argument("prompt.conversation", str(error)) from error
-
-

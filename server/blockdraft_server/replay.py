@@ -7,7 +7,6 @@ given the tokens already delivered goes on exactly where the broken one stopped.
 from dataclasses import dataclass
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
-
 from blockdraft_server.usage import CallMeter, total_usage
 
 

@@ -14,8 +14,9 @@ cut off at a stop sequence, the server counts itself what it saw:
 
 from collections.abc import Sequence
 
-from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from google.protobuf.duration_pb2 import Duration
+
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 
 _SUMMED = ("output_tokens", "drafted_tokens", "accepted_tokens", "verification_steps")
 _PER_POSITION = ("drafted_per_position", "accepted_per_position")

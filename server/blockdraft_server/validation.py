@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import grpc
+
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
-
 from blockdraft_server.config import MAX_LOG_PROBS, MAX_STOP_SEQUENCES
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
@@ -121,7 +121,7 @@ def check_request(request: GenerationRequest) -> None:
     if count > MAX_STOP_SEQUENCES:
         raise invalid_argument(
             "sampling.stop_sequences",
-            f"sampling.stop_sequences holds {count} texts, at most {MAX_STOP_SEQUENCES} are allowed",
+            f"sampling.stop_sequences holds {count} texts, at most {MAX_STOP_SEQUENCES} may be",
             count=count,
             limit=MAX_STOP_SEQUENCES,
         )

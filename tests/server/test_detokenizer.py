@@ -36,9 +36,7 @@ def test_any_chunking_gives_the_text_of_the_whole(
     data = b"".join(parts)
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     detokenizer = Detokenizer(byte_token, stops)
-    text = "".join(
-        detokenizer.push(data[start:end]) for start, end in itertools.pairwise(edges)
-    )
+    text = "".join(detokenizer.push(data[start:end]) for start, end in itertools.pairwise(edges))
     text += detokenizer.finish()
     assert (text, detokenizer.stopped) == expected_text(data, stops)
 

@@ -1,0 +1,23 @@
+"""Where a process listens; free of gRPC, so that command line parsers can read the defaults."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where a process listens and how it stops.
+
+    Attributes:
+        address: gRPC address, `host:port` or `unix:/path`.
+        metrics_port: Port of the Prometheus endpoint, or None for none.
+        drain_seconds: How long calls in flight may go on after SIGTERM.
+    """
+
+    address: str
+    metrics_port: int | None = None
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.drain_seconds < 0:
+            raise ValueError(f"drain_seconds must be >= 0, got {self.drain_seconds}")

@@ -1,0 +1,195 @@
+"""The server process: wiring and life cycle."""
+
+import asyncio
+import importlib.metadata
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1._async import HealthServicer
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from blockdraft_protos.v1 import inference_pb2_grpc
+from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.process import ListenConfig, serve
+from blockdraft_server.admission import Admission
+from blockdraft_server.auth import ApiKeys, AuthInterceptor
+from blockdraft_server.config import ServerConfig
+from blockdraft_server.decoding import add_strictly
+from blockdraft_server.metrics import ServerMetrics
+from blockdraft_server.routing import TokenRouter
+from blockdraft_server.service import SERVICE, InferenceService
+from blockdraft_server.text import Tokenizer
+from blockdraft_server.verifier_pool import VerifierPool
+
+logger = logging.getLogger(__name__)
+
+
+class ServerApp:
+    """The front door; an `Application` of `blockdraft_runtime.process`.
+
+    Attributes:
+        service_names: The services it registers.
+        health: Reports SERVING only while at least one verifier is healthy.
+    """
+
+    service_names: Sequence[str] = (SERVICE,)
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        tokenizer: Tokenizer | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        """Wire the parts; nothing connects before `start`.
+
+        Args:
+            config: What the server is told.
+            tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
+            registry: Where to register the metrics.
+        """
+        self.health = HealthServicer()
+        self._config = config
+        self._tokenizer = tokenizer
+        self._changed = asyncio.Event()
+        self._health_task: asyncio.Task[None] | None = None
+        metrics = ServerMetrics(registry)
+        self._pool = VerifierPool(config.verifiers, config.poll_seconds, self._changed.set)
+        router = TokenRouter(self._pool, config.limits.recovery_seconds, metrics.replays.inc)
+        self._admission = Admission(config.limits.max_waiting, lambda: self._pool.capacity)
+        self._service = InferenceService(
+            config, self._pool, router, self._admission, metrics, version=_version()
+        )
+
+    def make_server(self) -> grpc.aio.Server:
+        """Return a gRPC server with the options and interceptors of the configuration."""
+        options = dict(SERVER_OPTIONS)
+        # Token ids take up to five bytes each, text one and more; the rest is small.
+        options["grpc.max_receive_message_length"] = 8 * self._config.limits.max_prompt_bytes
+        interceptors = []
+        if self._config.api_keys:
+            keys = ApiKeys(self._config.api_keys)
+            interceptors.append(AuthInterceptor(keys, self.service_names))
+        return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """Return the TLS credentials of the configuration; None for plaintext.
+
+        Raises:
+            OSError: If the certificate or the key cannot be read.
+        """
+        tls = self._config.tls
+        if tls is None:
+            return None
+        return grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())])
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer to `server`."""
+        add_strictly(
+            inference_pb2_grpc.add_InferenceServiceServicer_to_server, self._service, server
+        )
+
+    async def start(self) -> None:
+        """Load the tokenizer and wait for the first healthy verifier."""
+        self._pool.start()
+        if self._tokenizer is None:
+            self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._config.target)
+        self._service.tokenizer = self._tokenizer
+        logger.info("waiting for a verifier at %s", ", ".join(self._config.verifiers))
+        await self._pool.wait()
+        self._warn_of_mismatch(self._tokenizer)
+        self._health_task = asyncio.ensure_future(self._report_health())
+
+    async def drain(self) -> None:
+        """Refuse new requests; those admitted go on."""
+        self._admission.drain()
+
+    async def stop(self) -> None:
+        """Close the connections to the verifiers."""
+        if self._health_task is not None:
+            self._health_task.cancel()
+            await asyncio.gather(self._health_task, return_exceptions=True)
+        await self._pool.stop()
+
+    async def _report_health(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            status = (
+                health_pb2.HealthCheckResponse.SERVING
+                if self._pool.capacity > 0
+                else health_pb2.HealthCheckResponse.NOT_SERVING
+            )
+            for name in ("", *self.service_names):
+                await self.health.set(name, status)
+
+    def _warn_of_mismatch(self, tokenizer: Tokenizer) -> None:
+        limits = self._pool.limits
+        if limits is not None and tokenizer.vocab_size > limits.vocabulary_size:
+            logger.warning(
+                "the tokenizer of %s knows %d tokens but the verifier's target only %d: "
+                "they are not of the same model",
+                self._config.target,
+                tokenizer.vocab_size,
+                limits.vocabulary_size,
+            )
+
+
+async def run_server(
+    config: ServerConfig,
+    listen: ListenConfig,
+    *,
+    tokenizer: Tokenizer | None = None,
+    registry: CollectorRegistry = REGISTRY,
+    stop_requested: asyncio.Event | None = None,
+    on_ready: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run the server until a signal or `stop_requested` stops it.
+
+    Args:
+        config: What the server is told.
+        listen: Where it listens.
+        tokenizer: The target's tokenizer; None loads it.
+        registry: The metrics to expose.
+        stop_requested: Set by the caller to stop without a signal.
+        on_ready: Called once when the server serves.
+    """
+    app = ServerApp(config, tokenizer=tokenizer, registry=registry)
+    started = time.monotonic()
+
+    async def ready() -> None:
+        logger.info(
+            "%s on %s after %.1f s", config.served_name, listen.address, time.monotonic() - started
+        )
+        if on_ready is not None:
+            await on_ready()
+
+    await serve(
+        app,
+        listen,
+        server=app.make_server(),
+        credentials=app.credentials(),
+        health=app.health,
+        registry=registry,
+        stop_requested=stop_requested,
+        on_ready=ready,
+    )
+
+
+def _load_tokenizer(target: str) -> Tokenizer:
+    # Imported here: reading a checkpoint's tokenizer takes libraries that tests do without.
+    from blockdraft_models.resolve import resolve_target
+    from blockdraft_models.tokenizer import load_tokenizer
+
+    tokenizer: Tokenizer = load_tokenizer(resolve_target(target))
+    return tokenizer
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("blockdraft")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

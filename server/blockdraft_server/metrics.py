@@ -1,0 +1,124 @@
+"""What the server measures, for Prometheus."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from blockdraft_server.outcome import outcome_of
+
+# From a cached prompt on an accelerator to a long prompt that waits on a CPU.
+_FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TOKEN_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class ServerMetrics:
+    """The server's metrics on one registry.
+
+    Mean time per output token, by PromQL:
+    `rate(blockdraft_server_inter_token_latency_seconds_sum[1m])
+    / rate(blockdraft_server_inter_token_latency_seconds_count[1m])`.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register everything on `registry`."""
+
+        def name(suffix: str) -> str:
+            return f"blockdraft_server_{suffix}"
+
+        self.time_to_first_token = Histogram(
+            name("time_to_first_token_seconds"),
+            "Time from a request's arrival to its first token",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.inter_token_latency = Histogram(
+            name("inter_token_latency_seconds"),
+            "Time between two messages of a stream, divided by the tokens of the later one",
+            buckets=_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.request_latency = Histogram(
+            name("request_latency_seconds"),
+            "Time from a request's arrival to its end",
+            buckets=_REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            name("requests_waiting"), "Requests without a token yet", registry=registry
+        )
+        self.running = Gauge(
+            name("requests_running"), "Requests that stream tokens", registry=registry
+        )
+        self.requests = Counter(
+            name("requests_total"),
+            "Generation requests, by how they ended: finish reason, or status code of the error",
+            ("outcome",),
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            name("prompt_tokens_total"), "Prompt tokens of admitted requests", registry=registry
+        )
+        self.output_tokens = Counter(
+            name("output_tokens_total"), "Tokens received from verifiers", registry=registry
+        )
+        self.replays = Counter(
+            name("replays_total"), "Broken streams sent to a verifier again", registry=registry
+        )
+
+    @contextmanager
+    def request(self, clock: Callable[[], float] = time.monotonic) -> "Iterator[RequestTimer]":
+        """Measure one generation request for the duration of the context."""
+        timer = RequestTimer(self, clock)
+        outcome = "cancelled"
+        try:
+            yield timer
+            outcome = timer.outcome
+        except BaseException as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            timer.close(outcome)
+
+
+class RequestTimer:
+    """The measurements of one request.
+
+    Attributes:
+        outcome: How the request ended, unless by an exception.
+    """
+
+    def __init__(self, metrics: ServerMetrics, clock: Callable[[], float]) -> None:
+        """Begin now, waiting for the first token."""
+        self.outcome = "cancelled"
+        self._metrics = metrics
+        self._clock = clock
+        self._started = clock()
+        self._last: float | None = None
+        metrics.waiting.inc()
+
+    def prompt(self, count: int) -> None:
+        """Note that the prompt has `count` tokens."""
+        self._metrics.prompt_tokens.inc(count)
+
+    def tokens(self, count: int) -> None:
+        """Note that a message of `count` tokens arrived."""
+        if count == 0:
+            return
+        now = self._clock()
+        self._metrics.output_tokens.inc(count)
+        if self._last is None:
+            self._metrics.time_to_first_token.observe(now - self._started)
+            self._metrics.waiting.dec()
+            self._metrics.running.inc()
+        else:
+            self._metrics.inter_token_latency.observe((now - self._last) / count)
+        self._last = now
+
+    def close(self, outcome: str) -> None:
+        """Note that the request has ended."""
+        (self._metrics.waiting if self._last is None else self._metrics.running).dec()
+        self._metrics.request_latency.observe(self._clock() - self._started)
+        self._metrics.requests.labels(outcome=outcome).inc()

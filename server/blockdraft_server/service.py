@@ -1,0 +1,196 @@
+"""The public servicer: proto in, proto out, everything between is elsewhere."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc
+
+from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
+from blockdraft_server.admission import Admission, verifier_unavailable
+from blockdraft_server.config import ServerConfig
+from blockdraft_server.generation import Step, generate
+from blockdraft_server.metrics import RequestTimer, ServerMetrics
+from blockdraft_server.outcome import outcome_of
+from blockdraft_server.prompts import check_prompt, prompt_token_ids
+from blockdraft_server.replay import Replay, ReplayPolicy
+from blockdraft_server.routing import TokenRouter
+from blockdraft_server.text import Tokenizer
+from blockdraft_server.validation import (
+    GenerationRequest,
+    ModelLimits,
+    check_model,
+    check_request,
+    check_token_ids,
+    generation_spec,
+)
+from blockdraft_server.verifier_pool import VerifierPool
+
+SERVICE = "blockdraft.v1.InferenceService"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
+    """Serves the public API. `tokenizer` is set once it is loaded."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        pool: VerifierPool,
+        router: TokenRouter,
+        admission: Admission,
+        metrics: ServerMetrics,
+        version: str,
+    ) -> None:
+        """Serve what `pool` holds under the name and limits of `config`."""
+        self.tokenizer: Tokenizer | None = None
+        self._config = config
+        self._pool = pool
+        self._router = router
+        self._admission = admission
+        self._metrics = metrics
+        self._version = version
+        self._policy = ReplayPolicy(max_replays=config.limits.max_replays)
+
+    @unary_errors
+    async def Generate(  # noqa: N802  # the method's name in the proto
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> inference_pb2.GenerateResponse:
+        """Generate a whole answer; see inference.proto."""
+        request_id = uuid.uuid4().hex
+        response = inference_pb2.GenerateResponse(
+            request_id=request_id, model=self._config.served_name
+        )
+        texts = []
+        async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
+            async for step in steps:
+                texts.append(step.text)
+                response.token_ids.extend(step.token_ids)
+                response.log_probs.extend(step.log_probs)
+                if step.finish_reason is not None:
+                    response.finish_reason = step.finish_reason
+                if step.usage is not None:
+                    response.usage.CopyFrom(step.usage)
+        response.text = "".join(texts)
+        return response
+
+    @stream_errors
+    async def StreamGenerate(  # noqa: N802
+        self, request: inference_pb2.StreamGenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
+        """Stream an answer; see inference.proto."""
+        request_id = uuid.uuid4().hex
+        first: dict[str, str] = {"request_id": request_id, "model": self._config.served_name}
+        async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
+            async for step in steps:
+                yield inference_pb2.StreamGenerateResponse(
+                    **first,
+                    text=step.text,
+                    token_ids=step.token_ids,
+                    log_probs=step.log_probs,
+                    finish_reason=step.finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
+                    usage=step.usage,
+                )
+                first = {}
+
+    @unary_errors
+    async def Tokenize(  # noqa: N802
+        self, request: inference_pb2.TokenizeRequest, context: Context
+    ) -> inference_pb2.TokenizeResponse:
+        """List the tokens of a prompt; see inference.proto."""
+        check_model(request.model, self._config.served_name)
+        tokenizer = self._loaded_tokenizer()
+        limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
+        token_ids = await prompt_token_ids(
+            request.prompt, tokenizer, self._config.limits.max_prompt_bytes
+        )
+        check_token_ids("prompt.token_ids.values", token_ids, limits)
+        return inference_pb2.TokenizeResponse(
+            token_ids=token_ids, tokens=map(self._token_bytes, token_ids)
+        )
+
+    @unary_errors
+    async def GetModel(  # noqa: N802
+        self, request: inference_pb2.GetModelRequest, context: Context
+    ) -> inference_pb2.GetModelResponse:
+        """Describe what is served; see inference.proto."""
+        check_model(request.model, self._config.served_name)
+        description = self._pool.description
+        if description is None:
+            raise verifier_unavailable("no verifier was ready yet")
+        drafter = description.drafter
+        return inference_pb2.GetModelResponse(
+            model=self._config.served_name,
+            target_fingerprint=description.target_fingerprint,
+            vocabulary_size=description.vocabulary_size,
+            max_context_tokens=description.max_context_tokens,
+            drafter=inference_pb2.DraftModel(
+                method=drafter.method,
+                block_size=drafter.block_size,
+                fingerprint=drafter.fingerprint,
+                trained=drafter.trained,
+            )
+            if description.HasField("drafter")
+            else None,
+            version=self._version,
+        )
+
+    async def _answer(
+        self, request: GenerationRequest, context: Context, request_id: str
+    ) -> AsyncGenerator[Step, None]:
+        remaining = context.time_remaining()
+        if remaining is None:
+            remaining = self._config.limits.default_timeout_seconds
+        deadline = time.monotonic() + remaining
+        with self._metrics.request() as timer:
+            try:
+                steps = self._admitted_answer(request, request_id, deadline, timer)
+                async with contextlib.aclosing(steps):
+                    async for step in steps:
+                        timer.tokens(len(step.token_ids))
+                        if step.finish_reason is not None:
+                            timer.outcome = outcome_of(step.finish_reason)
+                        yield step
+            except ServiceError as error:
+                error.metadata["request_id"] = request_id
+                raise
+
+    async def _admitted_answer(
+        self, request: GenerationRequest, request_id: str, deadline: float, timer: RequestTimer
+    ) -> AsyncGenerator[Step, None]:
+        check_model(request.model, self._config.served_name)
+        check_request(request)
+        max_bytes = self._config.limits.max_prompt_bytes
+        check_prompt(request.prompt, max_bytes)
+        with self._admission.admit():
+            tokenizer = self._loaded_tokenizer()
+            token_ids = await prompt_token_ids(request.prompt, tokenizer, max_bytes)
+            limits = self._pool.limits
+            if limits is None:
+                raise verifier_unavailable("no verifier is ready")
+            spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
+            timer.prompt(len(token_ids))
+            replay = Replay(spec.to_proto(request_id), self._policy)
+            steps = generate(spec, replay, self._router, self._token_bytes, deadline)
+            async with contextlib.aclosing(steps):
+                async for step in steps:
+                    yield step
+
+    def _loaded_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "LOADING",
+                "the tokenizer is being loaded",
+                retry_after_seconds=1.0,
+            )
+        return self.tokenizer
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        tokenizer = self._loaded_tokenizer()
+        # Checkpoints pad the vocabulary beyond what the tokenizer knows; padding has no text.
+        return tokenizer.token_bytes(token_id) if token_id < tokenizer.vocab_size else b""

@@ -1,0 +1,202 @@
+"""A verifier without a model, on a real socket, whose tokens can be worked out by hand.
+
+The next token of a sequence is the letter number `sum(ids) % 26`, as a byte: after the prompt
+[1, 2] comes 97 + 3 = "d" (100), then 97 + 103 % 26 = "z" (122), and so on. It depends on the
+sequence alone, so an answer is the same however often it is taken up again. The first message
+holds one token, later ones `tokens_per_step`, as if `tokens_per_step - 1` drafts were accepted
+each time.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_runtime.channel import SERVER_OPTIONS
+
+SERVICE = "blockdraft.v1.VerifierService"
+
+
+def letter(token_ids: Sequence[int]) -> int:
+    """Return the token that follows `token_ids`."""
+    return 97 + sum(token_ids) % 26
+
+
+def answer(prompt: Sequence[int], count: int) -> list[int]:
+    """Return the first `count` tokens that follow `prompt`."""
+    token_ids = list(prompt)
+    for _ in range(count):
+        token_ids.append(letter(token_ids))
+    return token_ids[len(prompt) :]
+
+
+@dataclass
+class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
+    """The servicer; its attributes are knobs and records.
+
+    Attributes:
+        tokens_per_step: Tokens of each message but the first.
+        script: Tokens to answer with instead of the letters.
+        break_after: For each coming call, after how many messages it breaks with UNAVAILABLE;
+            None never. Calls beyond the list do not break.
+        break_always: Break every call before its first message.
+        break_code: The code a broken call ends with.
+        refusal: An error to end every call with at once.
+        delay_seconds: Pause before each message.
+        description: What `Describe` answers.
+        load: What `GetLoad` answers.
+        requests: Every request received.
+        cancelled: Number of calls the caller cancelled.
+    """
+
+    tokens_per_step: int = 3
+    script: Sequence[int] | None = None
+    break_after: list[int | None] = field(default_factory=list)
+    break_always: bool = False
+    break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+    refusal: grpc.Status | None = None
+    delay_seconds: float = 0.0
+    description: verifier_pb2.VerifierServiceDescribeResponse = field(
+        default_factory=lambda: verifier_pb2.VerifierServiceDescribeResponse(
+            model="letters",
+            target_fingerprint="0123456789abcdef",
+            vocabulary_size=300,
+            max_context_tokens=64,
+            max_sequences=4,
+        )
+    )
+    load: verifier_pb2.GetLoadResponse = field(default_factory=verifier_pb2.GetLoadResponse)
+    requests: list[verifier_pb2.StreamGenerateTokensRequest] = field(default_factory=list)
+    cancelled: int = 0
+    health: HealthServicer = field(default_factory=HealthServicer)
+
+    async def StreamGenerateTokens(  # noqa: N802
+        self,
+        request: verifier_pb2.StreamGenerateTokensRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[verifier_pb2.StreamGenerateTokensResponse]:
+        """Answer with letters, or with the script."""
+        self.requests.append(request)
+        if self.refusal is not None:
+            await context.abort_with_status(self.refusal)
+        limit = 0 if self.break_always else self.break_after.pop(0) if self.break_after else None
+        try:
+            for index, response in enumerate(self._responses(request)):
+                if index == limit:
+                    await context.abort(self.break_code, "broken on purpose")
+                await asyncio.sleep(self.delay_seconds)
+                yield response
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def Describe(  # noqa: N802
+        self, request: verifier_pb2.VerifierServiceDescribeRequest, context: object
+    ) -> verifier_pb2.VerifierServiceDescribeResponse:
+        """Answer with `description`."""
+        return self.description
+
+    async def GetLoad(  # noqa: N802
+        self, request: verifier_pb2.GetLoadRequest, context: object
+    ) -> verifier_pb2.GetLoadResponse:
+        """Answer with `load`."""
+        return self.load
+
+    async def set_healthy(self, healthy: bool) -> None:
+        """Report SERVING or NOT_SERVING from now on."""
+        status = health_pb2.HealthCheckResponse
+        await self.health.set(SERVICE, status.SERVING if healthy else status.NOT_SERVING)
+
+    def _responses(
+        self, request: verifier_pb2.StreamGenerateTokensRequest
+    ) -> list[verifier_pb2.StreamGenerateTokensResponse]:
+        emitted = list(request.emitted_token_ids)
+        new: list[int] = []
+        finish = verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+        while len(emitted) + len(new) < request.max_output_tokens:
+            so_far = [*emitted, *new]
+            token = (
+                letter([*request.prompt_token_ids, *so_far])
+                if self.script is None
+                else self.script[len(so_far)]
+            )
+            new.append(token)
+            if token in request.stop_token_ids:
+                finish = verifier_pb2.TOKEN_FINISH_REASON_STOP
+                break
+        size = self.tokens_per_step
+        chunks = [new[:1], *(new[start : start + size] for start in range(1, len(new), size))]
+        responses = [
+            verifier_pb2.StreamGenerateTokensResponse(
+                token_ids=chunk, log_probs=self._log_probs(chunk, request)
+            )
+            for chunk in chunks
+        ]
+        responses[-1].finish_reason = finish
+        usage = responses[-1].usage
+        usage.prompt_tokens = len(request.prompt_token_ids)
+        usage.output_tokens = len(new)
+        usage.verification_steps = len(chunks) - 1
+        usage.drafted_tokens = (len(chunks) - 1) * (size - 1)
+        usage.accepted_tokens = len(new) - len(chunks)
+        usage.verify_time.FromMilliseconds(10)
+        return responses
+
+    def _log_probs(
+        self, chunk: Sequence[int], request: verifier_pb2.StreamGenerateTokensRequest
+    ) -> list[verifier_pb2.RankedLogProbs]:
+        if not request.HasField("log_probs"):
+            return []
+        ranks = range(request.log_probs)
+        return [
+            verifier_pb2.RankedLogProbs(
+                chosen_log_prob=-0.5,
+                token_ids=[token + rank for rank in ranks],
+                log_probs=[-0.5 - rank for rank in ranks],
+            )
+            for token in chunk
+        ]
+
+
+@contextlib.asynccontextmanager
+async def running_verifier(
+    fake: FakeVerifier, address: str | None = None, *, healthy: bool = True
+) -> AsyncIterator[str]:
+    """Serve `fake` on a unix socket for the duration of the context; gives its address."""
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            address = stack.enter_context(unix_address())
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        verifier_pb2_grpc.add_VerifierServiceServicer_to_server(fake, server)
+        # A fresh one: a servicer that has shut down stays so.
+        fake.health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(fake.health, server)
+        await fake.set_healthy(healthy)
+        server.add_insecure_port(address)
+        await server.start()
+        try:
+            yield address
+        finally:
+            await server.stop(None)
+
+
+@contextlib.contextmanager
+def _unix_address() -> Any:
+    # Not pytest's tmp_path, whose names exceed what a socket address may hold.
+    folder = tempfile.mkdtemp(prefix="bd-")
+    try:
+        yield f"unix:{Path(folder) / 'v.sock'}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+unix_address: Callable[[], contextlib.AbstractContextManager[str]] = _unix_address

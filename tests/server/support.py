@@ -1,0 +1,133 @@
+"""A tokenizer of bytes and a running server, for the tests of the server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+from tests.fakes.verifier import unix_address
+
+from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.listen import ListenConfig
+from blockdraft_runtime.process import serve
+from blockdraft_server.app import ServerApp
+from blockdraft_server.config import ServerConfig
+
+EOS = 256
+
+
+class ByteTokenizer:
+    """One token per byte; 256 ends the answer, 257 begins a turn of a conversation."""
+
+    vocab_size = 258
+    eos_token_ids = (EOS,)
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if messages[-1]["role"] == "system":
+            raise ValueError("a conversation must not end with a system message")
+        return [
+            token
+            for message in messages
+            for token in (257, *message["role"][:1].encode(), *message["content"].encode())
+        ]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+
+@dataclass
+class Running:
+    """A server that runs, and what a test wants from it."""
+
+    address: str
+    registry: CollectorRegistry
+    stop_requested: asyncio.Event
+    app: ServerApp
+    channel: grpc.aio.Channel
+
+    @property
+    def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
+        return inference_pb2_grpc.InferenceServiceStub(self.channel)
+
+    async def healthy(self, service: str = "") -> bool:
+        health = health_pb2_grpc.HealthStub(self.channel)
+        response = await health.Check(  # type: ignore[attr-defined]  # its stubs lack it
+            health_pb2.HealthCheckRequest(service=service), timeout=5
+        )
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.registry.get_sample_value(f"blockdraft_server_{name}", labels)
+        return 0.0 if value is None else value
+
+
+@contextlib.asynccontextmanager
+async def running_server(
+    config: ServerConfig,
+    *,
+    wait: bool = True,
+    channel_credentials: grpc.ChannelCredentials | None = None,
+    drain_seconds: float = 2.0,
+) -> AsyncIterator[Running]:
+    """Run a server on a unix socket; waits until it serves unless told not to."""
+    registry = CollectorRegistry()
+    stop_requested, ready = asyncio.Event(), asyncio.Event()
+    app = ServerApp(config, tokenizer=ByteTokenizer(), registry=registry)
+
+    async def on_ready() -> None:
+        ready.set()
+
+    with unix_address() as address:
+        serving = asyncio.ensure_future(
+            serve(
+                app,
+                ListenConfig(address, drain_seconds=drain_seconds),
+                server=app.make_server(),
+                credentials=app.credentials(),
+                health=app.health,
+                registry=registry,
+                stop_requested=stop_requested,
+                on_ready=on_ready,
+            )
+        )
+        if wait:
+            await asyncio.wait_for(ready.wait(), 10)
+        channel = (
+            grpc.aio.insecure_channel(address)
+            if channel_credentials is None
+            else grpc.aio.secure_channel(
+                address,
+                channel_credentials,
+                options=(("grpc.ssl_target_name_override", "localhost"),),
+            )
+        )
+        try:
+            yield Running(address, registry, stop_requested, app, channel)
+        finally:
+            await channel.close()
+            stop_requested.set()
+            await asyncio.wait_for(serving, 10)
+
+
+def text_request(text: str = "\x01\x02", **sampling: object) -> inference_pb2.StreamGenerateRequest:
+    """Return a request for a continuation of `text`."""
+    return inference_pb2.StreamGenerateRequest(
+        prompt=inference_pb2.Prompt(text=text),
+        sampling=inference_pb2.SamplingOptions(**sampling),  # type: ignore[arg-type]
+    )
+
+
+def whole(request: inference_pb2.StreamGenerateRequest) -> inference_pb2.GenerateRequest:
+    """Return the same request for the unary method."""
+    return inference_pb2.GenerateRequest.FromString(request.SerializeToString())
+
+
+def config_for(*addresses: str, **changes: object) -> ServerConfig:
+    """Return a configuration for verifiers at `addresses` that looks at them often."""
+    return ServerConfig(verifiers=addresses, poll_seconds=0.05, **changes)  # type: ignore[arg-type]
