@@ -29,10 +29,15 @@ def random_decoder(config: DecoderConfig, seed: int = 0) -> Decoder:
     return decoder
 
 
-@partial(nnx.jit, static_argnames=("batch", "capture"))
+@partial(jax.jit, static_argnums=(0, 3, 4))
 def _run(
-    decoder: Decoder, tokens: jax.Array, batch: int, capture: tuple[int, ...]
+    graph: nnx.GraphDef[Decoder],
+    state: Any,
+    tokens: jax.Array,
+    batch: int,
+    capture: tuple[int, ...],
 ) -> tuple[jax.Array, DecoderOutput]:
+    decoder = nnx.merge(graph, state)
     length = tokens.shape[0] // batch
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
     caches = [None] * decoder.config.num_layers
@@ -45,7 +50,8 @@ def run_dense(
 ) -> tuple[np.ndarray, DecoderOutput]:
     """Logits and output of whole sequences, [batch, length] -> [batch, length, vocab]."""
     batch, length = token_ids.shape
-    logits, output = _run(decoder, jnp.asarray(token_ids.reshape(-1), jnp.int32), batch, capture)
+    tokens = jnp.asarray(token_ids.reshape(-1), jnp.int32)
+    logits, output = _run(*nnx.split(decoder), tokens, batch, capture)
     return np.asarray(logits).reshape(batch, length, -1), output
 
 

@@ -1,0 +1,139 @@
+"""Chat templates: Jinja in a sandbox, with the control tokens of message contents disarmed."""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from blockdraft_models.errors import TokenizerError
+
+Message = Mapping[str, str]
+
+_PRIVATE_USE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A rendered conversation in which only the template's control tokens are spelled out.
+
+    Attributes:
+        text: Control tokens that stood in a message are replaced by private-use characters.
+        disarmed: Private-use code point -> the control token it stands for.
+    """
+
+    text: str
+    disarmed: Mapping[int, str]
+
+    def plain(self, text: str) -> str:
+        """Puts the messages' own spelling back into a piece of `text`."""
+        return text.translate(self.disarmed)
+
+
+class ChatTemplate:
+    """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Compiles a template.
+
+        Args:
+            source: Jinja text.
+            special_tokens: Variables such as `bos_token`.
+
+        Raises:
+            TokenizerError: If the template does not compile.
+        """
+        # Imported here: a process that never renders does not need Jinja.
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise TokenizerError(f"the chat template does not compile: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        control_tokens: re.Pattern[str],
+        *,
+        add_generation_prompt: bool,
+    ) -> RenderedChat:
+        """Renders a conversation.
+
+        A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
+        are swapped for single private-use characters before rendering, so that the template
+        still sees the content (it may trim it, or look for `</think>`) but what is control token
+        afterwards came from the template.
+
+        Args:
+            messages: Each with `role` and `content`.
+            control_tokens: Matches any control token.
+            add_generation_prompt: Whether to open the assistant's turn.
+
+        Returns:
+            The rendered text and how to restore the messages' own spelling.
+
+        Raises:
+            TokenizerError: If a message is malformed or the template refuses the conversation.
+        """
+        _check(messages)
+        values = [value for message in messages for value in message.values()]
+        found = dict.fromkeys(token for value in values for token in control_tokens.findall(value))
+        stand_ins = dict(zip(found, _unused_characters(values), strict=False))
+        if len(stand_ins) < len(found):
+            raise TokenizerError("the messages use every private-use character")
+
+        def disarm(text: str) -> str:
+            return control_tokens.sub(lambda match: stand_ins[match.group()], text)
+
+        disarmed = [{key: disarm(value) for key, value in message.items()} for message in messages]
+        try:
+            text = self._template.render(
+                messages=disarmed,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except Exception as error:  # a template is code: it can raise anything
+            raise TokenizerError(f"the chat template refused the messages: {error}") from error
+        return RenderedChat(text, {ord(char): token for token, char in stand_ins.items()})
+
+
+def _check(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise TokenizerError("a conversation needs at least one message")
+    for index, message in enumerate(messages):
+        for key in ("role", "content"):
+            if key not in message:
+                raise TokenizerError(f"message {index} has no {key}")
+        for key, value in message.items():
+            if not isinstance(value, str):
+                raise TokenizerError(f"{key} of message {index} is not a string")
+
+
+def _unused_characters(texts: Iterable[str]) -> Iterator[str]:
+    used = set().union(*texts)
+    return (chr(point) for point in _PRIVATE_USE if chr(point) not in used)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    # Jinja's own filter escapes for HTML, which models were not trained on.
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,293 @@
+"""Text to token ids and back, for byte-level BPE models; loads neither JAX nor NumPy.
+
+Ordinary text can never become a control token: `encode` and the message contents of
+`encode_chat` are encoded with control tokens switched off, and only those written by the chat
+template (or allowed explicitly) are turned into their ids.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from blockdraft_models.bpe import backend_from_gguf
+from blockdraft_models.byte_level import CHAR_TO_BYTE
+from blockdraft_models.chat_template import ChatTemplate, Message, RenderedChat
+from blockdraft_models.errors import CheckpointError, TokenizerError
+from blockdraft_models.gguf import read_header
+from blockdraft_models.huggingface import read_json
+
+__all__ = ["Tokenizer", "TokenizerError", "load_tokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A model's tokenizer and chat template; stateless, safe to share between threads.
+
+    Attributes:
+        bos_token_id: Token that starts a text, or None.
+        eos_token_ids: Tokens that end a generation.
+        adds_bos: Whether `encode` starts with the BOS token, as the model's files ask for.
+        special_token_ids: All control tokens.
+    """
+
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    adds_bos: bool
+    special_token_ids: frozenset[int]
+    _backend: Backend
+    _special_ids: Mapping[str, int]
+    _special_pattern: re.Pattern[str]
+    _template: ChatTemplate | None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, control tokens included; the model may pad beyond it."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
+        """Encodes text.
+
+        Args:
+            text: Any Unicode text.
+            allow_special: Whether the spelling of a control token becomes that token. Never
+                set it for text from a user.
+
+        Returns:
+            Token ids, starting with BOS only if the model's files ask for it.
+        """
+        prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
+        if allow_special:
+            return prefix + self._encode_trusted(RenderedChat(text, {}))
+        return prefix + self._encode_plain(text)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Decodes token ids.
+
+        Args:
+            ids: Token ids.
+            skip_special: Whether control tokens are left out or spelled.
+
+        Returns:
+            The text; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            TokenizerError: If an id is negative.
+        """
+        parts = []
+        for token in ids:
+            if token in self.special_token_ids and not skip_special:
+                parts.append((self._backend.id_to_token(token) or "").encode())
+            else:
+                parts.append(self.token_bytes(token))
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes one token stands for.
+
+        A token may end within a UTF-8 character; only the concatenation is text.
+
+        Args:
+            token_id: A token id.
+
+        Returns:
+            Raw bytes; empty for control tokens and for ids in the padding of the vocabulary.
+
+        Raises:
+            TokenizerError: If the id is negative.
+        """
+        if token_id < 0:
+            raise TokenizerError(f"token id {token_id} is negative")
+        token = self._backend.id_to_token(token_id)
+        if token is None or token_id in self.special_token_ids:
+            return b""
+        try:
+            return bytes(CHAR_TO_BYTE[char] for char in token)
+        except KeyError:
+            # Added tokens are stored as text, not in the byte alphabet.
+            return token.encode()
+
+    def render_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Renders a conversation as the model was trained to see it.
+
+        Args:
+            messages: Each with `role` and `content`.
+            add_generation_prompt: Whether to open the assistant's turn.
+
+        Returns:
+            The text. To encode it use `encode_chat`: in the text, control tokens of the template
+            and look-alikes in messages can no longer be told apart.
+
+        Raises:
+            TokenizerError: If there is no template or it refuses the messages.
+        """
+        rendered = self._render(messages, add_generation_prompt)
+        return rendered.plain(rendered.text)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Renders and encodes a conversation; only the template can write control tokens.
+
+        Args:
+            messages: Each with `role` and `content`.
+            add_generation_prompt: Whether to open the assistant's turn.
+
+        Returns:
+            Token ids; BOS only if the template writes it.
+
+        Raises:
+            TokenizerError: If there is no template or it refuses the messages.
+        """
+        return self._encode_trusted(self._render(messages, add_generation_prompt))
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> RenderedChat:
+        if self._template is None:
+            raise TokenizerError("the model has no chat template; send plain text instead")
+        return self._template.render(
+            messages, self._special_pattern, add_generation_prompt=add_generation_prompt
+        )
+
+    def _encode_trusted(self, rendered: RenderedChat) -> list[int]:
+        ids: list[int] = []
+        # The pattern captures, so that odd pieces are control tokens and even ones text.
+        for index, piece in enumerate(self._special_pattern.split(rendered.text)):
+            if index % 2:
+                ids.append(self._special_ids[piece])
+            elif piece:
+                ids.extend(self._encode_plain(rendered.plain(piece)))
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
+        try:
+            return self._backend.encode(text, add_special_tokens=False).ids
+        except UnicodeEncodeError as error:
+            raise TokenizerError(f"the text is not valid Unicode: {error.reason}") from error
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Loads the tokenizer and chat template of a checkpoint.
+
+    Args:
+        path: A Hugging Face directory with `tokenizer.json`, or a `.gguf` file.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TokenizerError: If there is none, or it is damaged or not byte-level BPE.
+    """
+    try:
+        return _from_directory(path) if path.is_dir() else _from_gguf(path)
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _from_gguf(path: Path) -> Tokenizer:
+    metadata = read_header(path).metadata
+
+    def token(name: str) -> int | None:
+        return metadata.get(f"tokenizer.ggml.{name}_token_id")
+
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    special = {
+        f"{name}_token": tokens[index]
+        for name in ("bos", "eos")
+        if (index := token(name)) is not None and 0 <= index < len(tokens)
+    }
+    return _build(
+        backend_from_gguf(metadata),
+        bos=token("bos"),
+        eos=[token("eos"), token("eot"), token("eom")],
+        adds_bos=metadata.get("tokenizer.ggml.add_bos_token"),
+        template=metadata.get("tokenizer.chat_template"),
+        special_tokens=special,
+    )
+
+
+def _from_directory(path: Path) -> Tokenizer:
+    config = read_json(path / "tokenizer_config.json")
+    model = {**read_json(path / "config.json"), **read_json(path / "generation_config.json")}
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise TokenizerError(f"{path} has no tokenizer.json")
+    try:
+        backend = Backend.from_file(str(file))
+    except Exception as error:  # the binding raises bare Exception
+        raise TokenizerError(f"cannot read {file}: {error}") from error
+    special = {
+        f"{name}_token": content
+        for name in ("bos", "eos", "unk", "pad")
+        if (content := _content(config.get(f"{name}_token"))) is not None
+    }
+    eos = model.get("eos_token_id")
+    ids = {name: backend.token_to_id(content) for name, content in special.items()}
+    return _build(
+        backend,
+        bos=ids.get("bos_token", model.get("bos_token_id")),
+        eos=[*(eos if isinstance(eos, list) else [eos]), ids.get("eos_token")],
+        adds_bos=config.get("add_bos_token"),
+        template=_directory_template(path, config),
+        special_tokens=special,
+    )
+
+
+def _build(
+    backend: Backend,
+    *,
+    bos: int | None,
+    eos: Sequence[int | None],
+    adds_bos: bool | None,
+    template: str | None,
+    special_tokens: Mapping[str, str],
+) -> Tokenizer:
+    if type(backend.model).__name__ != "BPE" or type(backend.decoder).__name__ != "ByteLevel":
+        raise TokenizerError("only byte-level BPE tokenizers are supported")
+    if adds_bos is None:
+        # Llama 3 says it only through its post-processor.
+        adds_bos = bos is not None and backend.encode("").ids[:1] == [bos]
+    special_ids = {
+        token.content: index
+        for index, token in backend.get_added_tokens_decoder().items()
+        if token.special
+    }
+    # Longest first: a control token may begin another. Without any, match nothing.
+    longest_first = sorted(special_ids, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
+    backend.encode_special_tokens = True  # spelled-out control tokens are ordinary text
+    for content, index in special_ids.items():
+        if index in backend.encode(content, add_special_tokens=False).ids:
+            raise TokenizerError(f"ordinary text can spell the control token {content!r}")
+    return Tokenizer(
+        bos_token_id=bos,
+        eos_token_ids=tuple(dict.fromkeys(token for token in eos if token is not None)),
+        adds_bos=adds_bos,
+        special_token_ids=frozenset(special_ids.values()),
+        _backend=backend,
+        _special_ids=special_ids,
+        _special_pattern=re.compile(f"({pattern})"),
+        _template=ChatTemplate(template, special_tokens) if template else None,
+    )
+
+
+def _directory_template(path: Path, config: Mapping[str, Any]) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _content(token: Any) -> str | None:
+    # A plain string, or an AddedToken written out as an object.
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
