@@ -1,0 +1,7 @@
+"""`python -m blockdraft_client` is the `blockdraft` command."""
+
+import sys
+
+from blockdraft_client.cli.main import main
+
+sys.exit(main())

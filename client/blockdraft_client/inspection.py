@@ -1,0 +1,96 @@
+"""What the server tells about itself: tokens of a prompt, the served model, its health."""
+
+import enum
+from dataclasses import dataclass, field
+
+from blockdraft_protos.v1 import inference_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """The tokens of a prompt, exactly as generation would see them.
+
+    Attributes:
+        token_ids: The token ids.
+        tokens: The bytes of each token, which may hold part of a character.
+        proto: The message this was read from.
+    """
+
+    token_ids: tuple[int, ...]
+    tokens: tuple[bytes, ...]
+    proto: inference_pb2.TokenizeResponse | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_proto(cls, proto: inference_pb2.TokenizeResponse) -> "Tokenization":
+        """Read the message."""
+        return cls(tuple(proto.token_ids), tuple(proto.tokens), proto)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """The attached drafter.
+
+    Attributes:
+        method: Draft method, "dflash" for block diffusion.
+        block_size: Tokens per block, the anchor included.
+        fingerprint: Identity of its weights and configuration.
+        trained: Whether the weights were trained for this target.
+    """
+
+    method: str
+    block_size: int
+    fingerprint: str
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The served model.
+
+    Attributes:
+        name: Name to use in requests.
+        target_fingerprint: Identity of the target's weights and configuration.
+        vocabulary_size: Number of token ids the model knows.
+        max_context_tokens: Most tokens a prompt and its answer may have together.
+        drafter: The attached drafter; None while none is connected.
+        server_version: Version of the server.
+        proto: The message this was read from.
+    """
+
+    name: str
+    target_fingerprint: str
+    vocabulary_size: int
+    max_context_tokens: int
+    drafter: DrafterInfo | None
+    server_version: str
+    proto: inference_pb2.GetModelResponse | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_proto(cls, proto: inference_pb2.GetModelResponse) -> "ModelInfo":
+        """Read the message."""
+        drafter = None
+        if proto.HasField("drafter"):
+            drafter = DrafterInfo(
+                method=proto.drafter.method,
+                block_size=proto.drafter.block_size,
+                fingerprint=proto.drafter.fingerprint,
+                trained=proto.drafter.trained,
+            )
+        return cls(
+            name=proto.model,
+            target_fingerprint=proto.target_fingerprint,
+            vocabulary_size=proto.vocabulary_size,
+            max_context_tokens=proto.max_context_tokens,
+            drafter=drafter,
+            server_version=proto.version,
+            proto=proto,
+        )
+
+
+class HealthStatus(enum.StrEnum):
+    """Whether a service takes requests; the names of grpc.health.v1."""
+
+    UNKNOWN = "UNKNOWN"
+    SERVING = "SERVING"
+    NOT_SERVING = "NOT_SERVING"
+    SERVICE_UNKNOWN = "SERVICE_UNKNOWN"

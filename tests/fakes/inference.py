@@ -1,0 +1,211 @@
+"""An `InferenceService` over a real socket, with knobs for everything that can go wrong.
+
+It answers every prompt with the same tokens, three per message: "one two three ..." with ids
+1, 2, 3, ...; what each usage figure amounts to can be computed by hand from `USAGE`.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_protos.v1.inference_pb2_grpc import (
+    InferenceServiceServicer,
+    add_InferenceServiceServicer_to_server,
+)
+from blockdraft_runtime.status import ServiceError
+
+WORDS = ("one", " two", " three", " four", " five", " six")
+TEXT = "".join(WORDS)
+TOKEN_IDS = (1, 2, 3, 4, 5, 6)
+TOKENS_PER_MESSAGE = 3
+
+
+def duration(seconds: float) -> Duration:
+    """Return a protobuf duration."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+USAGE = inference_pb2.Usage(
+    prompt_tokens=4,
+    output_tokens=6,
+    drafted_tokens=8,
+    accepted_tokens=3,
+    verification_steps=2,
+    cached_prompt_tokens=1,
+    drafted_per_position=[2, 2, 2, 2],
+    accepted_per_position=[2, 1, 0, 0],
+    queue_time=duration(0.25),
+    prefill_time=duration(0.5),
+    decode_time=duration(2.5),
+    step_times=inference_pb2.StepTimes(
+        verify_time=duration(1.0),
+        draft_time=duration(0.75),
+        transport_time=duration(0.5),
+        host_time=duration(0.25),
+    ),
+)
+
+MODEL = inference_pb2.GetModelResponse(
+    model="fake",
+    target_fingerprint="0123456789abcdef",
+    vocabulary_size=100,
+    max_context_tokens=64,
+    drafter=inference_pb2.DraftModel(
+        method="dflash", block_size=8, fingerprint="fedcba9876543210", trained=False
+    ),
+    version="1.2.3",
+)
+
+
+@dataclass
+class FakeInference(InferenceServiceServicer):
+    """The service and its knobs.
+
+    Attributes:
+        initial_failures: Calls that fail with UNAVAILABLE before one is served.
+        error: What every call ends with; streams only after `messages_before_error` messages.
+        messages_before_error: Messages a stream sends before `error`.
+        delay_seconds: Pause before each message.
+        endless: Whether streams go on until they are cancelled.
+        calls: Names of the methods called, in order.
+        requests: The requests, in order.
+        metadata: The metadata of each request.
+        cancelled: Set when a stream was cancelled by the client.
+    """
+
+    initial_failures: int = 0
+    error: ServiceError | None = None
+    messages_before_error: int = 0
+    delay_seconds: float = 0.0
+    endless: bool = False
+    model: inference_pb2.GetModelResponse = field(default_factory=lambda: MODEL)
+    calls: list[str] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def _begin(self, method: str, request: object, context: Any) -> None:
+        self.calls.append(method)
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        if len(self.calls) <= self.initial_failures:
+            error = ServiceError(grpc.StatusCode.UNAVAILABLE, "LOADING", "still loading")
+            context.abort_with_status(error.to_status())
+
+    def _fail(self, context: Any) -> None:
+        if self.error is not None:
+            context.abort_with_status(self.error.to_status())
+
+    def Generate(  # noqa: N802
+        self, request: inference_pb2.GenerateRequest, context: Any
+    ) -> inference_pb2.GenerateResponse:
+        self._begin("Generate", request, context)
+        time.sleep(self.delay_seconds)
+        self._fail(context)
+        return inference_pb2.GenerateResponse(
+            request_id="request-1",
+            model="fake",
+            text=TEXT,
+            token_ids=TOKEN_IDS,
+            finish_reason=inference_pb2.FINISH_REASON_STOP,
+            usage=USAGE,
+        )
+
+    def StreamGenerate(  # noqa: N802
+        self, request: inference_pb2.StreamGenerateRequest, context: Any
+    ) -> Iterator[inference_pb2.StreamGenerateResponse]:
+        self._begin("StreamGenerate", request, context)
+        ended = threading.Event()
+        # Generators are not always resumed after a cancellation, the callback always comes.
+        context.add_callback(lambda: None if ended.is_set() else self.cancelled.set())
+        count = 0
+        while self.endless or count < len(WORDS):
+            if count // TOKENS_PER_MESSAGE >= self.messages_before_error:
+                if self.error is not None:
+                    ended.set()
+                self._fail(context)
+            time.sleep(self.delay_seconds)
+            message = self._message(count % len(WORDS))
+            count += TOKENS_PER_MESSAGE
+            if count >= len(WORDS) and not self.endless:
+                message.finish_reason = inference_pb2.FINISH_REASON_STOP
+                message.usage.CopyFrom(USAGE)
+                ended.set()
+            if not context.is_active():
+                return
+            yield message
+
+    def _message(self, start: int) -> inference_pb2.StreamGenerateResponse:
+        part = slice(start, start + TOKENS_PER_MESSAGE)
+        first = {"request_id": "request-1", "model": "fake"} if start == 0 else {}
+        log_prob = inference_pb2.TokenLogProb(token_id=1, log_prob=-0.5, token=b"x")
+        return inference_pb2.StreamGenerateResponse(
+            text="".join(WORDS[part]),
+            token_ids=TOKEN_IDS[part],
+            log_probs=[inference_pb2.TokenLogProbs(chosen=log_prob)] * TOKENS_PER_MESSAGE,
+            **first,
+        )
+
+    def Tokenize(  # noqa: N802
+        self, request: inference_pb2.TokenizeRequest, context: Any
+    ) -> inference_pb2.TokenizeResponse:
+        self._begin("Tokenize", request, context)
+        self._fail(context)
+        return inference_pb2.TokenizeResponse(token_ids=[7, 8], tokens=[b"a", b"\xc3"])
+
+    def GetModel(  # noqa: N802
+        self, request: inference_pb2.GetModelRequest, context: Any
+    ) -> inference_pb2.GetModelResponse:
+        self._begin("GetModel", request, context)
+        self._fail(context)
+        return self.model
+
+
+@dataclass
+class RunningFake:
+    """A fake that is listening."""
+
+    service: FakeInference
+    health: health.HealthServicer
+    target: str
+
+    def set_serving(self, serving: bool) -> None:
+        """Change what the health service reports for the whole server."""
+        status = health_pb2.HealthCheckResponse
+        self.health.set("", status.SERVING if serving else status.NOT_SERVING)
+
+
+@contextlib.contextmanager
+def running_fake(
+    credentials: grpc.ServerCredentials | None = None, port: int = 0
+) -> Iterator[RunningFake]:
+    """Serve a `FakeInference` on a loopback port."""
+    service, checker = FakeInference(), health.HealthServicer()
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=8),
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)],
+    )
+    add_InferenceServiceServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    address = f"localhost:{port}"
+    if credentials is None:
+        bound = server.add_insecure_port(address)
+    else:
+        bound = server.add_secure_port(address, credentials)
+    server.start()
+    try:
+        yield RunningFake(service, checker, f"localhost:{bound}")
+    finally:
+        # Endless streams notice that they were cancelled and end.
+        server.stop(grace=0.5).wait()
