@@ -139,6 +139,7 @@ def _largest_threshold(
         return jnp.where(fits, middle, low), jnp.where(fits, high, middle - 1)
 
     low = jnp.full(order.shape[:1], -(2**31), jnp.int32)
+    threshold: Int[Array, " choices"]
     threshold, _ = jax.lax.fori_loop(0, 32, halve, (low, order.max(axis=-1)))
     return threshold
 

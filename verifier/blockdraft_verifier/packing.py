@@ -1,7 +1,8 @@
-"""Rows of a plan packed into the padded arrays of a step; host side, NumPy only."""
+"""Rows of a plan packed into the padded arrays of a step; host side."""
 
 from collections.abc import Sequence as Rows
 
+import jax.numpy as jnp
 import numpy as np
 
 from blockdraft_verifier.accept import SamplingArrays
@@ -59,15 +60,22 @@ def pack(
         start, choice = stop, choice + count
     requests = [row.sequence.request for row in rows]
     return StepInputs(
-        token_ids=token_ids,
-        positions=positions,
-        batch=RaggedBatch(row_starts, context_lengths, page_table, slots),
-        choice_token=choice_token,
-        choice_row=choice_row,
-        first_choice=first_choice,
-        draft_count=draft_count,
+        token_ids=jnp.asarray(token_ids),
+        positions=jnp.asarray(positions),
+        batch=RaggedBatch(
+            row_starts=jnp.asarray(row_starts),
+            context_lengths=jnp.asarray(context_lengths),
+            page_table=jnp.asarray(page_table),
+            slots=jnp.asarray(slots),
+        ),
+        choice_token=jnp.asarray(choice_token),
+        choice_row=jnp.asarray(choice_row),
+        first_choice=jnp.asarray(first_choice),
+        draft_count=jnp.asarray(draft_count),
         sampling=pack_sampling([request.sampling for request in requests], bucket.rows),
-        log_probs_wanted=np.array(any(request.log_probs is not None for request in requests)),
+        log_probs_wanted=jnp.asarray(
+            np.array([any(request.log_probs is not None for request in requests)])
+        ),
     )
 
 
@@ -75,12 +83,11 @@ def pack_sampling(options: Rows[Sampling], size: int) -> SamplingArrays:
     """Return the sampling options of each row, padded with greedy ones to `size`."""
     padded = [*options, *[GREEDY] * (size - len(options))]
     seeds = np.array([option.seed & (2**64 - 1) for option in padded], np.uint64)
+    halves = np.stack([seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)], axis=1)
     return SamplingArrays(
-        temperature=np.array([option.temperature for option in padded], np.float32),
-        top_k=np.array([option.top_k for option in padded], np.int32),
-        top_p=np.array([option.top_p for option in padded], np.float32),
-        min_p=np.array([option.min_p for option in padded], np.float32),
-        seed=np.stack([seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)], axis=1).astype(
-            np.uint32
-        ),
+        temperature=jnp.asarray(np.array([option.temperature for option in padded], np.float32)),
+        top_k=jnp.asarray(np.array([option.top_k for option in padded], np.int32)),
+        top_p=jnp.asarray(np.array([option.top_p for option in padded], np.float32)),
+        min_p=jnp.asarray(np.array([option.min_p for option in padded], np.float32)),
+        seed=jnp.asarray(halves.astype(np.uint32)),
     )

@@ -42,7 +42,8 @@ class FeatureStore:
 
     def read(self, pages: Sequence[int], start: int, stop: int) -> np.ndarray:
         """Return the features of positions `start` to `stop` as `[positions, width]`."""
-        return self._rows[self._slots(pages, start, stop)]
+        rows: np.ndarray = self._rows[self._slots(pages, start, stop)]
+        return rows
 
     def _slots(self, pages: Sequence[int], start: int, stop: int) -> np.ndarray:
         return token_slots(pages, start, stop, self._page_size)
@@ -52,4 +53,5 @@ def token_slots(pages: Sequence[int], start: int, stop: int, page_size: int) -> 
     """Return the cache slots, `page * page_size + offset`, of positions `start` to `stop`."""
     positions = np.arange(start, stop, dtype=np.int32)
     table = np.asarray(pages, dtype=np.int32)
-    return table[positions // page_size] * np.int32(page_size) + positions % np.int32(page_size)
+    slots: np.ndarray = table[positions // page_size] * page_size + positions % page_size
+    return slots

@@ -69,13 +69,17 @@ class ModelRunner:
         self._max_pages = -(-config.scheduler.max_context_tokens // config.page_size)
         self._buckets: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
-        self.capture: tuple[int, ...] = ()
-        self.compilations = 0
+        self._capture: tuple[int, ...] = ()
+        self._max_block = 0
 
     @property
     def feature_width(self) -> int:
         """Elements of one feature; 0 when nothing is captured."""
-        return len(self.capture) * self._model.hidden_size
+        return len(self._capture) * self._model.hidden_size
+
+    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+        """Return whether `warm_up` has compiled for these features and blocks of this size."""
+        return self._capture == capture and self._max_block >= max_block
 
     def warm_up(
         self,
@@ -94,7 +98,7 @@ class ModelRunner:
             Seconds of one step in each bucket; the measured verification cost.
         """
         limits = self._config.scheduler
-        self.capture = capture
+        self._capture, self._max_block = capture, max_block
         self._buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
         step = jax.jit(
             functools.partial(
@@ -142,7 +146,6 @@ class ModelRunner:
             lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
             (self._weights, self._caches, self._pack((), bucket)),
         )
-        self.compilations += 1
         return step.lower(*shapes).compile()
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
@@ -155,6 +158,7 @@ class ModelRunner:
         )
 
     def _execute(self, bucket: Bucket, inputs: StepInputs) -> StepOutputs:
+        outputs: StepOutputs
         outputs, self._caches = self._steps[bucket](self._weights, self._caches, inputs)
         return outputs
 
@@ -171,7 +175,7 @@ class ModelRunner:
 
 def _step(
     graph: nnx.GraphDef[Decoder],
-    weights: nnx.State,
+    weights: Any,
     caches: list[Any],
     inputs: StepInputs,
     **static: Any,

@@ -137,7 +137,7 @@ class Scheduler:
         self._admit()
         rows: list[Row] = []
         budget = self.config.max_step_tokens
-        decoding = [s for s in self.running if s.decoding and s.awaiting_step is None]
+        decoding = [s for s in self.running if s.decoding and not s.awaiting_draft]
         decoding.sort(key=lambda s: s.usage.verification_steps)
         chosen = sorted(decoding[:max_rows], key=self.running.index)
         for index, sequence in enumerate(chosen):
@@ -149,7 +149,7 @@ class Scheduler:
             if row is not None:
                 rows.append(row)
                 budget -= len(row.token_ids)
-        for sequence in [s for s in self.running if not s.decoding and s.awaiting_step is None]:
+        for sequence in [s for s in self.running if not s.decoding and not s.awaiting_draft]:
             if budget <= 0 or sequence not in self.running:
                 continue
             row = self._prefill_row(sequence, budget, rows)
@@ -247,7 +247,7 @@ class Scheduler:
         sequence.page_hashes = []
         sequence.committed = 0
         sequence.proposal = None
-        sequence.awaiting_step = None
+        sequence.awaiting_draft = False
 
     def _name_pages(self, sequence: Sequence) -> None:
         size = self.pages.page_size

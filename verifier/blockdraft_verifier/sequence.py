@@ -111,9 +111,8 @@ class Sequence:
         pages: Page numbers, in order of position.
         page_hashes: Identity of each full committed page's contents and prefix.
         proposal: Drafted tokens to verify next, if any.
-        awaiting_step: Draft step whose answer the sequence waits for, if any.
-        context: Committed positions the drafter is believed to hold.
-        draftable: Whether features of all committed positions are in the feature store.
+        awaiting_draft: Whether the drafter is at work on its proposal.
+        draftable: Whether drafting for it is possible at all.
         finish_reason: Why it ended; None while it lives.
         usage: Counters and times.
     """
@@ -126,8 +125,7 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     page_hashes: list[bytes] = field(default_factory=list)
     proposal: Proposal | None = None
-    awaiting_step: int | None = None
-    context: int = 0
+    awaiting_draft: bool = False
     draftable: bool = True
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)

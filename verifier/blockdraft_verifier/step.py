@@ -40,7 +40,7 @@ class StepInputs(NamedTuple):
     first_choice: Int[Array, " rows"]
     draft_count: Int[Array, " rows"]
     sampling: SamplingArrays
-    log_probs_wanted: Bool[Array, ""]
+    log_probs_wanted: Bool[Array, "1"]
 
 
 class StepOutputs(NamedTuple):
@@ -93,7 +93,7 @@ def run_step(
     accepted, bonus = count_accepted(
         choices, following, inputs.first_choice, inputs.draft_count, max_drafts
     )
-    log_probs = log_probabilities(logits, choices, inputs.log_probs_wanted)
+    log_probs = log_probabilities(logits, choices, inputs.log_probs_wanted[0])
     order = final_positions_first(inputs.batch, inputs.draft_count, accepted, token_count)
     features = output.captured[order].astype(feature_dtype)
     return StepOutputs(accepted, bonus, log_probs, features), output.caches

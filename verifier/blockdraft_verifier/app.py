@@ -1,0 +1,116 @@
+"""The verifier process: load, warm up, serve, drain."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import grpc
+import jax.numpy as jnp
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from blockdraft_models.loading import load_decoder
+from blockdraft_models.resolve import resolve_target
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
+from blockdraft_verifier.config import VerifierConfig
+from blockdraft_verifier.draft_link import GrpcDraftLink
+from blockdraft_verifier.engine import Engine
+from blockdraft_verifier.metrics import VerifierMetrics
+from blockdraft_verifier.recompilation import RecompilationGuard
+from blockdraft_verifier.runner import ModelRunner
+from blockdraft_verifier.service import VerifierService
+
+logger = logging.getLogger(__name__)
+
+
+class VerifierApp:
+    """The verifier; an `Application` of `blockdraft_runtime.process`."""
+
+    service_names: Sequence[str] = (
+        verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name,
+    )
+
+    def __init__(
+        self,
+        config: VerifierConfig,
+        stop_requested: asyncio.Event,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        """Wire the parts; `start` loads the model.
+
+        Args:
+            config: What to serve.
+            stop_requested: Set when the engine fails for good: a supervisor starts afresh.
+            registry: Where the metrics go.
+        """
+        self._config = config
+        self._stop_requested = stop_requested
+        self._metrics = VerifierMetrics(registry)
+        self._guard = RecompilationGuard(self._metrics.recompilations.inc)
+        self._service = VerifierService(config.engine)
+        self.engine: Engine | None = None
+        self.failed = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer."""
+        add_VerifierServiceServicer_to_server(self._service, server)
+
+    async def start(self) -> None:
+        """Load the target, find the drafter, compile every step."""
+        loop = asyncio.get_running_loop()
+
+        def fail() -> None:
+            self.failed = True
+            loop.call_soon_threadsafe(self._stop_requested.set)
+
+        self.engine = await asyncio.to_thread(self._load, fail)
+
+    async def drain(self) -> None:
+        """Refuse new requests."""
+        self._service.drain()
+
+    async def stop(self) -> None:
+        """Stop the engine."""
+        if self.engine is not None:
+            await asyncio.to_thread(self.engine.stop)
+
+    def _load(self, on_failure: Callable[[], None]) -> Engine:
+        config = self._config
+        started = time.perf_counter()
+        path = resolve_target(config.target)
+        decoder, checkpoint = load_decoder(path, dtype=jnp.dtype(config.engine.dtype))
+        logger.info(
+            "loaded %s (%s) in %.1f s",
+            checkpoint.config.name,
+            checkpoint.fingerprint,
+            time.perf_counter() - started,
+        )
+        link = None
+        if config.drafter_address is not None:
+            link = GrpcDraftLink(config.drafter_address, checkpoint.fingerprint)
+            if link.wait(config.drafter_wait_seconds) is None:
+                logger.warning("no drafter yet at %s: decoding plainly", config.drafter_address)
+        engine = Engine(
+            ModelRunner(decoder, config.engine),
+            config.engine,
+            link,
+            checkpoint.config.vocab_size,
+            self._metrics,
+            guard=self._guard,
+            on_failure=on_failure,
+        )
+        started = time.perf_counter()
+        engine.warm_up(self._report_progress)
+        logger.info("warmed up in %.1f s", time.perf_counter() - started)
+        engine.start()
+        self._service.open(
+            engine,
+            checkpoint.config.name,
+            checkpoint.fingerprint,
+            checkpoint.config.vocab_size,
+        )
+        return engine
+
+    def _report_progress(self, done: int, total: int) -> None:
+        logger.info("compiled %d of %d steps", done, total)

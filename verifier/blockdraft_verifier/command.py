@@ -1,0 +1,167 @@
+"""`blockdraft verifier`: the target model alone."""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from blockdraft_runtime.listen import ListenConfig
+from blockdraft_runtime.logs import configure_logging
+from blockdraft_verifier.config import EngineConfig, VerifierConfig
+from blockdraft_verifier.scheduler import SchedulerConfig
+
+DEFAULT_LISTEN = "unix:/tmp/blockdraft-verifier.sock"
+
+_CONFIG = VerifierConfig()
+_ENGINE = _CONFIG.engine
+_LIMITS = _ENGINE.scheduler
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft verifier`."""
+    parser.add_argument(
+        "--target",
+        default=_CONFIG.target,
+        metavar="SPEC",
+        help="target model: a known name, a directory, a .gguf file or a hub id "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--listen",
+        default=DEFAULT_LISTEN,
+        metavar="ADDRESS",
+        help="where to listen, host:port or unix:/path (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drafter",
+        default=_CONFIG.drafter_address,
+        metavar="ADDRESS",
+        help='address of the drafter, or "none" to decode plainly (default: %(default)s)',
+    )
+    parser.add_argument(
+        "--drafter-wait",
+        type=float,
+        default=_CONFIG.drafter_wait_seconds,
+        metavar="SECONDS",
+        help="how long to wait for the drafter before serving without (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="Prometheus port (default: none)"
+    )
+    add_engine_arguments(parser)
+    parser.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=ListenConfig(DEFAULT_LISTEN).drain_seconds,
+        metavar="SECONDS",
+        help="how long calls in flight may go on after SIGTERM (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="least severe messages to log (default: %(default)s)",
+    )
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the engine."""
+    for flag, default, metavar, text in (
+        ("--max-sequences", _LIMITS.max_sequences, "N", "sequences decoded at once"),
+        ("--max-context-tokens", _LIMITS.max_context_tokens, "N", "tokens of one sequence"),
+        ("--max-step-tokens", _LIMITS.max_step_tokens, "N", "tokens of one forward pass"),
+        ("--page-size", _ENGINE.page_size, "N", "tokens per page of the KV cache"),
+        ("--num-pages", _ENGINE.num_pages, "N", "pages of the KV cache"),
+    ):
+        parser.add_argument(
+            flag, type=int, default=default, metavar=metavar, help=f"{text} (default: {default})"
+        )
+    parser.add_argument(
+        "--dtype",
+        default=_ENGINE.dtype,
+        choices=("float32", "bfloat16"),
+        help="element type of weights and cache (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--draft-policy",
+        default=_ENGINE.draft_policy,
+        choices=("adaptive", "fixed"),
+        help="adaptive drafts as far as measurements say it pays, fixed always as far as allowed "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--draft-groups",
+        type=int,
+        default=_ENGINE.draft_groups,
+        choices=(1, 2),
+        help="2 verifies one half of the sequences while the other is drafted for; pays when the "
+        "drafter has a device of its own (default: %(default)s)",
+    )
+
+
+def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]:
+    """Return what the flags say.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+    engine = EngineConfig(
+        scheduler=SchedulerConfig(
+            max_sequences=args.max_sequences,
+            max_step_tokens=args.max_step_tokens,
+            max_context_tokens=args.max_context_tokens,
+        ),
+        page_size=args.page_size,
+        num_pages=args.num_pages,
+        dtype=args.dtype,
+        draft_policy=args.draft_policy,
+        draft_groups=args.draft_groups,
+    )
+    config = VerifierConfig(
+        target=args.target,
+        drafter_address=None if args.drafter == "none" else args.drafter,
+        drafter_wait_seconds=args.drafter_wait,
+        engine=engine,
+    )
+    return config, ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
+
+
+def compilation_cache() -> Path:
+    """Return where compiled executables are kept between runs."""
+    root = os.environ.get("BLOCKDRAFT_CACHE")
+    return (Path(root) if root else Path.home() / ".cache" / "blockdraft") / "xla"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verifier until SIGTERM or SIGINT; return the exit code."""
+    configure_logging("verifier", args.log_level)
+    try:
+        config, listen = config_from(args)
+    except ValueError as error:
+        logger.error("%s", error)
+        return 2
+    # Imported here: `blockdraft --help` must not wait for jax.
+    import asyncio
+
+    import jax
+    import uvloop
+
+    from blockdraft_runtime.process import serve
+    from blockdraft_verifier.app import VerifierApp
+
+    jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+    async def main() -> bool:
+        stop_requested = asyncio.Event()
+        app = VerifierApp(config, stop_requested)
+        await serve(app, listen, stop_requested=stop_requested)
+        return not app.failed
+
+    try:
+        return 0 if uvloop.run(main()) else 1
+    except (ValueError, RuntimeError, OSError) as error:
+        logger.error("%s", error)
+        return 1

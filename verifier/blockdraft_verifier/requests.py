@@ -1,0 +1,147 @@
+"""From the wire to a `GenerationRequest`, checked; and back to the wire."""
+
+import math
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_verifier.engine import TokensGained
+from blockdraft_verifier.runner import RankedLogProbs
+from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sampling, Sequence
+
+MAX_LOG_PROBS = 20
+FINISH_REASONS = {
+    FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,
+    FinishReason.LENGTH: pb.TOKEN_FINISH_REASON_LENGTH,
+}
+
+
+def parse_request(
+    message: pb.StreamGenerateTokensRequest, vocab_size: int, max_context_tokens: int
+) -> GenerationRequest:
+    """Return the request a message asks for.
+
+    The server has checked all this already; a verifier in a cluster is spoken to by others too.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the field, or OUT_OF_RANGE for a prompt that leaves
+            no room for a token.
+    """
+    for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
+        for index, token in enumerate(getattr(message, field)):
+            if not 0 <= token < vocab_size:
+                raise invalid_argument(
+                    f"{field}[{index}]",
+                    f"token id {token} is outside the vocabulary of {vocab_size}",
+                    token_id=token,
+                    vocabulary_size=vocab_size,
+                )
+    if not message.prompt_token_ids:
+        raise invalid_argument("prompt_token_ids", "the prompt is empty")
+    length = len(message.prompt_token_ids) + len(message.emitted_token_ids)
+    if length >= max_context_tokens:
+        raise ServiceError(
+            grpc.StatusCode.OUT_OF_RANGE,
+            "PROMPT_TOO_LONG",
+            f"{length} tokens leave no room in a context of {max_context_tokens}",
+            metadata={"prompt_tokens": length, "max_context_tokens": max_context_tokens},
+            field="prompt_token_ids",
+        )
+    if message.max_output_tokens <= len(message.emitted_token_ids):
+        raise invalid_argument(
+            "max_output_tokens",
+            f"max_output_tokens must exceed the {len(message.emitted_token_ids)} emitted tokens, "
+            f"got {message.max_output_tokens}",
+        )
+    if message.HasField("log_probs") and not 0 <= message.log_probs <= MAX_LOG_PROBS:
+        raise invalid_argument("log_probs", f"log_probs must be 0 to {MAX_LOG_PROBS}")
+    if message.HasField("max_draft_tokens") and message.max_draft_tokens < 0:
+        raise invalid_argument("max_draft_tokens", "max_draft_tokens must be >= 0")
+    return GenerationRequest(
+        request_id=message.request_id,
+        prompt=tuple(message.prompt_token_ids),
+        emitted=tuple(message.emitted_token_ids),
+        sampling=parse_sampling(message.sampling),
+        max_output_tokens=message.max_output_tokens,
+        stop_token_ids=frozenset(message.stop_token_ids),
+        log_probs=message.log_probs if message.HasField("log_probs") else None,
+        max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
+    )
+
+
+def parse_sampling(message: pb.TokenSampling) -> Sampling:
+    """Return the sampling options, checked.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the field.
+    """
+    if not (math.isfinite(message.temperature) and message.temperature >= 0):
+        raise invalid_argument(
+            "sampling.temperature", f"temperature must be >= 0, got {message.temperature}"
+        )
+    if message.top_k < 0:
+        raise invalid_argument("sampling.top_k", f"top_k must be >= 0, got {message.top_k}")
+    if not 0 < message.top_p <= 1:
+        raise invalid_argument("sampling.top_p", f"top_p must be in (0, 1], got {message.top_p}")
+    if not 0 <= message.min_p <= 1:
+        raise invalid_argument("sampling.min_p", f"min_p must be in [0, 1], got {message.min_p}")
+    return Sampling(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        seed=message.seed,
+    )
+
+
+def to_response(event: TokensGained, sequence: Sequence) -> pb.StreamGenerateTokensResponse:
+    """Return the message that tells of one step."""
+    response = pb.StreamGenerateTokensResponse(
+        token_ids=event.token_ids,
+        log_probs=[_ranked(entry) for entry in event.log_probs],
+    )
+    if event.finish_reason is not None:
+        response.finish_reason = FINISH_REASONS[event.finish_reason]
+        response.usage.CopyFrom(usage_message(sequence))
+    return response
+
+
+def usage_message(sequence: Sequence) -> pb.TokenUsage:
+    """Return what a finished sequence consumed."""
+    usage = sequence.usage
+    arrived = sequence.arrival_time
+    began = usage.first_step_time if usage.first_step_time is not None else arrived
+    first = usage.first_token_time if usage.first_token_time is not None else began
+    last = usage.last_token_time if usage.last_token_time is not None else first
+    known = usage.verify_seconds + usage.draft_seconds + usage.transport_seconds
+    return pb.TokenUsage(
+        prompt_tokens=len(sequence.request.prompt),
+        output_tokens=sequence.output_count - len(sequence.request.emitted),
+        drafted_tokens=sum(usage.drafted_per_position),
+        accepted_tokens=sum(usage.accepted_per_position),
+        verification_steps=usage.verification_steps,
+        cached_prompt_tokens=min(usage.cached_prompt_tokens, len(sequence.request.prompt)),
+        drafted_per_position=usage.drafted_per_position,
+        accepted_per_position=usage.accepted_per_position,
+        queue_time=_duration(began - arrived),
+        prefill_time=_duration(first - began),
+        decode_time=_duration(last - first),
+        verify_time=_duration(usage.verify_seconds),
+        draft_time=_duration(usage.draft_seconds),
+        transport_time=_duration(usage.transport_seconds),
+        host_time=_duration(last - first - known),
+    )
+
+
+def _ranked(entry: RankedLogProbs) -> pb.RankedLogProbs:
+    return pb.RankedLogProbs(
+        chosen_log_prob=entry.chosen, token_ids=entry.top_ids, log_probs=entry.top
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(int(max(0.0, seconds) * 1e9))
+    return duration

@@ -1,0 +1,128 @@
+"""The gRPC face of the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
+from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
+from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.engine import Engine, EngineStoppedError, QueueFullError, TokensGained
+from blockdraft_verifier.requests import parse_request, to_response
+
+QUEUE_RETRY_SECONDS = 1.0
+LOADING = ServiceError(
+    grpc.StatusCode.UNAVAILABLE, "LOADING", "the model is being loaded", retry_after_seconds=1.0
+)
+
+
+class VerifierService(VerifierServiceServicer):
+    """Streams tokens from the engine to callers."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Answer UNAVAILABLE until `open`."""
+        self._config = config
+        self._engine: Engine | None = None
+        self._target: tuple[str, str, int] = ("", "", 0)
+        self._draining = False
+
+    def open(self, engine: Engine, model: str, fingerprint: str, vocab_size: int) -> None:
+        """Take requests for `engine` from now on."""
+        self._engine = engine
+        self._target = (model, fingerprint, vocab_size)
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self._draining = True
+
+    @stream_errors
+    async def StreamGenerateTokens(  # noqa: N802
+        self,
+        request: pb.StreamGenerateTokensRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[pb.StreamGenerateTokensResponse]:
+        """Continue a sequence; a cancelled call frees its pages."""
+        if self._draining:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE, "DRAINING", "the verifier is shutting down"
+            )
+        engine = self._ready_engine()
+        _, _, vocab_size = self._target
+        limit = self._config.scheduler.max_context_tokens
+        wanted = parse_request(request, vocab_size, limit)
+        events: asyncio.Queue[TokensGained] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(event: TokensGained) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        try:
+            sequence = engine.submit(wanted, listen)
+        except QueueFullError as error:
+            raise ServiceError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "QUEUE_FULL",
+                str(error),
+                retry_after_seconds=QUEUE_RETRY_SECONDS,
+            ) from error
+        except EngineStoppedError as error:
+            raise ServiceError(grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED", str(error)) from error
+        try:
+            while True:
+                event = await events.get()
+                if event.failure is not None:
+                    raise ServiceError(grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED", event.failure)
+                yield to_response(event, sequence)
+                if event.finish_reason is not None:
+                    return
+        finally:
+            engine.cancel(sequence)
+
+    @unary_errors
+    async def Describe(  # noqa: N802
+        self,
+        request: pb.VerifierServiceDescribeRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> pb.VerifierServiceDescribeResponse:
+        """Describe the target and the attached drafter."""
+        engine = self._ready_engine()
+        model, fingerprint, vocab_size = self._target
+        response = pb.VerifierServiceDescribeResponse(
+            model=model,
+            target_fingerprint=fingerprint,
+            vocabulary_size=vocab_size,
+            max_context_tokens=self._config.scheduler.max_context_tokens,
+            max_sequences=self._config.scheduler.max_sequences,
+        )
+        drafter = engine.drafter
+        if drafter is not None:
+            response.drafter.CopyFrom(
+                pb.AttachedDrafter(
+                    method=drafter.method,
+                    block_size=drafter.block_size,
+                    fingerprint=drafter.fingerprint,
+                    trained=drafter.trained,
+                )
+            )
+        return response
+
+    @unary_errors
+    async def GetLoad(  # noqa: N802
+        self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetLoadResponse:
+        """Report the present load."""
+        load = self._ready_engine().load()
+        return pb.GetLoadResponse(
+            running_sequences=load.running,
+            waiting_sequences=load.waiting,
+            used_pages=load.used_pages,
+            total_pages=load.total_pages,
+        )
+
+    def _ready_engine(self) -> Engine:
+        if self._engine is None:
+            raise LOADING
+        return self._engine
