@@ -1,0 +1,126 @@
+"""The drafter process: load, warm up, serve, stop."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import jax
+import jax.numpy as jnp
+from blockdraft_models.resolve import resolve_target
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.service import DrafterService, Engine
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_drafter.sources import obtain_drafter
+from blockdraft_models.loading import load_embedding_and_head
+from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name
+
+
+class DrafterApp:
+    """An `Application` of `blockdraft_runtime.process`.
+
+    Make it inside a running event loop.
+
+    Attributes:
+        service_names: Names under which health is reported.
+    """
+
+    service_names: Sequence[str] = (SERVICE_NAME,)
+
+    def __init__(self, config: DrafterConfig, registry: CollectorRegistry = REGISTRY) -> None:
+        """Load nothing yet.
+
+        Args:
+            config: What to load and how much to hold.
+            registry: Where the metrics are created.
+        """
+        self._config = config
+        self._metrics = DrafterMetrics(registry)
+        # One thread: device work is serial anyway, and session state needs no locks.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
+        self._service = DrafterService(self._worker, self._metrics)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the servicer to `server`."""
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(self._service, server)
+
+    async def start(self) -> None:
+        """Load the model and compile every shape, then accept calls.
+
+        Raises:
+            ModelError: If the target or the drafter cannot be loaded, or they do not fit.
+        """
+        loop = asyncio.get_running_loop()
+        count = self._metrics.recompilations.inc
+        engine = await loop.run_in_executor(self._worker, load_engine, self._config, count)
+        self._service.serve(engine)
+
+    async def drain(self) -> None:
+        """Refuse calls and end the streams."""
+        self._service.drain()
+
+    async def stop(self) -> None:
+        """Let the worker thread end."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def load_engine(
+    config: DrafterConfig, on_recompilation: Callable[[], None] = lambda: None
+) -> Engine:
+    """Load target parts and drafter, compile every shape and measure the steps.
+
+    Args:
+        config: What to load and how much to hold.
+        on_recompilation: Called when a shape is compiled after warm-up.
+
+    Raises:
+        ModelError: If the target or the drafter cannot be loaded, or they do not fit.
+    """
+    started = time.perf_counter()
+    dtype = compute_dtype(config.dtype)
+    target, checkpoint = load_embedding_and_head(resolve_target(config.target), dtype=dtype)
+    drafter = obtain_drafter(
+        config.drafter,
+        checkpoint,
+        block_size=config.block_size,
+        num_layers=config.draft_layers,
+        dtype=dtype,
+    )
+    method = DFlashMethod(
+        drafter,
+        target,
+        max_sequences=config.max_sequences,
+        max_context_tokens=config.max_context_tokens,
+        max_feature_rows=config.max_feature_rows,
+        feature_dtype=jnp.dtype(config.feature_dtype),
+        on_recompilation=on_recompilation,
+    )
+    loaded = time.perf_counter()
+    method.warm_up()
+    logger.info(
+        "drafter %s (%s) for target %s: loaded in %.1f s, warm in %.1f s, %.1f ms a step",
+        method.spec.fingerprint,
+        "trained" if method.spec.trained else "untrained",
+        checkpoint.fingerprint,
+        loaded - started,
+        time.perf_counter() - loaded,
+        1e3 * method.step_seconds[0],
+    )
+    return Engine(method, SlotPool(config.max_sequences), checkpoint.fingerprint)
+
+
+def compute_dtype(name: str) -> jnp.dtype:
+    """Return the element type a setting means: "auto" is bfloat16 on TPU, else float32."""
+    if name == "auto":
+        name = "bfloat16" if jax.default_backend() == "tpu" else "float32"
+    return jnp.dtype(name)

@@ -1,0 +1,106 @@
+"""`blockdraft drafter`: run a drafter process."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, FEATURE_DTYPES, DrafterConfig
+
+
+def default_compilation_cache() -> Path:
+    """Return where compiled executables are kept: under $BLOCKDRAFT_CACHE if that is set."""
+    root = os.environ.get("BLOCKDRAFT_CACHE")
+    return (Path(root) if root else Path.home() / ".cache" / "blockdraft") / "xla"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    default = DrafterConfig()
+    option = parser.add_argument
+    option(
+        "--target",
+        default=default.target,
+        help="directory, .gguf file, hub id or the default's name",
+    )
+    option("--drafter", default=default.drafter, help="directory, hub id, random[:seed] or auto")
+    option("--listen", default=DEFAULT_LISTEN, help="host:port or unix:/path")
+    option("--metrics-port", type=int, help="serve Prometheus metrics on this port")
+    option(
+        "--max-sequences",
+        type=int,
+        default=default.max_sequences,
+        help="most sequences with a context at once",
+    )
+    option(
+        "--max-context-tokens",
+        type=int,
+        default=default.max_context_tokens,
+        help="most positions per sequence",
+    )
+    option(
+        "--max-feature-rows",
+        type=int,
+        default=default.max_feature_rows,
+        help="most feature rows per sequence in one request",
+    )
+    option("--block-size", type=int, default=default.block_size, help="block of a random drafter")
+    option(
+        "--draft-layers", type=int, default=default.draft_layers, help="layers of a random drafter"
+    )
+    option("--dtype", choices=DTYPES, default=default.dtype, help="of weights and contexts")
+    option(
+        "--feature-dtype",
+        choices=FEATURE_DTYPES,
+        default=default.feature_dtype,
+        help="of features on the wire",
+    )
+    option(
+        "--compilation-cache",
+        type=Path,
+        default=default_compilation_cache(),
+        help="directory that keeps compiled executables",
+    )
+    option("--log-level", default="info", help="least severe level to log")
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a drafter until a signal stops it; return the exit code."""
+    try:
+        config = DrafterConfig(
+            target=args.target,
+            drafter=args.drafter,
+            max_sequences=args.max_sequences,
+            max_context_tokens=args.max_context_tokens,
+            max_feature_rows=args.max_feature_rows,
+            block_size=args.block_size,
+            draft_layers=args.draft_layers,
+            dtype=args.dtype,
+            feature_dtype=args.feature_dtype,
+        )
+        _serve(config, args)
+    except (ValueError, OSError, RuntimeError) as error:
+        # Whatever is wrong with the settings or files, its message says; a trace would hide it.
+        print(f"blockdraft drafter: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _serve(config: DrafterConfig, args: argparse.Namespace) -> None:
+    import jax
+    import uvloop
+
+    from blockdraft_drafter.app import DrafterApp
+    from blockdraft_runtime.logs import configure_logging
+    from blockdraft_runtime.process import ListenConfig, serve
+
+    configure_logging("drafter", args.log_level)
+    jax.config.update("jax_compilation_cache_dir", str(args.compilation_cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    listen = ListenConfig(args.listen, args.metrics_port)
+
+    async def main() -> None:
+        await serve(DrafterApp(config), listen)
+
+    uvloop.run(main())

@@ -1,0 +1,110 @@
+"""What a draft method is: the interface behind which DFlash, EAGLE-3 or tree drafters sit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """The fixed facts of a loaded draft method.
+
+    Attributes:
+        name: Name of the method, such as "dflash".
+        block_size: Tokens per block, the anchor included.
+        target_layer_ids: Target layers whose outputs, concatenated in this order, are a feature.
+        feature_width: Elements of one feature.
+        feature_dtype: Element type of the features that `step` takes.
+        vocab_size: Number of token ids; an anchor is below it.
+        max_sequences: Number of context slots.
+        max_context_tokens: Most committed positions per slot.
+        max_feature_rows: Most feature rows per sequence and step.
+        fingerprint: Identity of weights and configuration, 16 hexadecimal digits.
+        trained: Whether the weights were trained for the target.
+    """
+
+    name: str
+    block_size: int
+    target_layer_ids: tuple[int, ...]
+    feature_width: int
+    feature_dtype: np.dtype[Any]
+    vocab_size: int
+    max_sequences: int
+    max_context_tokens: int
+    max_feature_rows: int
+    fingerprint: str
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRow:
+    """One sequence's part of a step, already validated.
+
+    Attributes:
+        slot: Its row of the context buffer; different for every row of a step.
+        context_length: Committed positions in the slot before the step.
+        features: Features of the newly committed positions, [rows, feature_width].
+        anchor_token_id: The newest token of the sequence, at position context_length + rows.
+        draft_length: Tokens to draft, 0 to block_size - 1; 0 only appends.
+    """
+
+    slot: int
+    context_length: int
+    features: NDArray[Any]
+    anchor_token_id: int
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The drafted tokens of one row.
+
+    Attributes:
+        token_ids: The drafted tokens.
+        parents: Index in token_ids of each token's predecessor, -1 for the anchor; empty for a
+            chain.
+        log_probs: Natural logarithm of the drafter's probability of each token.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+
+
+class DraftMethod(Protocol):
+    """Keeps contexts on a device and drafts from them.
+
+    Not thread-safe: every method is called on the device worker thread.
+    """
+
+    @property
+    def spec(self) -> MethodSpec:
+        """The fixed facts."""
+
+    @property
+    def step_seconds(self) -> Sequence[float]:
+        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
+
+    def warm_up(self) -> None:
+        """Compile every shape that `step` can meet and measure the steps."""
+
+    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+        """Append each row's features to its slot, then draft for the rows that ask for it.
+
+        Args:
+            rows: At most max_sequences rows with distinct slots.
+
+        Returns:
+            One proposal per row, in order; empty for rows that only append.
+
+        Raises:
+            ContextsLostError: If the step failed; the contents of all slots are gone, and the
+                method can be used again.
+        """
+
+
+class ContextsLostError(RuntimeError):
+    """A device step failed and took the contents of the context buffer with it."""

@@ -1,0 +1,98 @@
+"""Turning the rows of a step into the fixed shapes that were compiled."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from blockdraft_drafter.method import ContextRow
+
+# A NumPy array where it is packed, a traced one inside the compiled step.
+HostOrDevice = Any
+
+
+class PackedRows(NamedTuple):
+    """Features of any number of sequences, one flat row each; a pytree of jit arguments.
+
+    Attributes:
+        features: [rows, feature_width]; zeros in padding.
+        slots: Context slot of each row; out of range, hence never written, in padding. [rows]
+        positions: Position of each row in its sequence, [rows].
+    """
+
+    features: HostOrDevice
+    slots: HostOrDevice
+    positions: HostOrDevice
+
+
+class PackedBlocks(NamedTuple):
+    """The blocks to draft; a pytree of jit arguments.
+
+    Attributes:
+        slots: Context slot of each block, [blocks].
+        lengths: Committed positions once the step's rows are appended; 0 in padding. [blocks]
+        anchors: Anchor of each block, [blocks].
+    """
+
+    slots: HostOrDevice
+    lengths: HostOrDevice
+    anchors: HostOrDevice
+
+
+def next_power_of_two(value: int) -> int:
+    """Return the smallest power of two that is at least `value` and at least 1."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def powers_of_two(first: int, last: int) -> list[int]:
+    """Return `first`, twice that, and so on, up to the first that is at least `last`."""
+    powers = [first]
+    while powers[-1] < last:
+        powers.append(powers[-1] * 2)
+    return powers
+
+
+def flatten_rows(rows: Sequence[ContextRow]) -> PackedRows:
+    """Lay the features of all rows side by side, without padding."""
+    counts = [row.features.shape[0] for row in rows]
+    positions = [
+        np.arange(row.context_length, row.context_length + count, dtype=np.int32)
+        for row, count in zip(rows, counts, strict=True)
+    ]
+    return PackedRows(
+        np.concatenate([row.features for row in rows]),
+        np.repeat(np.array([row.slot for row in rows], np.int32), counts),
+        np.concatenate(positions),
+    )
+
+
+def pad_rows(flat: PackedRows, size: int, unused_slot: int) -> PackedRows:
+    """Pad flat rows to `size` with rows that go nowhere."""
+    padding = size - flat.slots.shape[0]
+    if padding == 0:
+        return flat
+    return PackedRows(
+        np.pad(flat.features, ((0, padding), (0, 0))),
+        np.pad(flat.slots, (0, padding), constant_values=unused_slot),
+        np.pad(flat.positions, (0, padding)),
+    )
+
+
+def split_rows(flat: PackedRows, remainder: int, most: int) -> Iterator[PackedRows]:
+    """Cut flat rows into parts of at most `most`, then one last part of at most `remainder`."""
+    start, end = 0, flat.slots.shape[0]
+    while end - start > remainder:
+        stop = min(start + most, end)
+        yield PackedRows(*(array[start:stop] for array in flat))
+        start = stop
+    yield PackedRows(*(array[start:] for array in flat))
+
+
+def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
+    """Pad the blocks of the rows that draft to `size` with blocks that see no context."""
+    padding = [0] * (size - len(rows))
+    return PackedBlocks(
+        np.array([row.slot for row in rows] + padding, np.int32),
+        np.array([row.context_length + row.features.shape[0] for row in rows] + padding, np.int32),
+        np.array([row.anchor_token_id for row in rows] + padding, np.int32),
+    )

@@ -1,0 +1,187 @@
+"""The gRPC face of the drafter."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from blockdraft_drafter import tensors
+from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter.method import ContextsLostError, DraftMethod
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime.status import (
+    ServiceError,
+    invalid_argument,
+    stream_errors,
+    unary_errors,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A draft method that is ready to serve.
+
+    Attributes:
+        method: Drafts.
+        pool: Its context slots.
+        target_fingerprint: The target it drafts for.
+    """
+
+    method: DraftMethod
+    pool: SlotPool
+    target_fingerprint: str
+
+
+class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
+    """Serves Describe and Draft.
+
+    Everything that touches the method or its slots runs on one worker thread, in order: the event
+    loop stays live during a step, and no lock is needed.
+    """
+
+    def __init__(self, worker: ThreadPoolExecutor, metrics: DrafterMetrics) -> None:
+        """Refuse calls until `serve` is called.
+
+        Args:
+            worker: An executor with a single thread.
+            metrics: What to count.
+        """
+        self._worker = worker
+        self._metrics = metrics
+        self._engine: Engine | None = None
+        self._draining = asyncio.Event()
+
+    def serve(self, engine: Engine) -> None:
+        """Accept calls from now on."""
+        self._engine = engine
+        self._metrics.contexts.set_function(lambda: engine.pool.used)
+
+    def drain(self) -> None:
+        """Refuse calls and end every Draft stream after its step in flight.
+
+        A verifier never ends its stream by itself, and loses nothing by decoding plainly.
+        """
+        self._draining.set()
+
+    @unary_errors
+    async def Describe(  # noqa: N802
+        self, request: drafter_pb2.DrafterServiceDescribeRequest, context: Any
+    ) -> drafter_pb2.DrafterServiceDescribeResponse:
+        """Describe the method, after checking that it drafts for the caller's target."""
+        engine = self._ready()
+        if not request.target_fingerprint:
+            raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
+        if request.target_fingerprint != engine.target_fingerprint:
+            raise ServiceError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "TARGET_MISMATCH",
+                f"the drafter drafts for target {engine.target_fingerprint},"
+                f" not for {request.target_fingerprint}",
+                metadata={
+                    "drafter_target_fingerprint": engine.target_fingerprint,
+                    "target_fingerprint": request.target_fingerprint,
+                },
+            )
+        spec = engine.method.spec
+        return drafter_pb2.DrafterServiceDescribeResponse(
+            method=spec.name,
+            block_size=spec.block_size,
+            target_layer_ids=spec.target_layer_ids,
+            feature_width=spec.feature_width,
+            feature_dtype=tensors.data_type(spec.feature_dtype),
+            max_sequences=spec.max_sequences,
+            max_context_tokens=spec.max_context_tokens,
+            max_feature_rows=spec.max_feature_rows,
+            fingerprint=spec.fingerprint,
+            trained=spec.trained,
+            step_seconds=engine.method.step_seconds,
+        )
+
+    @stream_errors
+    async def Draft(  # noqa: N802
+        self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Any
+    ) -> AsyncIterator[drafter_pb2.DraftResponse]:
+        """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
+        engine = self._ready()
+        session = Session(engine.method, engine.pool)
+        draining = asyncio.ensure_future(self._draining.wait())
+
+        def ended(_: Any) -> None:
+            draining.cancel()
+            self._worker.submit(session.close)
+
+        # Unlike a finally clause, this runs at once however the call ends.
+        context.add_done_callback(ended)
+        loop = asyncio.get_running_loop()
+        while (request := await self._next(request_iterator, draining)) is not None:
+            arrived = time.perf_counter()
+            try:
+                response = await loop.run_in_executor(self._worker, session.step, request)
+            except StepOutOfOrderError as error:
+                raise _step_out_of_order(error) from error
+            except ContextsLostError as error:
+                raise ServiceError(
+                    grpc.StatusCode.UNAVAILABLE,
+                    "CONTEXTS_LOST",
+                    "the device step failed and all contexts are lost; open a new stream",
+                ) from error
+            elapsed = time.perf_counter() - arrived
+            response.timings.total_time.FromNanoseconds(int(elapsed * 1e9))
+            self._metrics.observe(request, response)
+            yield response
+
+    def _ready(self) -> Engine:
+        if self._draining.is_set():
+            raise _draining_error()
+        if self._engine is None:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "LOADING",
+                "the drafter is still loading",
+                retry_after_seconds=1.0,
+            )
+        return self._engine
+
+    async def _next(
+        self,
+        requests: AsyncIterator[drafter_pb2.DraftRequest],
+        draining: asyncio.Future[Any],
+    ) -> drafter_pb2.DraftRequest | None:
+        """Return the next request, or None at the end of the stream.
+
+        Raises:
+            ServiceError: If the process drains meanwhile.
+        """
+        reading = asyncio.ensure_future(_read(requests))
+        try:
+            await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
+            if draining.done():
+                raise _draining_error()
+            return reading.result()
+        finally:
+            reading.cancel()
+
+
+async def _read(
+    requests: AsyncIterator[drafter_pb2.DraftRequest],
+) -> drafter_pb2.DraftRequest | None:
+    return await anext(requests, None)
+
+
+def _draining_error() -> ServiceError:
+    return ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "the drafter is shutting down")
+
+
+def _step_out_of_order(error: StepOutOfOrderError) -> ServiceError:
+    return ServiceError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "STEP_OUT_OF_ORDER",
+        str(error),
+        metadata={"expected_step_id": error.expected, "step_id": error.received},
+    )

@@ -1,0 +1,165 @@
+"""One Draft stream: the protocol between a verifier and a draft method, without gRPC.
+
+Keeps the invariant that must never break: a context's length here equals the verifier's
+committed length. Whatever does not fit is refused for that sequence alone and touches nothing.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from blockdraft_drafter.context import Context, ContextTable, SlotPool
+from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Proposal
+from blockdraft_drafter.validation import SequenceRefusedError, check_sequence
+from blockdraft_protos.v1 import drafter_pb2
+
+
+class StepOutOfOrderError(Exception):
+    """A request was lost, repeated or reordered, so nothing on the stream can be trusted.
+
+    Attributes:
+        expected: The step_id that had to come.
+        received: The step_id that came.
+    """
+
+    def __init__(self, expected: int, received: int) -> None:
+        """Keep both numbers."""
+        super().__init__(f"step_id is {received}, expected {expected}")
+        self.expected = expected
+        self.received = received
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """A sequence of the step that passed every check, and where its context lies."""
+
+    sequence_id: int
+    context: Context
+    row: ContextRow
+
+
+class Session:
+    """The protocol state of one stream.
+
+    Not thread-safe: every method is called on the device worker thread.
+    """
+
+    def __init__(self, method: DraftMethod, pool: SlotPool) -> None:
+        """Start before step 1, with no context.
+
+        Args:
+            method: Drafts; shared by the streams of the process.
+            pool: The method's context slots; shared likewise.
+        """
+        self._method = method
+        self._pool = pool
+        self._contexts = ContextTable(pool)
+        self._last_step_id = 0
+
+    @property
+    def context_lengths(self) -> dict[int, int]:
+        """Committed positions of every sequence that has a context."""
+        return self._contexts.lengths()
+
+    def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
+        """Serve one request.
+
+        Args:
+            request: The next step of the stream.
+
+        Returns:
+            Its response, with `timings` filled in: compute_time is that of the method's step,
+            total_time that of this call.
+
+        Raises:
+            StepOutOfOrderError: If the step_id does not follow; the stream must end.
+            ContextsLostError: If the device step failed; the stream must end.
+        """
+        started = time.perf_counter()
+        if request.step_id != self._last_step_id + 1:
+            raise StepOutOfOrderError(self._last_step_id + 1, request.step_id)
+        self._last_step_id = request.step_id
+        self._contexts.drop_lost()
+        for sequence_id in request.released_sequence_ids:
+            self._contexts.release(sequence_id)
+
+        response = drafter_pb2.DraftResponse(step_id=request.step_id)
+        accepted = self._admit(request, response)
+        computing = time.perf_counter()
+        try:
+            proposals = self._method.step([item.row for item in accepted]) if accepted else []
+        except ContextsLostError:
+            self._pool.invalidate()
+            raise
+        computed = time.perf_counter()
+        for item, proposal in zip(accepted, proposals, strict=True):
+            item.context.length += item.row.features.shape[0]
+            response.proposals.append(_to_message(item, proposal))
+        response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))
+        response.timings.total_time.FromNanoseconds(int((time.perf_counter() - started) * 1e9))
+        return response
+
+    def close(self) -> None:
+        """Give all slots back; the stream has ended."""
+        self._contexts.clear()
+
+    def _admit(
+        self, request: drafter_pb2.DraftRequest, response: drafter_pb2.DraftResponse
+    ) -> list[_Accepted]:
+        """Return the sequences that can be served; add an error to `response` for each other."""
+        occurrences = Counter(sequence.sequence_id for sequence in request.sequences)
+        refused: set[int] = set()
+        accepted: list[_Accepted] = []
+        for sequence in request.sequences:
+            sequence_id = sequence.sequence_id
+            if sequence_id in refused:
+                continue
+            try:
+                if occurrences[sequence_id] > 1:
+                    raise SequenceRefusedError(
+                        drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT,
+                        f"the sequence is {occurrences[sequence_id]} times in the step",
+                    )
+                accepted.append(self._accept(sequence))
+            except SequenceRefusedError as error:
+                refused.add(sequence_id)
+                response.sequence_errors.add(
+                    sequence_id=sequence_id,
+                    code=error.code,
+                    expected_context_start=self._contexts.length(sequence_id),
+                    message=str(error),
+                )
+        return accepted
+
+    def _accept(self, sequence: drafter_pb2.SequenceDraft) -> _Accepted:
+        """Check a sequence and give it a slot.
+
+        Raises:
+            SequenceRefusedError: If it must be refused.
+        """
+        expected_start = self._contexts.length(sequence.sequence_id)
+        features = check_sequence(sequence, expected_start, self._method.spec)
+        context = self._contexts.open(sequence.sequence_id)
+        if context is None:
+            raise SequenceRefusedError(
+                drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
+                f"all {self._pool.size} context slots are in use",
+            )
+        row = ContextRow(
+            slot=context.slot,
+            context_length=context.length,
+            features=features,
+            anchor_token_id=sequence.anchor_token_id,
+            draft_length=sequence.draft_length,
+        )
+        return _Accepted(sequence.sequence_id, context, row)
+
+
+def _to_message(item: _Accepted, proposal: Proposal) -> drafter_pb2.Proposal:
+    return drafter_pb2.Proposal(
+        sequence_id=item.sequence_id,
+        context_length=item.context.length,
+        token_ids=proposal.token_ids,
+        parents=proposal.parents,
+        log_probs=proposal.log_probs,
+    )
