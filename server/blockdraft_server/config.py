@@ -99,4 +99,6 @@ class ServerConfig:
         if self.model_name is not None:
             return self.model_name
         path = Path(self.target).expanduser()
-        return path.resolve().stem if path.suffix == ".gguf" or path.is_dir() else self.target
+        if path.suffix == ".gguf":
+            return path.stem
+        return path.resolve().name if path.is_dir() else self.target

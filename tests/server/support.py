@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 from tests.fakes.verifier import unix_address
@@ -13,6 +15,7 @@ from tests.fakes.verifier import unix_address
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.process import serve
+from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
 from blockdraft_server.config import ServerConfig
 
@@ -61,6 +64,11 @@ class Running:
             health_pb2.HealthCheckRequest(service=service), timeout=5
         )
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def until_healthy(self, healthy: bool) -> None:
+        async with asyncio.timeout(5):
+            while await self.healthy() != healthy:
+                await asyncio.sleep(0.01)
 
     def metric(self, name: str, **labels: str) -> float:
         value = self.registry.get_sample_value(f"blockdraft_server_{name}", labels)
@@ -131,3 +139,20 @@ def whole(request: inference_pb2.StreamGenerateRequest) -> inference_pb2.Generat
 def config_for(*addresses: str, **changes: object) -> ServerConfig:
     """Return a configuration for verifiers at `addresses` that looks at them often."""
     return ServerConfig(verifiers=addresses, poll_seconds=0.05, **changes)  # type: ignore[arg-type]
+
+
+async def failure(call: Awaitable[object]) -> ServiceError:
+    """Return the typed error that `call` ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = received_error(caught.value)
+    assert error is not None
+    return error
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)

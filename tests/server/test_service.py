@@ -1,60 +1,271 @@
 import asyncio
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier
-from tests.server.support import config_for, running_server, text_request, whole
+from tests.server.support import (
+    EOS,
+    Running,
+    config_for,
+    failure,
+    running_server,
+    text_request,
+    until,
+    whole,
+)
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.config import LimitsConfig
 
 PROMPT = [1, 2]
 
 
-def text_of(token_ids: list[int]) -> str:
-    return bytes(token_ids).decode()
+@pytest.fixture
+def verifier() -> FakeVerifier:
+    return FakeVerifier()
 
 
-async def failure(call: "asyncio.Future[object]") -> ServiceError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = received_error(caught.value)
-    assert error is not None
-    return error
-
-
-async def test_streams_one_message_per_verification_step() -> None:
+@pytest.fixture
+async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
     async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address)) as server,
+        running_verifier(verifier) as address,
+        running_server(config_for(address, limits=LimitsConfig(max_waiting=1))) as running,
     ):
-        messages = [m async for m in server.stub.StreamGenerate(text_request(max_output_tokens=8))]
+        yield running
+
+
+async def test_streams_one_message_per_verification_step(server: Running) -> None:
+    request = text_request(max_output_tokens=8)
+    messages = [message async for message in server.stub.StreamGenerate(request)]
     expected = answer(PROMPT, 8)
-    assert [list(m.token_ids) for m in messages] == [
-        expected[:1],
-        expected[1:4],
-        expected[4:7],
-        expected[7:],
-    ]
-    assert "".join(m.text for m in messages) == text_of(expected)
+    chunks = [expected[:1], expected[1:4], expected[4:7], expected[7:]]
+    assert [list(message.token_ids) for message in messages] == chunks
+    assert "".join(message.text for message in messages) == bytes(expected).decode()
     assert len(messages[0].request_id) == 32
     assert messages[0].model == "smollm2-135m"
     assert not messages[1].request_id
-    assert [m.finish_reason for m in messages] == [0, 0, 0, inference_pb2.FINISH_REASON_LENGTH]
-    assert not messages[0].HasField("usage")
+    length = inference_pb2.FINISH_REASON_LENGTH
+    assert [message.finish_reason for message in messages] == [0, 0, 0, length]
+    assert [message.HasField("usage") for message in messages] == [False, False, False, True]
     usage = messages[-1].usage
     assert (usage.prompt_tokens, usage.output_tokens, usage.verification_steps) == (2, 8, 3)
+    assert (usage.drafted_tokens, usage.accepted_tokens) == (6, 4)
     assert usage.step_times.verify_time.ToMilliseconds() == 10
 
 
-async def test_generate_gives_the_whole_answer_at_once() -> None:
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address)) as server,
-    ):
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=8)))
+async def test_generate_gives_the_whole_answer_at_once(server: Running) -> None:
+    response = await server.stub.Generate(whole(text_request(max_output_tokens=8)))
     assert list(response.token_ids) == answer(PROMPT, 8)
-    assert response.text == text_of(answer(PROMPT, 8))
+    assert response.text == bytes(answer(PROMPT, 8)).decode()
     assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
     assert response.usage.output_tokens == 8
     assert len(response.request_id) == 32
+
+
+async def test_an_answer_longer_than_the_context_is_capped(server: Running) -> None:
+    response = await server.stub.Generate(whole(text_request(max_output_tokens=1000)))
+    assert len(response.token_ids) == 62
+    assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
+
+
+async def test_the_end_token_is_reported_but_has_no_text(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.script = [*b"hi", EOS]
+    response = await server.stub.Generate(whole(text_request()))
+    assert list(response.token_ids) == [*b"hi", EOS]
+    assert response.text == "hi"
+    assert response.finish_reason == inference_pb2.FINISH_REASON_STOP
+
+
+async def test_a_stop_token_of_the_request_is_not_part_of_the_text(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.script = list(b"hello")
+    response = await server.stub.Generate(whole(text_request(stop_token_ids=[ord("l")])))
+    assert list(response.token_ids) == list(b"hel")
+    assert response.text == "he"
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 3, 7])
+async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
+    server: Running, verifier: FakeVerifier, tokens_per_step: int
+) -> None:
+    verifier.tokens_per_step = tokens_per_step
+    verifier.delay_seconds = 0.005
+    verifier.script = list("one é END two three four five six seven".encode())
+    request = text_request(stop_sequences=["xyz", "END"], max_output_tokens=38)
+    messages = [message async for message in server.stub.StreamGenerate(request)]
+    assert "".join(message.text for message in messages) == "one é "
+    assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_STOP
+    token_ids = [token for message in messages for token in message.token_ids]
+    assert token_ids == verifier.script[: len(token_ids)]
+    usage = messages[-1].usage
+    assert usage.prompt_tokens == 2
+    assert usage.output_tokens == len(token_ids)
+    assert usage.verification_steps == len(messages) - 1
+    assert usage.accepted_tokens == len(token_ids) - len(messages)
+    await until(lambda: verifier.cancelled == 1)
+
+
+async def test_log_probs_name_the_bytes_of_each_token(server: Running) -> None:
+    response = await server.stub.Generate(whole(text_request(max_output_tokens=4, log_probs=2)))
+    assert len(response.log_probs) == 4
+    token = response.token_ids[0]
+    first = response.log_probs[0]
+    assert (first.chosen.token_id, first.chosen.token) == (token, bytes([token]))
+    assert [item.token_id for item in first.alternatives] == [token, token + 1]
+    assert [item.log_prob for item in first.alternatives] == [-0.5, -1.5]
+
+
+async def test_sampling_reaches_the_verifier(server: Running, verifier: FakeVerifier) -> None:
+    request = text_request(temperature=0.5, top_k=3, min_p=0.25, seed=-7, max_output_tokens=5)
+    request.speculation.max_draft_tokens = 2
+    await server.stub.Generate(whole(request))
+    (sent,) = verifier.requests
+    sampling = sent.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 1.0)
+    assert (sampling.min_p, sampling.seed) == (0.25, -7)
+    assert (sent.max_output_tokens, sent.max_draft_tokens) == (5, 2)
+    assert list(sent.stop_token_ids) == [EOS]
+    assert not sent.HasField("log_probs")
+    assert len(sent.request_id) == 32
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_a_cancelled_call_is_cancelled_at_the_verifier(
+    server: Running, verifier: FakeVerifier, how: str
+) -> None:
+    verifier.delay_seconds = 0.05
+    timeout = 0.3 if how == "deadline" else None
+    call = server.stub.StreamGenerate(text_request(), timeout=timeout)
+    async for _ in call:
+        break
+    if how == "cancel":
+        call.cancel()
+    await until(lambda: verifier.cancelled == 1)
+    await until(lambda: server.metric("requests_running") == 0)
+    assert server.metric("requests_total", outcome="cancelled") == 1
+
+
+async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.delay_seconds = 0.05
+    call = server.stub.Generate(whole(text_request()))
+    await until(lambda: len(verifier.requests) == 1)
+    call.cancel()
+    await until(lambda: verifier.cancelled == 1)
+
+
+async def test_the_servers_own_deadline_ends_calls_without_one(verifier: FakeVerifier) -> None:
+    verifier.delay_seconds = 0.05
+    limits = LimitsConfig(default_timeout_seconds=0.2)
+    async with (
+        running_verifier(verifier) as address,
+        running_server(config_for(address, limits=limits)) as server,
+    ):
+        error = await failure(server.stub.Generate(whole(text_request())))
+    assert error.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error.reason == "DEADLINE_EXCEEDED"
+
+
+async def test_a_refusal_of_the_verifier_is_passed_on(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.refusal = invalid_argument("sampling.seed", "no such seed", seed=3).to_status()
+    error = await failure(server.stub.Generate(whole(text_request())))
+    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.message == "no such seed"
+    assert error.metadata["seed"] == "3"
+    assert len(error.metadata["request_id"]) == 32
+    assert len(verifier.requests) == 1
+    assert server.metric("requests_total", outcome="invalid_argument") == 1
+
+
+async def test_an_unexplained_failure_of_the_verifier_is_internal(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.break_after = [1]
+    verifier.break_code = grpc.StatusCode.DATA_LOSS
+    error = await failure(server.stub.Generate(whole(text_request())))
+    assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "VERIFIER_ERROR")
+
+
+async def test_requests_beyond_capacity_and_queue_are_refused(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.delay_seconds = 0.2
+    calls = [server.stub.Generate(whole(text_request())) for _ in range(5)]
+    await until(lambda: len(verifier.requests) == 5)
+    error = await failure(server.stub.Generate(whole(text_request())))
+    assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    assert error.metadata["limit"] == "5"
+    assert error.retry_after_seconds is not None
+    for call in calls:
+        call.cancel()
+    await until(lambda: verifier.cancelled == 5)
+    verifier.delay_seconds = 0.0
+    await server.stub.Generate(whole(text_request()))
+
+
+async def test_an_unknown_model_is_not_found(server: Running) -> None:
+    request = whole(text_request())
+    request.model = "gpt"
+    error = await failure(server.stub.Generate(request))
+    assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
+    model = inference_pb2.GetModelRequest(model="gpt")
+    assert (await failure(server.stub.GetModel(model))).reason == "MODEL_NOT_FOUND"
+
+
+async def test_tokenize_lists_the_tokens_of_each_form(server: Running) -> None:
+    async def tokens(prompt: inference_pb2.Prompt) -> list[int]:
+        request = inference_pb2.TokenizeRequest(prompt=prompt)
+        response = await server.stub.Tokenize(request)
+        assert len(response.tokens) == len(response.token_ids)
+        return list(response.token_ids)
+
+    assert await tokens(inference_pb2.Prompt(text="é")) == [0xC3, 0xA9]
+    ids = inference_pb2.TokenIds(values=[7, 257])
+    assert await tokens(inference_pb2.Prompt(token_ids=ids)) == [7, 257]
+    message = inference_pb2.ChatMessage(role="user", content="x" * 5000)
+    chat = inference_pb2.Conversation(messages=[message])
+    assert await tokens(inference_pb2.Prompt(conversation=chat)) == [257, ord("u"), *b"x" * 5000]
+
+
+async def test_a_conversation_the_template_refuses_is_invalid(server: Running) -> None:
+    message = inference_pb2.ChatMessage(role="system", content="x")
+    prompt = inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=[message]))
+    error = await failure(server.stub.Tokenize(inference_pb2.TokenizeRequest(prompt=prompt)))
+    assert error.field == "prompt.conversation"
+
+
+async def test_get_model_describes_target_and_drafter(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    model = await server.stub.GetModel(inference_pb2.GetModelRequest())
+    assert model.model == "smollm2-135m"
+    assert model.target_fingerprint == "0123456789abcdef"
+    assert (model.vocabulary_size, model.max_context_tokens) == (300, 64)
+    assert not model.HasField("drafter")
+    verifier.description.drafter.method = "dflash"
+    verifier.description.drafter.block_size = 8
+    await asyncio.sleep(0.2)
+    model = await server.stub.GetModel(inference_pb2.GetModelRequest(model="smollm2-135m"))
+    assert (model.drafter.method, model.drafter.block_size) == ("dflash", 8)
+
+
+async def test_metrics_count_requests_and_tokens(server: Running) -> None:
+    for _ in range(2):
+        await server.stub.Generate(whole(text_request(max_output_tokens=8)))
+    assert server.metric("requests_total", outcome="length") == 2
+    assert server.metric("prompt_tokens_total") == 4
+    assert server.metric("output_tokens_total") == 16
+    assert server.metric("time_to_first_token_seconds_count") == 2
+    assert server.metric("inter_token_latency_seconds_count") == 6
+    assert server.metric("request_latency_seconds_count") == 2
+    assert server.metric("requests_waiting") == 0
+    assert server.metric("requests_running") == 0
+    assert server.metric("replays_total") == 0

@@ -1,0 +1,94 @@
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.server.support import config_for, failure, running_server, text_request, whole
+
+from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_server.config import TlsConfig
+
+
+async def test_serves_only_once_a_verifier_is_healthy() -> None:
+    with unix_address() as address:
+        async with running_server(config_for(address), wait=False) as server:
+            assert not await server.healthy()
+            error = await failure(server.stub.Generate(whole(text_request())))
+            assert (error.code, error.reason) == (
+                grpc.StatusCode.UNAVAILABLE,
+                "VERIFIER_UNAVAILABLE",
+            )
+            error = await failure(server.stub.GetModel(inference_pb2.GetModelRequest()))
+            assert error.reason == "VERIFIER_UNAVAILABLE"
+            fake = FakeVerifier()
+            async with running_verifier(fake, address, healthy=False):
+                await asyncio.sleep(0.3)
+                assert not await server.healthy()
+                await fake.set_healthy(True)
+                await server.until_healthy(True)
+                assert await server.healthy("blockdraft.v1.InferenceService")
+                await fake.set_healthy(False)
+                await server.until_healthy(False)
+
+
+async def test_a_stop_lets_calls_in_flight_end() -> None:
+    fake = FakeVerifier(delay_seconds=0.05)
+    async with running_verifier(fake) as address, running_server(config_for(address)) as server:
+        call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
+        messages = []
+        async for message in call:
+            messages.append(message)
+            server.stop_requested.set()
+    token_ids = [token for message in messages for token in message.token_ids]
+    assert token_ids == answer([1, 2], 20)
+
+
+async def test_a_draining_server_refuses_new_requests() -> None:
+    async with (
+        running_verifier(FakeVerifier()) as address,
+        running_server(config_for(address)) as server,
+    ):
+        await server.app.drain()
+        error = await failure(server.stub.Generate(whole(text_request())))
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+
+async def test_a_stop_while_waiting_for_a_verifier_is_prompt() -> None:
+    with unix_address() as address:
+        async with running_server(config_for(address), wait=False) as server:
+            await asyncio.sleep(0.1)
+            server.stop_requested.set()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> TlsConfig:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    files = TlsConfig(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost"]
+    command += ["-keyout", str(files.key), "-out", str(files.certificate)]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    return files
+
+
+async def test_serves_over_tls(certificate: TlsConfig) -> None:
+    credentials = grpc.ssl_channel_credentials(certificate.certificate.read_bytes())
+    async with (
+        running_verifier(FakeVerifier()) as address,
+        running_server(
+            config_for(address, tls=certificate), channel_credentials=credentials
+        ) as server,
+    ):
+        response = await server.stub.Generate(whole(text_request(max_output_tokens=3)))
+        assert list(response.token_ids) == answer([1, 2], 3)
+        assert await server.healthy()
+        async with grpc.aio.insecure_channel(server.address) as plaintext:
+            stub = inference_pb2_grpc.InferenceServiceStub(plaintext)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.GetModel(inference_pb2.GetModelRequest(), timeout=5)
