@@ -148,13 +148,13 @@ class FakeInference(InferenceServiceServicer):
 
     def _message(self, start: int) -> inference_pb2.StreamGenerateResponse:
         part = slice(start, start + TOKENS_PER_MESSAGE)
-        first = {"request_id": "request-1", "model": "fake"} if start == 0 else {}
         log_prob = inference_pb2.TokenLogProb(token_id=1, log_prob=-0.5, token=b"x")
         return inference_pb2.StreamGenerateResponse(
             text="".join(WORDS[part]),
-            token_ids=TOKEN_IDS[part],
+            token_ids=list(TOKEN_IDS[part]),
             log_probs=[inference_pb2.TokenLogProbs(chosen=log_prob)] * TOKENS_PER_MESSAGE,
-            **first,
+            request_id="request-1" if start == 0 else "",
+            model="fake" if start == 0 else "",
         )
 
     def Tokenize(  # noqa: N802

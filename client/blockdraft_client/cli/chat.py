@@ -1,0 +1,100 @@
+"""`blockdraft chat`: talk to the model."""
+
+import argparse
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from blockdraft_client.cli.exit_codes import OK
+from blockdraft_client.cli.generate import print_text
+from blockdraft_client.cli.options import (
+    add_connection_arguments,
+    add_sampling_arguments,
+    connect,
+    sampling_from,
+    speculation_from,
+)
+from blockdraft_client.cli.output import completion_json, print_json, stats_line
+from blockdraft_client.errors import BlockdraftError
+from blockdraft_client.params import ChatMessage
+
+if TYPE_CHECKING:
+    from blockdraft_client.client import Client
+
+HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft chat`."""
+    parser.epilog = HELP
+    parser.add_argument("--system", metavar="TEXT", help="system message of the conversation")
+    parser.add_argument("--model", default="", metavar="NAME", help="model (default: the served)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per answer")
+    add_sampling_arguments(parser)
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read messages and print answers until the end of the input."""
+    interactive = sys.stdin.isatty()
+    if interactive:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  # gives input() line editing
+        print(HELP, file=sys.stderr)
+    with connect(args) as client:
+        conversation = Conversation(client, args)
+        while True:
+            try:
+                line = input("> " if interactive else "").strip()
+            except EOFError:
+                return OK
+            except KeyboardInterrupt:
+                # As in a shell: drops the line that was being typed.
+                print(file=sys.stderr)
+                continue
+            if line == "/exit":
+                return OK
+            if line == "/reset":
+                conversation.reset()
+            elif line:
+                conversation.answer(line)
+
+
+class Conversation:
+    """What has been said, and how to go on."""
+
+    def __init__(self, client: "Client", args: argparse.Namespace) -> None:
+        """Start with the system message, if there is one."""
+        self._client = client
+        self._args = args
+        self.messages: list[ChatMessage] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        system = self._args.system
+        self.messages = [ChatMessage("system", system)] if system is not None else []
+
+    def answer(self, line: str) -> None:
+        """Print the answer to `line`; an interrupted one is kept as far as it came."""
+        args, question = self._args, ChatMessage("user", line)
+        stream = self._client.stream(
+            [*self.messages, question],
+            sampling=sampling_from(args),
+            speculation=speculation_from(args),
+            model=args.model,
+        )
+        try:
+            with stream:
+                if args.json:
+                    print_json(completion_json(stream.completion()))
+                else:
+                    print_text(stream)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+        except BlockdraftError as error:
+            print(f"blockdraft: {error}", file=sys.stderr)
+        if stream.text:
+            self.messages += [question, ChatMessage("assistant", stream.text)]
+        if stream.usage is not None and sys.stderr.isatty():
+            print(stats_line(stream.usage), file=sys.stderr)

@@ -1,0 +1,146 @@
+"""`blockdraft demo`: start everything, stream an answer, measure with and without drafting."""
+
+import argparse
+import contextlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from blockdraft_client.cli.exit_codes import FAILED, OK, UsageError
+from blockdraft_client.cli.output import print_json
+from blockdraft_client.params import ChatMessage, SpeculationParams
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from blockdraft_client.cli.demo_report import DemoReport
+    from blockdraft_client.client import Client
+    from blockdraft_client.results import Completion
+
+DEFAULT_TARGET = "smollm2-135m"
+DEFAULT_PROMPT = (
+    "A baker makes 24 muffins in the morning and 18 in the afternoon. She packs them in boxes "
+    "of 6. How many boxes does she fill? Please reason step by step."
+)
+STARTUP_SECONDS = 600.0
+CALL_SECONDS = 300.0
+MIN_RUNS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft demo`."""
+    option = parser.add_argument
+    option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
+    option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
+    option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
+    option("--max-output-tokens", type=int, default=96, metavar="N", help="default: %(default)s")
+    option(
+        "--runs",
+        type=int,
+        default=MIN_RUNS,
+        metavar="N",
+        help=f"measured runs of each kind, at least {MIN_RUNS} (default: %(default)s)",
+    )
+    option("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; fails if drafting changed the output."""
+    if args.runs < MIN_RUNS:
+        raise UsageError(f"--runs must be at least {MIN_RUNS}, got {args.runs}")
+    for package in ("blockdraft_server", "jax"):
+        # The child imports them; say here and now, and with the usual hint, if they are missing.
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with _terminated_like_interrupted():
+        report = _measure(args, console)
+    if args.json:
+        print_json(report.to_json())
+    else:
+        _print_report(report)
+    return OK if report.identical else FAILED
+
+
+def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
+    from blockdraft_client.cli.demo_report import demo_report
+    from blockdraft_client.cli.local_server import LocalServer
+    from blockdraft_client.client import Client
+
+    # "fixed" drafts always: the adaptive policy would stop an untrained drafter at once.
+    arguments = ["--target", args.target, "--draft-policy", "fixed"]
+    if args.drafter is not None:
+        arguments += ["--drafter", args.drafter]
+    with LocalServer(arguments) as server:
+        with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
+            console.print(f"starting server, verifier and drafter for {args.target}")
+            with console.status("loading and compiling (the first time fetches the model)"):
+                server.wait_ready(client, STARTUP_SECONDS)
+            model = client.model()
+            console.print("answering, with drafting:")
+            warm_up = [_stream(client, args), _answer(client, args, drafted=False)]
+            plain: list[Completion] = []
+            drafted: list[Completion] = []
+            # Alternating spreads whatever else the machine does over both kinds.
+            for number in range(1, args.runs + 1):
+                with console.status(f"measuring, round {number} of {args.runs}"):
+                    plain.append(_answer(client, args, drafted=False))
+                    drafted.append(_answer(client, args, drafted=True))
+        console.print("stopping")
+    return demo_report(model, warm_up, plain, drafted)
+
+
+def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
+    # With --json, stdout is for the object alone.
+    out = sys.stderr if args.json else sys.stdout
+    prompt = [ChatMessage("user", args.prompt)]
+    with client.stream(prompt, max_output_tokens=args.max_output_tokens) as stream:
+        for chunk in stream:
+            out.write(chunk.text)
+            out.flush()
+        out.write("\n\n")
+        out.flush()
+        return stream.completion()
+
+
+def _answer(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
+    return client.generate(
+        [ChatMessage("user", args.prompt)],
+        max_output_tokens=args.max_output_tokens,
+        speculation=SpeculationParams(disabled=not drafted),
+    )
+
+
+def _print_report(report: "DemoReport") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from blockdraft_client.cli.demo_report import table_rows, verdict
+
+    table = Table("", "plain", "drafted", box=box.SIMPLE_HEAD)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for row in table_rows(report):
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(verdict(report), markup=False)
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that `with` blocks stop what they started."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,117 @@
+"""`blockdraft generate`: generate one answer."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockdraft_client.cli.exit_codes import OK, UsageError
+from blockdraft_client.cli.options import (
+    add_connection_arguments,
+    add_sampling_arguments,
+    connect,
+    given_sampling,
+    sampling_from,
+    speculation_from,
+)
+from blockdraft_client.cli.output import completion_json, print_json, stats_line
+from blockdraft_client.params import ChatMessage, Prompt
+
+if TYPE_CHECKING:
+    from blockdraft_client.client import Client
+    from blockdraft_client.stream import Stream
+    from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft generate`."""
+    parser.add_argument("prompt", nargs="?", help="what to answer; - reads it from stdin")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--chat",
+        action="store_true",
+        help="send the prompt as a message, in the model's chat template (default)",
+    )
+    form.add_argument("--raw", action="store_true", help="continue the prompt as it is")
+    parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
+    parser.add_argument(
+        "--request",
+        metavar="FILE",
+        help="send this StreamGenerateRequest, protobuf JSON, instead; - reads it from stdin",
+    )
+    parser.add_argument("--model", default="", metavar="NAME", help="model (default: the served)")
+    parser.add_argument(
+        "--stats",
+        action=argparse.BooleanOptionalAction,
+        help="print speed and acceptance to stderr (default: if that is a terminal)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    add_sampling_arguments(parser)
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate one answer and print it as it comes."""
+    with connect(args) as client, _open(client, args) as stream:
+        if args.json:
+            print_json(completion_json(stream.completion()))
+            return OK
+        print_text(stream)
+        stats = args.stats if args.stats is not None else sys.stderr.isatty()
+        if stats and stream.usage is not None:
+            print(stats_line(stream.usage), file=sys.stderr)
+    return OK
+
+
+def print_text(stream: "Stream") -> None:
+    """Print the chunks of an answer as they come, and end the line however it ends."""
+    try:
+        for chunk in stream:
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+    finally:
+        if stream.text and not stream.text.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def _open(client: "Client", args: argparse.Namespace) -> "Stream":
+    if args.request is not None:
+        return client.stream_request(_request_from(args))
+    try:
+        return client.stream(
+            _prompt_from(args),
+            sampling=sampling_from(args),
+            speculation=speculation_from(args),
+            model=args.model,
+        )
+    except ValueError as error:
+        # protobuf's own check: the number does not fit the field.
+        raise UsageError(str(error)) from error
+
+
+def _prompt_from(args: argparse.Namespace) -> Prompt:
+    if args.prompt is None:
+        raise UsageError("a prompt is required; - reads it from stdin")
+    text = sys.stdin.read() if args.prompt == "-" else str(args.prompt)
+    if args.raw:
+        if args.system is not None:
+            raise UsageError("--system needs a chat template; leave out --raw")
+        return text
+    system = [ChatMessage("system", args.system)] if args.system is not None else []
+    return [*system, ChatMessage("user", text)]
+
+
+def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
+    from google.protobuf import json_format
+
+    from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
+
+    others = (args.prompt, args.system, args.max_draft_tokens, args.no_draft)
+    if any(value is not None for value in others) or given_sampling(args) or args.raw or args.model:
+        raise UsageError("--request holds the whole request; leave out the prompt and its flags")
+    try:
+        text = sys.stdin.read() if args.request == "-" else Path(args.request).read_text("utf-8")
+        return json_format.Parse(text, StreamGenerateRequest())
+    except (OSError, UnicodeDecodeError, json_format.ParseError) as error:
+        raise UsageError(f"--request {args.request}: {error}") from error

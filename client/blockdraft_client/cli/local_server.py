@@ -1,0 +1,112 @@
+"""`blockdraft serve` as a child process that never outlives its parent's `with` block."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from blockdraft_client.cli.exit_codes import CommandFailedError
+from blockdraft_client.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from blockdraft_client.client import Client
+
+STOP_SECONDS = 20.0
+LOG_TAIL_LINES = 40
+POLL_SECONDS = 0.5
+
+
+class LocalServer:
+    """Server, verifier and drafter on a free loopback port, for as long as the `with` block."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Pass `arguments` to `blockdraft serve`."""
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._command = (
+            *(sys.executable, "-m", "blockdraft_client", "serve"),
+            *("--listen", self.address),
+            *arguments,
+        )
+        self._directory = tempfile.TemporaryDirectory(prefix="blockdraft-")
+        self._log = Path(self._directory.name) / "serve.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "LocalServer":
+        """Start the processes; they load in the background."""
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C reaches this process only, which then stops them all.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ask the processes to stop; kill what is left."""
+        assert self._process is not None
+        try:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        finally:
+            # Also reaches children of a supervisor that died, or that a second Ctrl-C skipped.
+            _kill_group(self._process.pid)
+            self._process.wait()
+            self._directory.cleanup()
+
+    def wait_ready(self, client: "Client", timeout: float) -> None:
+        """Wait until the server serves and a drafter is attached.
+
+        Raises:
+            CommandFailedError: If the processes end or are not ready in time; the message ends
+                with the last lines they logged.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._is_ready(client):
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise self._failure(f"the server ended with exit code {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise self._failure(f"the server was not ready within {timeout:g} s")
+
+    def _is_ready(self, client: "Client") -> bool:
+        try:
+            client.wait_ready(POLL_SECONDS)
+        except DeadlineExceededError:
+            return False
+        if client.model().drafter is not None:
+            return True
+        time.sleep(POLL_SECONDS)
+        return False
+
+    def _failure(self, message: str) -> CommandFailedError:
+        lines = self._log.read_text("utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return CommandFailedError("\n".join([f"{message}; its last words:", *lines]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,141 @@
+"""The parser of the `blockdraft` command.
+
+Each command is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only
+when it is chosen: `blockdraft --help` needs neither gRPC nor JAX, and the client's commands run
+where the serving packages are not installed.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from blockdraft_client.cli.exit_codes import (
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    CommandFailedError,
+    UsageError,
+)
+from blockdraft_client.errors import ApiError, BlockdraftError
+
+DESCRIPTION = "Lossless speculative decoding of language models as a gRPC service."
+EPILOG = (
+    "Results go to stdout, all else to stderr. Exit codes: 0 ok, 1 the server failed, "
+    "2 wrong usage, 130 interrupted. See `blockdraft COMMAND --help` for a command."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand.
+
+    Attributes:
+        module: Where it is implemented; by name, since the client must not import the servers.
+        summary: One line of help.
+        extra: Optional dependencies it needs, if any.
+    """
+
+    module: str
+    summary: str
+    extra: str | None = None
+
+
+COMMANDS = {
+    "generate": Command("blockdraft_client.cli.generate", "generate one answer"),
+    "chat": Command("blockdraft_client.cli.chat", "talk to the model"),
+    "health": Command("blockdraft_client.cli.health", "say whether the server takes requests"),
+    "models": Command("blockdraft_client.cli.models", "describe the served model and drafter"),
+    "demo": Command("blockdraft_client.cli.demo", "start everything, measure, stop", "serve"),
+    "serve": Command("blockdraft_server.serve_command", "run server, verifier, drafter", "serve"),
+    "server": Command("blockdraft_server.command", "run the front door alone", "serve"),
+    "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
+    "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
+    "version": Command("blockdraft_client.cli.version_command", "print the version"),
+}
+
+
+class CommandModule(Protocol):
+    """What the module of a command provides."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's flags."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command and return the exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `blockdraft` with these arguments (default: the process's) and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not arguments or arguments[0] not in COMMANDS:
+            # Ends in help, or in an error that lists the commands.
+            _root_parser().parse_args(arguments)
+            return USAGE
+        return _run_command(arguments[0], arguments[1:])
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except UsageError as error:
+        return _report(str(error), USAGE)
+    except CommandFailedError as error:
+        return _report(str(error), FAILED)
+    except BlockdraftError as error:
+        return _report(_describe(error), FAILED)
+    except BrokenPipeError:
+        # The reader has gone (`blockdraft ... | head`); keep Python from flushing into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _root_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("blockdraft", description=DESCRIPTION, epilog=EPILOG)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary)
+    return parser
+
+
+def _run_command(name: str, arguments: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    with _missing_extra_explained(name, command.extra):
+        module = cast(CommandModule, importlib.import_module(command.module))
+        parser = argparse.ArgumentParser(f"blockdraft {name}", description=command.summary)
+        module.add_arguments(parser)
+        return module.run(parser.parse_args(arguments))
+
+
+@contextlib.contextmanager
+def _missing_extra_explained(name: str, extra: str | None) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if extra is None or not package or importlib.util.find_spec(package) is not None:
+            raise
+        raise UsageError(
+            f"`blockdraft {name}` needs {package}, which is not installed: "
+            f"pip install 'blockdraft[{extra}]'"
+        ) from error
+
+
+def _describe(error: BlockdraftError) -> str:
+    text = str(error)
+    if isinstance(error, ApiError):
+        if error.retry_after_seconds is not None:
+            text += f" (try again in {error.retry_after_seconds:g} s)"
+        if error.request_id:
+            text += f" [request {error.request_id}]"
+    return text
+
+
+def _report(message: str, code: int) -> int:
+    print(f"blockdraft: {message}", file=sys.stderr)
+    return code

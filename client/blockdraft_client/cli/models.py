@@ -1,0 +1,62 @@
+"""`blockdraft models`: describe the served model and its drafter."""
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from blockdraft_client.cli.exit_codes import OK
+from blockdraft_client.cli.options import add_connection_arguments, connect
+from blockdraft_client.cli.output import print_json
+
+if TYPE_CHECKING:
+    from blockdraft_client.inspection import ModelInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft models`."""
+    parser.add_argument("model", nargs="?", default="", help="model (default: the served one)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description."""
+    with connect(args) as client:
+        model = client.model(args.model)
+    if args.json:
+        print_json(model_json(model))
+    else:
+        for label, value in _lines(model):
+            print(f"{label:<20}{value}")
+    return OK
+
+
+def model_json(model: "ModelInfo") -> dict[str, object]:
+    """Return the description as a JSON object."""
+    return {
+        "model": model.name,
+        "target_fingerprint": model.target_fingerprint,
+        "vocabulary_size": model.vocabulary_size,
+        "max_context_tokens": model.max_context_tokens,
+        "server_version": model.server_version,
+        "drafter": dataclasses.asdict(model.drafter) if model.drafter is not None else None,
+    }
+
+
+def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
+    lines: list[tuple[str, object]] = [
+        ("model", model.name),
+        ("fingerprint", model.target_fingerprint),
+        ("vocabulary", model.vocabulary_size),
+        ("context", f"{model.max_context_tokens} tokens"),
+        ("server version", model.server_version),
+    ]
+    drafter = model.drafter
+    if drafter is None:
+        return [*lines, ("drafter", "none connected")]
+    return [
+        *lines,
+        ("drafter", f"{drafter.method}, blocks of {drafter.block_size}"),
+        ("drafter fingerprint", drafter.fingerprint),
+        ("drafter trained", "yes" if drafter.trained else "no"),
+    ]

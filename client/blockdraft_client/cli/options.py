@@ -1,0 +1,116 @@
+"""Flags that several commands share."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from blockdraft_client.cli.exit_codes import UsageError
+from blockdraft_client.config import DEFAULT_TARGET, TLSConfig
+from blockdraft_client.params import SamplingParams, SamplingShortcuts, SpeculationParams
+
+if TYPE_CHECKING:
+    from blockdraft_client.client import Client
+
+SAMPLING_OPTIONS = tuple(SamplingParams.__slots__)
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how to reach the server."""
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--target",
+        metavar="ADDRESS",
+        help="the server, host:port or unix:/path "
+        f"(default: $BLOCKDRAFT_TARGET, or else {DEFAULT_TARGET})",
+    )
+    group.add_argument(
+        "--api-key", metavar="KEY", help="API key (default: $BLOCKDRAFT_API_KEY, which ps hides)"
+    )
+    group.add_argument(
+        "--tls",
+        action=argparse.BooleanOptionalAction,
+        help="encrypt (default: with an API key to another machine, or with a CA certificate)",
+    )
+    group.add_argument(
+        "--ca-cert",
+        type=Path,
+        metavar="FILE",
+        help="PEM certificates to trust (default: $BLOCKDRAFT_CA_CERT, or else the system's)",
+    )
+    group.add_argument("--client-cert", type=Path, metavar="FILE", help="PEM client certificate")
+    group.add_argument("--client-key", type=Path, metavar="FILE", help="PEM key of --client-cert")
+    group.add_argument("--server-name", metavar="NAME", help="name the certificate must have")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
+
+
+def connect(args: argparse.Namespace) -> "Client":
+    """Return the client that the connection flags ask for.
+
+    Raises:
+        UsageError: If they contradict each other, or a file cannot be read.
+    """
+    from blockdraft_client.client import Client
+
+    files = (args.ca_cert, args.client_cert, args.client_key, args.server_name)
+    tls: bool | TLSConfig | None = args.tls
+    try:
+        if any(files):
+            if args.tls is False:
+                raise UsageError("--no-tls contradicts the certificate flags")
+            tls = TLSConfig.from_files(*files)
+        return Client(args.target, api_key=args.api_key, tls=tls, timeout=args.timeout)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the fields of `SamplingParams` and `SpeculationParams` as flags."""
+    group = parser.add_argument_group("generation", "What is left out is the server's to choose.")
+    for flag, kind, text in (
+        ("--max-output-tokens", int, "most tokens to generate"),
+        ("--temperature", float, "randomness; 0 picks the likeliest token"),
+        ("--top-k", int, "keep the k likeliest tokens; 0 keeps all"),
+        ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
+        ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
+        ("--seed", int, "seed of the noise"),
+        ("--log-probs", int, "alternatives to report per token, with --json"),
+        ("--max-draft-tokens", int, "most tokens to draft per step"),
+    ):
+        group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="text that ends the answer; repeatable"
+    )
+    group.add_argument(
+        "--stop-token-id",
+        action="append",
+        dest="stop_token_ids",
+        type=int,
+        metavar="ID",
+        help="token that ends the answer; repeatable",
+    )
+    group.add_argument(
+        "--ignore-eos",
+        action="store_const",
+        const=True,
+        help="go on past the model's own end of text",
+    )
+    group.add_argument(
+        "--no-draft", action="store_const", const=True, help="decode one token at a time"
+    )
+
+
+def sampling_from(args: argparse.Namespace) -> SamplingParams:
+    """Return what the sampling flags say."""
+    return SamplingParams(**given_sampling(args))
+
+
+def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
+    """Return the sampling flags that were given, by field name."""
+    values = {name: getattr(args, name) for name in SAMPLING_OPTIONS}
+    given = {name: value for name, value in values.items() if value is not None}
+    return cast(SamplingShortcuts, given)
+
+
+def speculation_from(args: argparse.Namespace) -> SpeculationParams:
+    """Return what the speculation flags say."""
+    return SpeculationParams(disabled=bool(args.no_draft), max_draft_tokens=args.max_draft_tokens)

@@ -1,0 +1,88 @@
+"""What commands print: JSON for programs, a line of figures for people."""
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Imported by every command, also by those that need no protobuf.
+    from blockdraft_client.results import Completion, TokenLogProb, TokenLogProbs
+    from blockdraft_client.usage import StepSeconds, Usage
+
+
+def print_json(value: object) -> None:
+    """Print one JSON value as one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def completion_json(completion: "Completion") -> dict[str, object]:
+    """Return an answer as a JSON object."""
+    value: dict[str, object] = {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "model": completion.model,
+        "request_id": completion.request_id,
+        "usage": usage_json(completion.usage),
+    }
+    if completion.log_probs:
+        value["log_probs"] = [_log_probs_json(item) for item in completion.log_probs]
+    return value
+
+
+def usage_json(usage: "Usage") -> dict[str, object]:
+    """Return what a request consumed as a JSON object; step times are sums over its steps."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_prompt_tokens": usage.cached_prompt_tokens,
+        "output_tokens": usage.output_tokens,
+        "verification_steps": usage.verification_steps,
+        "drafted_tokens": usage.drafted_tokens,
+        "accepted_tokens": usage.accepted_tokens,
+        "acceptance_length": usage.acceptance_length,
+        "acceptance_rate": usage.acceptance_rate,
+        "acceptance_per_position": list(usage.acceptance_per_position),
+        "queue_seconds": usage.queue_seconds,
+        "prefill_seconds": usage.prefill_seconds,
+        "decode_seconds": usage.decode_seconds,
+        "time_to_first_token_seconds": usage.time_to_first_token_seconds,
+        "tokens_per_second": usage.tokens_per_second,
+        "step_seconds": step_seconds_json(usage.step_seconds),
+    }
+
+
+def step_seconds_json(steps: "StepSeconds") -> dict[str, float]:
+    """Return the split of step time as a JSON object."""
+    return {
+        "verify": steps.verify,
+        "draft": steps.draft,
+        "transport": steps.transport,
+        "host": steps.host,
+    }
+
+
+def _log_probs_json(item: "TokenLogProbs") -> dict[str, object]:
+    alternatives = [_log_prob_json(rival) for rival in item.alternatives]
+    return {**_log_prob_json(item.chosen), "alternatives": alternatives}
+
+
+def _log_prob_json(item: "TokenLogProb") -> dict[str, object]:
+    return {
+        "token_id": item.token_id,
+        "token": item.token.decode("utf-8", errors="replace"),
+        # JSON has no infinity; an impossible token has no log probability to speak of.
+        "log_prob": item.log_prob if math.isfinite(item.log_prob) else None,
+    }
+
+
+def stats_line(usage: "Usage") -> str:
+    """Return the figures of one answer in one line."""
+    parts = [f"{usage.output_tokens} tokens"]
+    if usage.tokens_per_second is not None:
+        parts.append(f"{usage.tokens_per_second:.1f} tokens/s")
+    if usage.acceptance_length is not None:
+        parts.append(f"τ {usage.acceptance_length:.2f}")
+    parts.append(f"first token after {usage.time_to_first_token_seconds:.2f} s")
+    return ", ".join(parts)
