@@ -23,7 +23,7 @@ class AttentionProjections(nnx.Module):
         key_norm: Per-head RMSNorm (Qwen3) or None.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initializes random projections."""
         self.config = config
         hidden, bias = config.hidden_size, config.attention_bias
@@ -73,7 +73,7 @@ class GatedMLP(nnx.Module):
         down: [intermediate, hidden].
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initializes random projections."""
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate = Linear(hidden, inner, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
@@ -95,7 +95,7 @@ class DecoderLayer(nnx.Module):
         mlp: The MLP.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initializes a random layer."""
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
         self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _PUBLISHED_SCALINGS = (
 )
 
 
+@runtime_checkable
 class Weights(Protocol):
     """Named tensors that can be read one at a time."""
 

@@ -45,14 +45,14 @@ class Decoder(nnx.Module):
     """
 
     def __init__(
-        self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+        self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs | None
     ) -> None:
         """Initializes random weights.
 
         Args:
             config: Architecture.
             dtype: Of weights and activations.
-            rngs: Source of randomness, stream `params`.
+            rngs: Source of randomness, stream `params`; None gives zeros.
         """
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)

@@ -18,6 +18,26 @@ def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
     return nnx.Param(value, out_sharding=axes, eager_sharding=False)
 
 
+def random_weights(
+    rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
+) -> Float[Array, "rows columns"]:
+    """Draws normal weights, in float32 first so that every dtype gets the same ones.
+
+    Args:
+        rngs: Source of randomness, stream `params`; None gives zeros, for modules about to be
+            filled from a checkpoint (tracing 200 random draws takes seconds).
+        shape: Of the matrix.
+        stddev: Standard deviation.
+        dtype: Of the result.
+
+    Returns:
+        The matrix.
+    """
+    if rngs is None:
+        return jnp.zeros(shape, dtype)
+    return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
+
+
 class Linear(nnx.Module):
     """`x @ kernel + bias` with the kernel stored [in, out].
 
@@ -34,7 +54,7 @@ class Linear(nnx.Module):
         *,
         bias: bool,
         dtype: DTypeLike,
-        rngs: nnx.Rngs,
+        rngs: nnx.Rngs | None,
     ) -> None:
         """Initializes to unit-variance outputs for unit-variance inputs.
 
@@ -44,11 +64,10 @@ class Linear(nnx.Module):
             axes: Logical names of the input and output axis.
             bias: Whether to add one (initially zero).
             dtype: Of the weights.
-            rngs: Source of randomness, stream `params`.
+            rngs: Source of randomness; None gives zeros.
         """
-        init = jax.nn.initializers.lecun_normal()
-        kernel = init(rngs.params(), (in_features, out_features), jnp.float32)
-        self.kernel = parameter(kernel.astype(dtype), axes)
+        kernel = random_weights(rngs, (in_features, out_features), in_features**-0.5, dtype)
+        self.kernel = parameter(kernel, axes)
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[1:]) if bias else None
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
@@ -88,10 +107,10 @@ class Embedding(nnx.Module):
         table: [vocab hidden].
     """
 
-    def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initializes so that a tied head gives logits of about unit variance."""
-        table = jax.random.normal(rngs.params(), (vocab, hidden), jnp.float32) * hidden**-0.5
-        self.table = parameter(table.astype(dtype), (VOCAB, EMBED))
+        table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
+        self.table = parameter(table, (VOCAB, EMBED))
 
     def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
         """Looks up one row per token."""

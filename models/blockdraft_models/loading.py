@@ -81,7 +81,7 @@ def load_decoder(
     """
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
-        abstract = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        abstract = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=None))
         graph, state = nnx.split(abstract)
         flat = dict(nnx.to_flat_state(state))
         names = {name.path: name for name in tensor_names(config)}
@@ -126,8 +126,7 @@ def _load(
 ) -> Array:
     stored = source.read(name)
     ordered = stored.T if name.transposed else stored
-    # One fresh, contiguous array in the final dtype; JAX may keep it without another copy.
-    weight = np.array(ordered, dtype=jnp.dtype(dtype), order="C")
+    weight = np.asarray(ordered, dtype=jnp.dtype(dtype), order="C")
     where = None if placement is None else placement.sharding(axes, source.checkpoint.config)
     placed: Array = jax.device_put(weight, where)
     return placed
