@@ -11,11 +11,14 @@ class ListenConfig:
         address: gRPC address, `host:port` or `unix:/path`.
         metrics_port: Port of the Prometheus endpoint, or None for none.
         drain_seconds: How long calls in flight may go on after SIGTERM.
+        control_address: A second address, always plaintext, for a supervisor's health checks;
+            None for none. Meant for a unix socket in a private folder.
     """
 
     address: str
     metrics_port: int | None = None
     drain_seconds: float = 30.0
+    control_address: str | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -94,6 +94,8 @@ async def serve(
         server.add_insecure_port(listen.address)
     else:
         server.add_secure_port(listen.address, credentials)
+    if listen.control_address is not None:
+        server.add_insecure_port(listen.control_address)
     endpoint = None
     if listen.metrics_port is not None:
         endpoint = start_http_server(listen.metrics_port, registry=registry)

@@ -184,8 +184,7 @@ def _load_tokenizer(target: str) -> Tokenizer:
     from blockdraft_models.resolve import resolve_target
     from blockdraft_models.tokenizer import load_tokenizer
 
-    tokenizer: Tokenizer = load_tokenizer(resolve_target(target))
-    return tokenizer
+    return load_tokenizer(resolve_target(target))
 
 
 def _version() -> str:

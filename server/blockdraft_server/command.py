@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="Prometheus port (default: none)"
     )
+    parser.add_argument(
+        "--control",
+        metavar="ADDRESS",
+        help="second, always plaintext address for local health checks (default: none)",
+    )
     add_front_door_arguments(parser)
 
 
@@ -131,7 +136,10 @@ def config_from(args: argparse.Namespace) -> tuple[ServerConfig, ListenConfig]:
         ),
     )
     listen = ListenConfig(
-        address=args.listen, metrics_port=args.metrics_port, drain_seconds=args.drain_timeout
+        address=args.listen,
+        metrics_port=args.metrics_port,
+        drain_seconds=args.drain_timeout,
+        control_address=args.control,
     )
     return config, listen
 

@@ -110,7 +110,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         )
         check_token_ids("prompt.token_ids.values", token_ids, limits)
         return inference_pb2.TokenizeResponse(
-            token_ids=token_ids, tokens=map(self._token_bytes, token_ids)
+            token_ids=token_ids, tokens=map(tokenizer.token_bytes, token_ids)
         )
 
     @unary_errors
@@ -175,7 +175,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
             timer.prompt(len(token_ids))
             replay = Replay(spec.to_proto(request_id), self._policy)
-            steps = generate(spec, replay, self._router, self._token_bytes, deadline)
+            steps = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
             async with contextlib.aclosing(steps):
                 async for step in steps:
                     yield step
@@ -189,8 +189,3 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 retry_after_seconds=1.0,
             )
         return self.tokenizer
-
-    def _token_bytes(self, token_id: int) -> bytes:
-        tokenizer = self._loaded_tokenizer()
-        # Checkpoints pad the vocabulary beyond what the tokenizer knows; padding has no text.
-        return tokenizer.token_bytes(token_id) if token_id < tokenizer.vocab_size else b""

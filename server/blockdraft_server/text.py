@@ -18,11 +18,11 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> Collection[int]:
         """Token ids with which the model ends its answer."""
 
-    def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """Return the ids of `text`; control tokens in it are plain text unless allowed."""
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; control tokens in it are read as plain text."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the ids of a conversation, ready for the assistant to answer."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of one token, empty for control tokens."""
+        """Return the bytes of one token, empty for control tokens and for padding ids."""

@@ -28,7 +28,7 @@ class ByteTokenizer:
     vocab_size = 258
     eos_token_ids = (EOS,)
 
-    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

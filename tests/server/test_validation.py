@@ -169,7 +169,7 @@ def test_good_prompts_pass(prompt: inference_pb2.Prompt) -> None:
 
 async def test_a_prompt_without_tokens_is_invalid() -> None:
     class Silent(ByteTokenizer):
-        def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        def encode(self, text: str) -> list[int]:
             return []
 
     with pytest.raises(ServiceError, match="no tokens"):

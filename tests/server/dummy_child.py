@@ -1,0 +1,37 @@
+"""A child for the supervisor's tests: serves health, logs its end, dies when told.
+
+Usage: dummy_child.py NAME ADDRESS LOG [--ignore-term] [--never-ready]
+"""
+
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+
+def main() -> None:
+    name, address, log, *options = sys.argv[1:]
+    stop = threading.Event()
+    if "--ignore-term" in options:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    servicer = health.HealthServicer()
+    if "--never-ready" in options:
+        servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    server = grpc.server(ThreadPoolExecutor(2))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    server.add_insecure_port(address)
+    server.start()
+    print(f"{name} is up", file=sys.stderr, flush=True)
+    stop.wait()
+    with Path(log).open("a") as file:
+        file.write(f"{name}\n")
+    server.stop(None)
+
+
+main()
