@@ -23,9 +23,9 @@ from blockdraft_protos.v1.inference_pb2_grpc import (
 )
 from blockdraft_runtime.status import ServiceError
 
-WORDS = ("one", " two", " three", " four", " five", " six")
+WORDS: tuple[str, ...] = ("one", " two", " three", " four", " five", " six")
 TEXT = "".join(WORDS)
-TOKEN_IDS = (1, 2, 3, 4, 5, 6)
+TOKEN_IDS: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 TOKENS_PER_MESSAGE = 3
 
 

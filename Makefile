@@ -1,0 +1,69 @@
+# Everything lives in .venv; the first target that needs it makes it, with nothing but CPython
+# 3.11 and its pip. A stamp remembers what was installed until pyproject.toml or the pins change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SERVE := $(VENV)/.installed-serve
+DEV := $(VENV)/.installed-dev
+PINS := pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo bench test test-slow lint types protos format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+
+setup: $(DEV)  ## install the project and its development tools into .venv
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVE): $(PINS) | $(BIN)/python
+	@echo "installing blockdraft[serve] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve]'
+	@touch $@
+
+$(DEV): $(PINS) | $(BIN)/python
+	@echo "installing blockdraft[serve,dev] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve,dev]'
+	@touch $@ $(SERVE)
+
+demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
+	@$(BIN)/blockdraft demo
+
+bench: $(SERVE)  ## the figures of the demo as one JSON object
+	@$(BIN)/blockdraft demo --json
+
+test: $(DEV)  ## run the tests that take seconds
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: $(DEV)  ## run the tests that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(DEV)  ## check style, protos, import rules and that the generated code is current
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint protos
+	$(BIN)/lint-imports
+	@drift=$$(mktemp -d) && trap 'rm -rf "$$drift"' EXIT \
+	&& PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh "$$drift" \
+	&& diff -r -x __pycache__ protos/blockdraft_protos/v1 "$$drift/blockdraft_protos/v1" \
+	&& echo "generated code is current" \
+	|| { echo "protos/blockdraft_protos is not what protos/ generates: make protos" >&2; exit 1; }
+
+types: $(DEV)  ## check types
+	$(BIN)/mypy
+
+protos: $(DEV)  ## generate protos/blockdraft_protos
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh
+
+format: $(DEV)  ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv and every cache in the tree
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,45 @@
+"""Both clients behind one asynchronous face, so that each test checks them both."""
+
+import asyncio
+from typing import Any
+
+from blockdraft_client import AsyncClient, AsyncStream, Chunk, Client, Stream
+
+
+class Api:
+    """A `Client` or an `AsyncClient`."""
+
+    def __init__(self, kind: str, target: str, **options: Any) -> None:
+        make: Any = Client if kind == "sync" else AsyncClient
+        self.client: Client | AsyncClient = make(target, **options)
+
+    async def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method that gives one value."""
+        if isinstance(self.client, AsyncClient):
+            return await getattr(self.client, method)(*args, **options)
+        return await asyncio.to_thread(getattr(self.client, method), *args, **options)
+
+    async def read(
+        self, *args: Any, limit: int | None = None, **options: Any
+    ) -> tuple[list[Chunk], Stream | AsyncStream]:
+        """Stream an answer; leaves the loop after `limit` chunks, without closing the stream."""
+        stream = self.client.stream(*args, **options)
+        chunks: list[Chunk] = []
+        if isinstance(stream, AsyncStream):
+            async for chunk in stream:
+                chunks.append(chunk)
+                if len(chunks) == limit:
+                    break
+            return chunks, stream
+
+        def consume(stream: Stream) -> None:
+            for chunk in stream:
+                chunks.append(chunk)
+                if len(chunks) == limit:
+                    break
+
+        await asyncio.to_thread(consume, stream)
+        return chunks, stream
+
+    async def close(self) -> None:
+        await self.call("close")

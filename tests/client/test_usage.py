@@ -1,0 +1,35 @@
+"""Derived figures, by hand."""
+
+import pytest
+from tests.fakes.inference import USAGE
+
+from blockdraft_client import StepSeconds, Usage
+
+
+def test_derived_figures() -> None:
+    usage = Usage.from_proto(USAGE)
+    assert usage.acceptance_length == pytest.approx(1 + 3 / 2)
+    assert usage.acceptance_rate == pytest.approx(3 / 8)
+    assert usage.acceptance_per_position == pytest.approx((1.0, 0.5, 0.0, 0.0))
+    assert usage.time_to_first_token_seconds == pytest.approx(0.75)
+    # Six tokens, the first of which started the clock.
+    assert usage.tokens_per_second == pytest.approx(5 / 2.5)
+    assert usage.step_seconds == StepSeconds(1.0, 0.75, 0.5, 0.25)
+    assert usage.step_seconds.total == pytest.approx(2.5)
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    usage = Usage(output_tokens=1)
+    assert usage.acceptance_length is None
+    assert usage.acceptance_rate is None
+    assert usage.acceptance_per_position == ()
+    assert usage.tokens_per_second is None
+
+
+def test_positions_never_proposed_are_left_out() -> None:
+    usage = Usage(drafted_per_position=(4, 2, 0), accepted_per_position=(2, 1, 0))
+    assert usage.acceptance_per_position == (0.5, 0.5)
+
+
+def test_plain_decoding_gains_one_token_per_step() -> None:
+    assert Usage(output_tokens=9, verification_steps=8).acceptance_length == 1.0
