@@ -1,17 +1,11 @@
 """`blockdraft drafter`: run a drafter process."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, FEATURE_DTYPES, DrafterConfig
-
-
-def default_compilation_cache() -> Path:
-    """Return where compiled executables are kept: under $BLOCKDRAFT_CACHE if that is set."""
-    root = os.environ.get("BLOCKDRAFT_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "blockdraft") / "xla"
+from blockdraft_models.embedded import default_cache_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--compilation-cache",
         type=Path,
-        default=default_compilation_cache(),
+        default=default_cache_dir() / "xla",
         help="directory that keeps compiled executables",
     )
     option("--log-level", default="info", help="least severe level to log")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from blockdraft_drafter import config_format
 from blockdraft_models.config import DecoderConfig
@@ -100,7 +100,7 @@ class DFlashConfig:
         return self.sliding_window if self.layer_types[layer] == SLIDING_ATTENTION else None
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> Self:
+    def from_hf(cls, config: Mapping[str, Any]) -> "DFlashConfig":
         """Read a published drafter's parsed `config.json`.
 
         Raises:
@@ -120,7 +120,7 @@ class DFlashConfig:
         block_size: int = 8,
         num_layers: int = 2,
         num_features: int = 5,
-    ) -> Self:
+    ) -> "DFlashConfig":
         """Return the drafter this project builds for a target, without weights.
 
         Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,7 @@ class Proposal:
     log_probs: tuple[float, ...] = ()
 
 
+@runtime_checkable
 class DraftMethod(Protocol):
     """Keeps contexts on a device and drafts from them.
 

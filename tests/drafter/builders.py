@@ -1,0 +1,59 @@
+"""Tiny drafters and methods for the tests."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blockdraft_models.loading import Checkpoint, EmbeddingAndHead
+from blockdraft_models.testing import tiny_config
+from flax import nnx
+
+from blockdraft_drafter.checkpoint import Drafter, build, fingerprint, published_arrays
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.dflash_method import DFlashMethod
+
+TARGET = Checkpoint(
+    tiny_config(num_layers=8, vocab_size=64, bos_token_id=1, eos_token_ids=(2,)),
+    "0123456789abcdef",
+    Path("tiny"),
+)
+
+
+def drafter_config(**overrides: Any) -> DFlashConfig:
+    """A two-layer drafter for TARGET with 3 features and a block of 4."""
+    config = DFlashConfig.default_for(TARGET.config, block_size=4, num_features=3)
+    return replace(config, **overrides)
+
+
+def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter:
+    """A drafter whose norms are random too, so that each of them matters."""
+    arrays = published_arrays(DFlash(config, rngs=nnx.Rngs(seed)))
+    noise = np.random.default_rng(seed)
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
+    return Drafter(build(config, arrays, dtype=jnp.float32), fingerprint(config, arrays))
+
+
+def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
+    """A random embedding, and a random head if it is not tied."""
+    keys = jax.random.split(jax.random.key(seed))
+    shape = (TARGET.config.vocab_size, TARGET.config.hidden_size)
+    # Small, so that the residual stream is not just the mask token's embedding again.
+    embedding = 0.1 * jax.random.normal(keys[0], shape)
+    return EmbeddingAndHead(embedding, None if tied else jax.random.normal(keys[1], shape[::-1]))
+
+
+def make_method(drafter: Drafter, target: EmbeddingAndHead, **overrides: Any) -> DFlashMethod:
+    """A method with float32 features and room for 4 sequences of 300 positions."""
+    settings: dict[str, Any] = {
+        "max_sequences": 4,
+        "max_context_tokens": 300,
+        "max_feature_rows": 32,
+        "feature_dtype": np.dtype(np.float32),
+    }
+    return DFlashMethod(drafter, target, **{**settings, **overrides})
