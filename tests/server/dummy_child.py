@@ -24,7 +24,7 @@ def main() -> None:
     if "--never-ready" in options:
         servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     server = grpc.server(ThreadPoolExecutor(2))
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     server.add_insecure_port(address)
     server.start()
     print(f"{name} is up", file=sys.stderr, flush=True)

@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 from tests.fakes.verifier import unix_address
 from tests.server.support import until
@@ -18,6 +18,8 @@ from tests.server.support import until
 from blockdraft_server.child import ChildSpec
 from blockdraft_server.restart import RestartPolicy
 from blockdraft_server.supervisor import ChildFailedError, Supervisor
+
+psutil: Any = pytest.importorskip("psutil")
 
 DUMMY = Path(__file__).parent / "dummy_child.py"
 QUICK = RestartPolicy(initial_delay_seconds=0.01, max_delay_seconds=0.05)

@@ -1,0 +1,158 @@
+import asyncio
+import os
+import signal
+import urllib.request
+from collections.abc import Sequence
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from prometheus_client import CollectorRegistry, Counter
+from tests.fakes.verifier import unix_address
+
+from blockdraft_runtime.process import ListenConfig, serve
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class App:
+    """Records its life; loads until told to go on."""
+
+    service_names: Sequence[str] = ("test.T",)
+
+    def __init__(self) -> None:
+        self.loaded = asyncio.Event()
+        self.life: list[str] = []
+        self.failure: Exception | None = None
+
+    def register(self, server: grpc.aio.Server) -> None:
+        self.life.append("register")
+
+    async def start(self) -> None:
+        try:
+            await self.loaded.wait()
+        except asyncio.CancelledError:
+            self.life.append("cancelled")
+            raise
+        if self.failure is not None:
+            raise self.failure
+        self.life.append("start")
+
+    async def drain(self) -> None:
+        self.life.append("drain")
+
+    async def stop(self) -> None:
+        self.life.append("stop")
+
+
+async def status(address: str, service: str = "") -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+            health_pb2.HealthCheckRequest(service=service), wait_for_ready=True, timeout=5
+        )
+        return int(response.status)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_health_follows_the_life_of_the_process(number: signal.Signals) -> None:
+    app, ready = App(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    with unix_address() as address:
+        control = address.replace("v.sock", "control.sock")
+        listen = ListenConfig(address, drain_seconds=1, control_address=control)
+        serving = asyncio.ensure_future(serve(app, listen, on_ready=on_ready))
+        assert await status(address) == NOT_SERVING
+        assert await status(control, "test.T") == NOT_SERVING
+        app.loaded.set()
+        await asyncio.wait_for(ready.wait(), 5)
+        assert await status(address) == SERVING
+        assert await status(control, "test.T") == SERVING
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(serving, 5)
+    assert app.life == ["register", "start", "drain", "stop"]
+
+
+async def test_a_stop_while_loading_cancels_the_loading() -> None:
+    app, stop = App(), asyncio.Event()
+    with unix_address() as address:
+        serving = asyncio.ensure_future(serve(app, ListenConfig(address), stop_requested=stop))
+        assert await status(address) == NOT_SERVING
+        stop.set()
+        await asyncio.wait_for(serving, 5)
+    assert app.life == ["register", "drain", "cancelled", "stop"]
+
+
+async def test_a_failure_to_load_ends_the_process() -> None:
+    app = App()
+    app.loaded.set()
+    app.failure = RuntimeError("no such model")
+    with unix_address() as address, pytest.raises(RuntimeError, match="no such model"):
+        await serve(app, ListenConfig(address))
+    assert app.life == ["register", "stop"]
+
+
+async def test_a_callers_health_servicer_may_change_while_serving() -> None:
+    app, ready, stop = App(), asyncio.Event(), asyncio.Event()
+    app.loaded.set()
+    health = HealthServicer()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    with unix_address() as address:
+        serving = asyncio.ensure_future(
+            serve(app, ListenConfig(address), health=health, stop_requested=stop, on_ready=on_ready)
+        )
+        await asyncio.wait_for(ready.wait(), 5)
+        await health.set("", NOT_SERVING)
+        assert await status(address) == NOT_SERVING
+        stop.set()
+        await asyncio.wait_for(serving, 5)
+
+
+async def test_an_address_in_use_is_an_error() -> None:
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with pytest.raises(RuntimeError, match=str(port)):
+        await serve(App(), ListenConfig(f"127.0.0.1:{port}"))
+    await server.stop(None)
+
+
+async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) -> None:
+    app, ready, stop = App(), asyncio.Event(), asyncio.Event()
+    app.loaded.set()
+    registry = CollectorRegistry()
+    Counter("things_total", "Things", registry=registry).inc(3)
+
+    async def on_ready() -> None:
+        ready.set()
+
+    def fetch() -> str:
+        url = f"http://127.0.0.1:{unused_tcp_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as response:
+            body: bytes = response.read()
+        return body.decode()
+
+    with unix_address() as address:
+        listen = ListenConfig(address, metrics_port=unused_tcp_port)
+        serving = asyncio.ensure_future(
+            serve(app, listen, registry=registry, stop_requested=stop, on_ready=on_ready)
+        )
+        await asyncio.wait_for(ready.wait(), 5)
+        assert "things_total 3.0" in await asyncio.to_thread(fetch)
+        stop.set()
+        await asyncio.wait_for(serving, 5)
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.to_thread(fetch)
+
+
+def test_a_negative_drain_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="drain_seconds"):
+        ListenConfig("a:1", drain_seconds=-1)

@@ -1,0 +1,135 @@
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from blockdraft_runtime.status import (
+    ServiceError,
+    error_reason,
+    invalid_argument,
+    received_error,
+    stream_errors,
+    unary_errors,
+)
+
+
+class Servicer:
+    """Fails on demand; methods take and give bytes."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.closed = 0
+
+    @unary_errors
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return request
+
+    @stream_errors
+    async def stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            yield request
+            if self.error is not None:
+                raise self.error
+            yield request
+        finally:
+            self.closed += 1
+
+
+@contextlib.asynccontextmanager
+async def running(servicer: Servicer) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server()
+    handlers: dict[str, Any] = {
+        "Unary": grpc.unary_unary_rpc_method_handler(servicer.unary),
+        "Stream": grpc.unary_stream_rpc_method_handler(servicer.stream),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.T", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    await server.stop(None)
+
+
+async def received(error: Exception) -> grpc.aio.AioRpcError:
+    servicer = Servicer()
+    servicer.error = error
+    async with running(servicer) as channel:
+        call: Any = channel.unary_unary("/test.T/Unary")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"x")
+    return caught.value
+
+
+async def test_an_error_arrives_with_all_its_parts() -> None:
+    sent = ServiceError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "QUEUE_FULL",
+        "full",
+        metadata={"limit": 3},
+        field="a.b",
+        retry_after_seconds=1.5,
+    )
+    error = await received(sent)
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == "full"
+    assert error_reason(error) == "QUEUE_FULL"
+    back = received_error(error)
+    assert back is not None
+    assert (back.code, back.reason, back.message) == (sent.code, sent.reason, sent.message)
+    assert back.metadata == {"limit": "3"}
+    assert (back.field, back.retry_after_seconds) == ("a.b", 1.5)
+
+
+async def test_parts_that_were_not_sent_do_not_arrive() -> None:
+    back = received_error(await received(ServiceError(grpc.StatusCode.UNAVAILABLE, "AWAY", "x")))
+    assert back is not None
+    assert (back.metadata, back.field, back.retry_after_seconds) == ({}, None, None)
+
+
+async def test_an_invalid_argument_names_its_field() -> None:
+    back = received_error(await received(invalid_argument("a[1]", "too big", value=7)))
+    assert back is not None
+    assert back.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert back.field == "a[1]"
+    assert back.metadata == {"field": "a[1]", "value": "7"}
+
+
+async def test_an_unexpected_exception_is_internal_and_not_disclosed() -> None:
+    error = await received(KeyError("secret"))
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert error_reason(error) == "INTERNAL"
+    assert "secret" not in (error.details() or "")
+
+
+async def test_an_error_of_somebody_else_has_no_reason() -> None:
+    async with running(Servicer()) as channel:
+        call: Any = channel.unary_unary("/test.T/Missing")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"x")
+    assert received_error(caught.value) is None
+    assert error_reason(caught.value) is None
+
+
+async def test_a_stream_keeps_what_came_before_the_error() -> None:
+    servicer = Servicer()
+    servicer.error = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "x")
+    async with running(servicer) as channel:
+        method: Any = channel.unary_stream("/test.T/Stream")
+        messages = aiter(method(b"x"))
+        assert await anext(messages) == b"x"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(messages)
+    assert error_reason(caught.value) == "DRAINING"
+    assert servicer.closed == 1
+
+
+async def test_closing_a_stream_runs_the_methods_cleanup_at_once() -> None:
+    servicer = Servicer()
+    stream: Any = servicer.stream(b"x", None)
+    assert await anext(stream) == b"x"
+    await stream.aclose()
+    assert servicer.closed == 1

@@ -1,0 +1,156 @@
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.verifier import FakeVerifier, running_verifier
+
+from blockdraft_server import serve_command
+from blockdraft_server.command import add_arguments, config_from
+from blockdraft_server.describe import describe_drafter
+from blockdraft_server.plan import ServePlan
+
+FOLDER = Path("/run/bd")
+
+
+def plan(*flags: str) -> ServePlan:
+    parser = argparse.ArgumentParser()
+    serve_command.add_arguments(parser)
+    return ServePlan.from_arguments(parser.parse_args(flags), FOLDER)
+
+
+def test_flags_reach_the_process_they_concern() -> None:
+    result = plan(
+        *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
+        *("--max-context-tokens", "99", "--draft-policy", "fixed", "--metrics-port", "9100"),
+        *("--model-name", "m", "--drain-timeout", "4"),
+    )
+    shared = (
+        *("--target", "t", "--dtype", "float32"),
+        *("--max-sequences", "3", "--max-context-tokens", "99"),
+    )
+    assert result.verifier_flags == (
+        *shared,
+        *("--listen", "unix:/run/bd/verifier.sock", "--drafter", "unix:/run/bd/drafter.sock"),
+        *("--metrics-port", "9101", "--draft-policy", "fixed"),
+    )
+    assert result.drafter_flags == (
+        *shared,
+        *("--listen", "unix:/run/bd/drafter.sock", "--drafter", "d", "--metrics-port", "9102"),
+    )
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    config, listen = config_from(parser.parse_args(result.server_flags))
+    assert config.verifiers == ("unix:/run/bd/verifier.sock",)
+    assert (config.target, config.served_name) == ("t", "m")
+    assert listen.address == "127.0.0.1:50051"
+    assert listen.control_address == "unix:/run/bd/server.sock"
+    assert (listen.metrics_port, listen.drain_seconds) == (9100, 4.0)
+
+
+def test_without_flags_every_process_keeps_its_own_defaults() -> None:
+    result = plan()
+    assert result.verifier_flags[2:] == (
+        *("--listen", "unix:/run/bd/verifier.sock"),
+        *("--drafter", "unix:/run/bd/drafter.sock"),
+    )
+    assert result.drafter_flags[2:] == ("--listen", "unix:/run/bd/drafter.sock")
+
+
+def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
+    result = plan("--no-drafter")
+    assert [child.name for child in result.children()] == ["server", "verifier"]
+    assert result.verifier_flags[-2:] == ("--drafter", "none")
+
+
+def test_children_are_listed_front_door_first() -> None:
+    children = plan("--drain-timeout", "7").children()
+    assert [child.name for child in children] == ["server", "verifier", "drafter"]
+    assert children[1].command[:4] == (sys.executable, "-m", "blockdraft_client", "verifier")
+    assert children[0].stop_seconds == 17.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max-waiting", "-1"), "max_waiting"),
+        (("--tls-cert", "c"), "--tls-key"),
+        (("--target", ""), "target"),
+    ],
+)
+def test_bad_flags_are_found_before_anything_starts(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(*flags)
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
+    parser = argparse.ArgumentParser()
+    serve_command.add_arguments(parser)
+    with pytest.raises(ValueError, match="too long"):
+        ServePlan.from_arguments(parser.parse_args([]), Path("/" + "x" * 100))
+
+
+def test_drafter_and_no_drafter_exclude_each_other() -> None:
+    with pytest.raises(SystemExit) as caught:
+        plan("--drafter", "d", "--no-drafter")
+    assert caught.value.code == 2
+
+
+async def test_the_attached_drafter_in_words() -> None:
+    fake = FakeVerifier()
+    async with running_verifier(fake) as address:
+        assert await describe_drafter(address) == "none"
+        fake.description.drafter.method = "dflash"
+        fake.description.drafter.block_size = 8
+        assert await describe_drafter(address) == "dflash, block of 8, untrained"
+    assert await describe_drafter(address) == "unknown (UNAVAILABLE)"
+
+
+ROLE = """
+import os, signal, sys
+import grpc
+from concurrent.futures import ThreadPoolExecutor
+from grpc_health.v1 import health, health_pb2_grpc
+import threading
+
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+server = grpc.server(ThreadPoolExecutor(2))
+health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+role, flags = sys.argv[1], sys.argv[2:]
+name = "--control" if role == "server" else "--listen"
+server.add_insecure_port(flags[flags.index(name) + 1])
+server.start()
+stop.wait()
+print(role, "stops", file=sys.stderr, flush=True)
+server.stop(None)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_serve_announces_itself_in_one_line_and_drains_in_order(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    # Stands in for the command line, whose roles need models.
+    (tmp_path / "blockdraft_client.py").write_text(ROLE)
+    program = (
+        "import argparse, os, sys\n"
+        "from blockdraft_server import serve_command\n"
+        f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
+        "parser = argparse.ArgumentParser()\n"
+        "serve_command.add_arguments(parser)\n"
+        "args = parser.parse_args(['--log-level', 'error', '--listen', 'host:1'])\n"
+        "sys.exit(serve_command.run(args))\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    line = await asyncio.wait_for(process.stderr.readline(), 30)
+    assert line.startswith(b"blockdraft serves smollm2-135m on host:1, drafter: unknown")
+    process.send_signal(number)
+    rest = await asyncio.wait_for(process.stderr.read(), 30)
+    assert rest.split(b"\n") == [b"server stops", b"verifier stops", b"drafter stops", b""]
+    assert await process.wait() == code
