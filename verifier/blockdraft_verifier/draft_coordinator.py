@@ -96,7 +96,7 @@ class DraftCoordinator:
         self._clock = clock
         self._transport: DraftTransport | None = None
         self._features: FeatureStore | None = None
-        self._contexts: dict[Sequence, Context] = {}
+        self.contexts: dict[Sequence, Context] = {}
         self._by_id: dict[int, Context] = {}
         self._released: list[int] = []
         self._pending: deque[PendingStep] = deque()
@@ -111,7 +111,7 @@ class DraftCoordinator:
     @property
     def awaiting(self) -> bool:
         """Whether any sequence waits for its proposal."""
-        return any(sequence.awaiting_draft for sequence in self._contexts)
+        return any(sequence.awaiting_draft for sequence in self.contexts)
 
     def poll(self) -> DrafterDescription | None:
         """Notice a new connection; return its description if there is one."""
@@ -176,7 +176,7 @@ class DraftCoordinator:
 
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's context; it may be built again from nothing later."""
-        context = self._contexts.pop(sequence, None)
+        context = self.contexts.pop(sequence, None)
         if context is not None:
             del self._by_id[context.context_id]
             self._released.append(context.context_id)
@@ -189,11 +189,11 @@ class DraftCoordinator:
         self._link.close()
 
     def _context(self, sequence: Sequence) -> Context:
-        context = self._contexts.get(sequence)
+        context = self.contexts.get(sequence)
         if context is None:
             self._last_context_id += 1
             context = Context(self._last_context_id, sequence)
-            self._contexts[sequence] = context
+            self.contexts[sequence] = context
             self._by_id[context.context_id] = context
         return context
 
@@ -313,9 +313,9 @@ class DraftCoordinator:
         self._forget_contexts()
 
     def _forget_contexts(self) -> None:
-        for sequence in self._contexts:
+        for sequence in self.contexts:
             sequence.awaiting_draft = False
-        self._contexts.clear()
+        self.contexts.clear()
         self._by_id.clear()
         self._released = []
         self._pending.clear()

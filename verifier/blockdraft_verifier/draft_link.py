@@ -9,7 +9,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import grpc
 
@@ -66,6 +66,7 @@ class DrafterDescription:
         )
 
 
+@runtime_checkable
 class DraftTransport(Protocol):
     """One stream to a drafter; contexts live exactly as long as it does."""
 
@@ -89,6 +90,7 @@ class DraftTransport(Protocol):
         """End the stream; the drafter forgets its contexts."""
 
 
+@runtime_checkable
 class DraftLink(Protocol):
     """Where transports come from; a new one appears after each (re)connection."""
 

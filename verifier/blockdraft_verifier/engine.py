@@ -89,13 +89,13 @@ class Engine:
         """
         self._runner = runner
         self._config = config
-        self._metrics = metrics
+        self.metrics = metrics
         self._guard = guard
         self._on_failure = on_failure
         self._clock = clock
         self._pages = PageAllocator(config.num_pages, config.page_size)
         self.scheduler = Scheduler(config.scheduler, self._pages)
-        self._drafts = (
+        self.drafts = (
             DraftCoordinator(link, vocab_size, config.draft_timeout_seconds, metrics.count_repair)
             if link is not None
             else None
@@ -114,11 +114,11 @@ class Engine:
     @property
     def drafter(self) -> DrafterDescription | None:
         """The attached drafter, or None."""
-        return self._drafts.description if self._drafts is not None else None
+        return self.drafts.description if self.drafts is not None else None
 
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every step for the drafter that is there now, or for none."""
-        drafter = self._drafts.poll() if self._drafts is not None else None
+        drafter = self.drafts.poll() if self.drafts is not None else None
         self._adopt(drafter, progress)
 
     def submit(self, request: GenerationRequest, listener: Listener) -> Sequence:
@@ -166,8 +166,8 @@ class Engine:
         self._inbox.put(lambda: None)
         if self._thread is not None:
             self._thread.join()
-        if self._drafts is not None:
-            self._drafts.close()
+        if self.drafts is not None:
+            self.drafts.close()
 
     def step(self) -> bool:
         """Run one iteration; return whether there was anything to run."""
@@ -176,8 +176,8 @@ class Engine:
         times = self._collect_proposals()
         rows = self._plan()
         self._forget_preempted_contexts()
-        if not rows and self._drafts is not None and self._drafts.awaiting:
-            times = self._drafts.collect(wait="any")
+        if not rows and self.drafts is not None and self.drafts.awaiting:
+            times = self.drafts.collect(wait="any")
             rows = self._plan()
         if not rows:
             self._publish_load()
@@ -192,7 +192,7 @@ class Engine:
         self._account(progress, result, times)
         self._request_drafts()
         self._tell(progress, result)
-        self._metrics.count_step(progress, result.seconds, times, self._clock() - started)
+        self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
         self._publish_load()
         return True
 
@@ -220,17 +220,17 @@ class Engine:
                     self._runner.feature_width,
                     FEATURE_DTYPE,
                 )
-        if drafter is not None and self._drafts is not None and self._features is not None:
+        if drafter is not None and self.drafts is not None and self._features is not None:
             self._costs.attach_drafter(drafter.step_seconds)
-            self._drafts.use_features(self._features)
+            self.drafts.use_features(self._features)
 
     def _collect_proposals(self) -> DraftTimes:
-        if self._drafts is None:
+        if self.drafts is None:
             return DraftTimes()
-        arrived = self._drafts.poll()
+        arrived = self.drafts.poll()
         if arrived is not None:
             self._adopt(arrived, lambda done, total: None)
-        times = self._drafts.collect(wait="all" if self._config.draft_groups == 1 else "none")
+        times = self.drafts.collect(wait="all" if self._config.draft_groups == 1 else "none")
         if times.computed and self._costs is not None:
             self._costs.observe_transport(times.transport)
         return times
@@ -243,9 +243,9 @@ class Engine:
 
     def _forget_preempted_contexts(self) -> None:
         for sequence in self.scheduler.preempted:
-            self._metrics.preemptions.inc()
-            if self._drafts is not None:
-                self._drafts.release(sequence)
+            self.metrics.preemptions.inc()
+            if self.drafts is not None:
+                self.drafts.release(sequence)
         self.scheduler.preempted.clear()
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
@@ -257,7 +257,7 @@ class Engine:
 
     def _request_drafts(self) -> None:
         """Send new features, and ask for proposals where drafting pays."""
-        if self._drafts is None or self.drafter is None or self._features is None:
+        if self.drafts is None or self.drafter is None or self._features is None:
             return
         ready = [
             sequence
@@ -274,7 +274,7 @@ class Engine:
         if length > 0:
             wanted += [(sequence, self._limit(sequence, length)) for sequence in decoding]
         if wanted:
-            self._drafts.request(wanted)
+            self.drafts.request(wanted)
 
     def _draft_length(self, sequences: list[Sequence]) -> int:
         """Return how many tokens to draft for each of `sequences`."""
@@ -325,13 +325,13 @@ class Engine:
             )
             self._listeners[sequence](event)
             if ended:
-                self._metrics.count_finished(sequence)
+                self.metrics.count_finished(sequence)
                 self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
-        if self._drafts is not None:
-            self._drafts.release(sequence)
+        if self.drafts is not None:
+            self.drafts.release(sequence)
         self._listeners.pop(sequence, None)
         self._estimates.pop(sequence, None)
 
@@ -340,7 +340,7 @@ class Engine:
             self._inbox.get()()
 
     def _publish_load(self) -> None:
-        self._metrics.publish_load(self.load(), attached=self.drafter is not None)
+        self.metrics.publish_load(self.load(), attached=self.drafter is not None)
 
     def _run(self) -> None:
         try:
