@@ -1,7 +1,7 @@
 """From a failed gRPC call to an exception of the SDK."""
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import grpc
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
@@ -43,19 +43,6 @@ TLS_SIGNS = ("ssl", "tls", "handshake", "certificate", "socket closed")
 TLS_HINT = "; check that both sides agree on TLS and that the certificates are trusted"
 
 
-class FailedCall(Protocol):
-    """What the errors of grpc and of grpc.aio have in common."""
-
-    def code(self) -> grpc.StatusCode:
-        """Return the status code."""
-
-    def details(self) -> str | None:
-        """Return the status message."""
-
-    def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None:
-        """Return the trailing metadata."""
-
-
 @dataclass(slots=True)
 class StatusDetails:
     """The google.rpc details of one status, as far as they were sent."""
@@ -65,11 +52,11 @@ class StatusDetails:
     retry_after_seconds: float | None = None
 
 
-def read_details(call: FailedCall) -> StatusDetails:
+def read_details(error: grpc.RpcError) -> StatusDetails:
     """Return the details a failed call carries; those of other domains do not count."""
     read = StatusDetails()
     try:
-        status = rpc_status.from_call(cast(grpc.Call, call))
+        status = rpc_status.from_call(cast(grpc.Call, error))
     except ValueError:
         # A proxy rewrote the code or the message: the details describe another error.
         return read
@@ -94,13 +81,12 @@ def from_rpc_error(
         target: Address of the server, for the message.
         partial: What had arrived of a stream.
     """
-    call = cast(FailedCall, error)
-    code, message = call.code(), call.details() or call.code().name
+    code, message = error.code(), error.details() or error.code().name
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceededError(f"{target}: {message}", partial=partial)
     if code is grpc.StatusCode.CANCELLED:
         return RequestCancelledError(message, partial=partial)
-    details = read_details(call)
+    details = read_details(error)
     if code is grpc.StatusCode.UNAVAILABLE and details.info is None:
         # Every error of a blockdraft server carries an ErrorInfo; this one was made on the way.
         hint = TLS_HINT if any(sign in message.lower() for sign in TLS_SIGNS) else ""

@@ -198,14 +198,14 @@ def running_fake(
     )
     add_InferenceServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
-    address = f"localhost:{port}"
+    address = f"127.0.0.1:{port}"
     if credentials is None:
         bound = server.add_insecure_port(address)
     else:
         bound = server.add_secure_port(address, credentials)
     server.start()
     try:
-        yield RunningFake(service, checker, f"localhost:{bound}")
+        yield RunningFake(service, checker, f"127.0.0.1:{bound}")
     finally:
         # Endless streams notice that they were cancelled and end.
         server.stop(grace=0.5).wait()

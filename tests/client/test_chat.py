@@ -1,0 +1,99 @@
+"""`blockdraft chat` against a fake server."""
+
+import builtins
+import io
+import json
+import sys
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from tests.fakes.inference import TEXT, FakeInference, RunningFake
+
+from blockdraft_client import Chunk, Stream
+from blockdraft_client.cli.main import main
+from blockdraft_runtime.status import ServiceError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def said(request: object) -> list[tuple[str, str]]:
+    messages = request.prompt.conversation.messages  # type: ignore[attr-defined]
+    return [(message.role, message.content) for message in messages]
+
+
+def chat(fake: RunningFake, monkeypatch: pytest.MonkeyPatch, lines: str, *flags: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    return main(["chat", "--target", fake.target, *flags])
+
+
+def test_the_conversation_is_remembered_until_reset(
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert chat(fake, monkeypatch, "a\n\nb\n/reset\nc\n", "--system", "s") == 0
+    first, second, third = (said(request) for request in fake.service.requests)
+    assert first == [("system", "s"), ("user", "a")]
+    assert second == [*first, ("assistant", TEXT), ("user", "b")]
+    assert third == [("system", "s"), ("user", "c")]
+    assert capsys.readouterr().out == f"{TEXT}\n" * 3
+
+
+def test_exit_leaves(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chat(fake, monkeypatch, "/exit\na\n") == 0
+    assert not fake.service.calls
+
+
+def test_json_prints_one_object_per_answer(
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert chat(fake, monkeypatch, "a\nb\n", "--json") == 0
+    values = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [value["text"] for value in values] == [TEXT, TEXT]
+
+
+def test_a_failed_answer_is_reported_and_the_chat_goes_on(
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    fake.service.error = ServiceError(grpc.StatusCode.INTERNAL, "INTERNAL", "broken")
+    assert chat(fake, monkeypatch, "a\nb\n") == 0
+    assert said(fake.service.requests[1]) == [("user", "b")]
+    assert capsys.readouterr().err == "blockdraft: INTERNAL: broken\n" * 2
+
+
+def test_an_interrupted_answer_is_kept_as_far_as_it_came(
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    service: FakeInference = fake.service
+    service.endless, service.delay_seconds = True, 0.01
+    read = Stream.__next__
+
+    def interrupted(self: Stream) -> Chunk:
+        if self.text:
+            raise KeyboardInterrupt
+        return read(self)
+
+    monkeypatch.setattr(Stream, "__next__", interrupted)
+    assert chat(fake, monkeypatch, "a\nb\n") == 0
+    assert service.cancelled.wait(5.0)
+    assert said(service.requests[1]) == [
+        ("user", "a"),
+        ("assistant", "one two three"),
+        ("user", "b"),
+    ]
+    assert capsys.readouterr().err == "stopped\n" * 2
+
+
+def test_an_interrupt_at_the_prompt_drops_the_line(
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs: Iterator[str | type[BaseException]] = iter([KeyboardInterrupt, "a", EOFError])
+
+    def typed(prompt: str = "") -> str:
+        item = next(inputs)
+        if isinstance(item, str):
+            return item
+        raise item
+
+    monkeypatch.setattr(builtins, "input", typed)
+    assert main(["chat", "--target", fake.target]) == 0
+    assert len(fake.service.calls) == 1

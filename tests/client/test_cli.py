@@ -1,0 +1,269 @@
+"""The command line against a fake server: output, exit codes, input."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.fakes.inference import TEXT, FakeInference, RunningFake, running_fake
+
+from blockdraft_client import Chunk, Stream
+from blockdraft_client.cli.main import COMMANDS, main
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import ServiceError
+
+
+@pytest.fixture(autouse=True)
+def _target(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Capture) -> None:
+    assert main(["generate", "hi", "--system", "be brief", "--max-output-tokens", "5"]) == 0
+    assert capsys.readouterr() == (TEXT + "\n", "")
+    (request,) = service.requests
+    messages = request.prompt.conversation.messages
+    assert [(item.role, item.content) for item in messages] == [
+        ("system", "be brief"),
+        ("user", "hi"),
+    ]
+    assert request.sampling == inference_pb2.SamplingOptions(max_output_tokens=5)
+
+
+def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
+    flags = (
+        "--raw --temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
+    )
+    flags += " --stop-token-id 4 --ignore-eos --log-probs 2 --no-draft --max-draft-tokens 1"
+    assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
+    assert service.requests[0] == inference_pb2.StreamGenerateRequest(
+        model="fake",
+        prompt=inference_pb2.Prompt(text="hi"),
+        sampling=inference_pb2.SamplingOptions(
+            temperature=0.5,
+            top_k=3,
+            top_p=0.25,
+            min_p=0.125,
+            seed=9,
+            stop_sequences=["a", "b"],
+            stop_token_ids=[4],
+            ignore_eos=True,
+            log_probs=2,
+        ),
+        speculation=inference_pb2.SpeculationOptions(disabled=True, max_draft_tokens=1),
+    )
+
+
+def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
+    assert main(["generate", "hi", "--stats"]) == 0
+    expected = "6 tokens, 2.0 tokens/s, τ 2.50, first token after 0.75 s\n"
+    assert capsys.readouterr() == (TEXT + "\n", expected)
+
+
+def test_generate_prints_one_json_object(capsys: Capture) -> None:
+    assert main(["generate", "hi", "--json"]) == 0
+    out, err = capsys.readouterr()
+    value = json.loads(out)
+    assert err == ""
+    assert (value["text"], value["token_ids"]) == (TEXT, [1, 2, 3, 4, 5, 6])
+    assert (value["finish_reason"], value["request_id"]) == ("stop", "request-1")
+    assert value["usage"]["acceptance_length"] == 2.5
+    assert value["usage"]["step_seconds"]["verify"] == 1.0
+    assert value["log_probs"][0] == {
+        "token_id": 1,
+        "token": "x",
+        "log_prob": -0.5,
+        "alternatives": [],
+    }
+
+
+def test_the_prompt_can_come_from_stdin(
+    service: FakeInference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from stdin"))
+    assert main(["generate", "-", "--raw"]) == 0
+    assert service.requests[0].prompt.text == "from stdin"
+
+
+@pytest.mark.parametrize("source", ["file", "-"])
+def test_a_request_can_be_given_as_json(
+    service: FakeInference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    text = '{"prompt": {"tokenIds": {"values": [1, 2]}}, "sampling": {"topK": 4}}'
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    if source == "file":
+        source = str(tmp_path / "request.json")
+        Path(source).write_text(text)
+    assert main(["generate", "--request", source]) == 0
+    assert list(service.requests[0].prompt.token_ids.values) == [1, 2]
+    assert service.requests[0].sampling.top_k == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"promptt": {}}', 'no field named "promptt"'),
+        ('{"sampling": {"topK": "many"}}', "topK"),
+        ("{", "Failed to load JSON"),
+    ],
+)
+def test_a_wrong_json_request_is_refused(
+    service: FakeInference,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    text: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["generate", "--request", "-"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("blockdraft: --request -: ")
+    assert message in err
+    assert not service.calls
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["unknown"],
+        ["generate"],
+        ["generate", "hi", "--unknown"],
+        ["generate", "hi", "--raw", "--chat"],
+        ["generate", "hi", "--raw", "--system", "x"],
+        ["generate", "hi", "--top-k", "x"],
+        ["generate", "hi", "--top-k", "99999999999"],
+        ["generate", "hi", "--request", "-"],
+        ["generate", "--seed", "1", "--request", "-"],
+        ["generate", "--request", "/nonexistent"],
+        ["generate", "hi", "--ca-cert", "/nonexistent"],
+        ["generate", "hi", "--no-tls", "--ca-cert", "/nonexistent"],
+        ["generate", "hi", "--target", "example.com:1", "--api-key", "k", "--no-tls"],
+        ["demo", "--runs", "1"],
+    ],
+)
+def test_wrong_usage_exits_2(arguments: list[str], service: FakeInference, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    assert not service.calls
+    out, err = capsys.readouterr()
+    assert (out, bool(err)) == ("", True)
+
+
+def test_a_server_error_exits_1(service: FakeInference, capsys: Capture) -> None:
+    service.messages_before_error = 1
+    service.error = ServiceError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "too busy", retry_after_seconds=2
+    )
+    assert main(["generate", "hi"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "one two three\n"
+    assert err == "blockdraft: QUEUE_FULL: too busy (try again in 2 s) [request request-1]\n"
+
+
+def test_an_interrupt_cancels_the_call_and_exits_130(
+    service: FakeInference, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    service.endless, service.delay_seconds = True, 0.01
+    read = Stream.__next__
+
+    def interrupted(self: Stream) -> Chunk:
+        if self.text:
+            raise KeyboardInterrupt
+        return read(self)
+
+    monkeypatch.setattr(Stream, "__next__", interrupted)
+    assert main(["generate", "hi"]) == 130
+    assert service.cancelled.wait(5.0)
+    assert capsys.readouterr().out == "one two three\n"
+
+
+def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Capture) -> None:
+    assert main(["health"]) == 0
+    fake.set_serving(False)
+    assert main(["health"]) == 1
+    assert main(["health", "--json", "--service", "nobody"]) == 1
+    serving, not_serving, value = capsys.readouterr().out.splitlines()
+    assert (serving, not_serving) == ("SERVING", "NOT_SERVING")
+    assert json.loads(value) == {"target": fake.target, "status": "SERVICE_UNKNOWN"}
+
+
+def test_health_of_nobody_is_unreachable(capsys: Capture) -> None:
+    with running_fake() as gone:
+        target = gone.target
+    assert main(["health", "--target", target]) == 1
+    out, err = capsys.readouterr()
+    assert out == "UNREACHABLE\n"
+    assert f"cannot reach {target}" in err
+
+
+def test_models_describes_what_is_served(service: FakeInference, capsys: Capture) -> None:
+    assert main(["models", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["model"], value["max_context_tokens"]) == ("fake", 64)
+    assert value["drafter"]["trained"] is False
+    assert main(["models"]) == 0
+    assert "drafter trained     no" in capsys.readouterr().out
+    service.model = inference_pb2.GetModelResponse(model="fake")
+    assert main(["models"]) == 0
+    assert "none connected" in capsys.readouterr().out
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["version"]) == 0
+    assert main(["version", "--json"]) == 0
+    line, value = capsys.readouterr().out.splitlines()
+    assert line == f"blockdraft {json.loads(value)['version']}"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_needs_neither_grpc_nor_jax(command: str) -> None:
+    code = (
+        "import sys; from blockdraft_client.cli.main import main; "
+        f"code = main({[*command.split(), '--help']}); "
+        "heavy = {'grpc', 'jax', 'numpy', 'google.protobuf', 'rich'} & set(sys.modules); "
+        "sys.exit(f'exit {code}, imported {heavy}' if code or heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: blockdraft" in done.stdout
+
+
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "blockdraft_client", "version", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert set(json.loads(done.stdout)) == {"version"}
+
+
+def test_a_closed_pipe_is_not_a_crash(fake: RunningFake) -> None:
+    fake.service.endless = True
+    command = f"'{sys.executable}' -m blockdraft_client generate hi | head -c 20"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (TEXT * 2)[:20]
+
+
+def test_a_missing_extra_exits_2_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    import importlib
+
+    real = importlib.import_module
+
+    def without_server(name: str, *rest: Any) -> Any:
+        if name.startswith("blockdraft_server"):
+            raise ModuleNotFoundError("No module named 'absent'", name="absent")
+        return real(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", without_server)
+    assert main(["serve"]) == 2
+    assert "pip install 'blockdraft[serve]'" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""How a client finds its server, and what it sends there."""
+
+import json
+
+import grpc
+import pytest
+from tests.client.api import Api
+from tests.fakes.inference import RunningFake
+
+from blockdraft_client import (
+    AsyncClient,
+    Client,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+    UnavailableError,
+)
+from blockdraft_client.address import is_local
+from blockdraft_client.config import DEFAULT_KEEPALIVE, DEFAULT_RETRY
+from blockdraft_client.settings import ClientSettings
+from blockdraft_runtime.channel import SERVER_OPTIONS
+
+
+def resolve(target: str | None = None, **options: object) -> ClientSettings:
+    defaults: dict[str, object] = {
+        "api_key": None,
+        "tls": None,
+        "timeout": None,
+        "retry": DEFAULT_RETRY,
+        "keepalive": DEFAULT_KEEPALIVE,
+        "metadata": (),
+        "channel_options": (),
+        "has_channel": False,
+    }
+    return ClientSettings.resolve(target, **(defaults | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "local"),
+    [
+        ("localhost:50051", True),
+        ("127.0.0.2:1", True),
+        ("[::1]:50051", True),
+        ("::1", True),
+        ("unix:/tmp/socket", True),
+        ("unix-abstract:socket", True),
+        ("dns:///localhost:50051", True),
+        ("ipv4:127.0.0.1:50051", True),
+        ("ipv4:127.0.0.1:1,10.0.0.1:1", False),
+        ("ipv6:[::1]:50051", True),
+        ("10.0.0.1:50051", False),
+        ("example.com", False),
+        ("dns:///example.com:443", False),
+        ("localhost.example.com:1", False),
+        ("xds:///service", False),
+    ],
+)
+def test_what_stays_on_this_machine(target: str, local: bool) -> None:
+    assert is_local(target) is local
+
+
+def test_arguments_win_over_variables_and_those_over_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert resolve().target == "localhost:50051"
+    monkeypatch.setenv("BLOCKDRAFT_TARGET", "localhost:1")
+    monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
+    assert (resolve().target, resolve().api_key) == ("localhost:1", "from-outside")
+    given = resolve("localhost:2", api_key="given")
+    assert (given.target, given.api_key) == ("localhost:2", "given")
+    assert resolve(api_key="").api_key is None
+
+
+def test_a_key_leaves_this_machine_only_encrypted() -> None:
+    assert resolve("example.com:443", api_key="k").credentials is not None
+    assert resolve("localhost:1", api_key="k").credentials is None
+    assert resolve("example.com:443").credentials is None
+    with pytest.raises(ValueError, match="plaintext"):
+        resolve("example.com:443", api_key="k", tls=False)
+    with pytest.raises(ValueError, match="plaintext"):
+        AsyncClient("example.com:443", api_key="k", tls=False)
+    assert "secret" not in repr(resolve("localhost:1", api_key="secret"))
+
+
+async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -> None:
+    keys = iter(("first", "second"))
+    api = Api(kind, fake.target, api_key=lambda: next(keys), metadata=[("team", "a")])
+    await api.call("generate", "hi", metadata=[("trace", "1")])
+    await api.read("hi")
+    first, second = fake.service.metadata
+    assert (first["authorization"], first["team"], first["trace"]) == ("Bearer first", "a", "1")
+    assert (second["authorization"], "trace" in second) == ("Bearer second", False)
+    assert first["user-agent"].startswith("blockdraft-python/")
+    await api.close()
+
+
+def test_options_given_by_the_caller_win() -> None:
+    given = [("grpc.keepalive_time_ms", 60_000), ("grpc.custom", "x")]
+    options = dict(resolve(channel_options=given).options)
+    assert options["grpc.keepalive_time_ms"] == 60_000
+    assert options["grpc.custom"] == "x"
+
+
+def test_only_unavailable_is_retried_and_no_deadline_is_set_by_the_channel() -> None:
+    config = json.loads(str(dict(resolve().options)["grpc.service_config"]))
+    (method,) = config["methodConfig"]
+    assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
+    assert method["retryPolicy"]["maxAttempts"] <= 5
+    assert "timeout" not in method
+    for none in (None, RetryConfig(max_attempts=1)):
+        assert "grpc.service_config" not in dict(resolve(retry=none).options)
+
+
+def test_the_server_permits_the_clients_pings() -> None:
+    server = dict(SERVER_OPTIONS)
+    least = KeepAliveConfig(interval_seconds=10)
+    options = dict(resolve(keepalive=least).options)
+    permitted = server["grpc.http2.min_ping_interval_without_data_ms"]
+    assert int(options["grpc.keepalive_time_ms"]) >= permitted
+    assert "grpc.keepalive_time_ms" not in dict(resolve(keepalive=None).options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RetryConfig(max_attempts=6),
+        lambda: RetryConfig(max_attempts=0),
+        lambda: RetryConfig(max_backoff_seconds=0),
+        lambda: KeepAliveConfig(interval_seconds=5),
+        lambda: KeepAliveConfig(timeout_seconds=0),
+        lambda: TLSConfig(client_certificate=b"only"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        make()  # type: ignore[operator]
+
+
+def test_a_channel_of_the_caller_stays_open(fake: RunningFake) -> None:
+    with grpc.insecure_channel(fake.target) as channel:
+        with Client(channel=channel) as client:
+            client.model()
+        with Client(channel=channel) as client:
+            assert client.model().name == "fake"
+
+
+async def test_an_async_channel_of_the_caller_stays_open(fake: RunningFake) -> None:
+    async with grpc.aio.insecure_channel(fake.target) as channel:
+        async with AsyncClient(channel=channel) as client:
+            await client.model()
+        async with AsyncClient(channel=channel) as client:
+            assert (await client.model()).name == "fake"
+
+
+async def test_an_unused_client_closes(kind: str) -> None:
+    await Api(kind, "localhost:1").close()
+
+
+async def test_without_retries_the_first_refusal_stands(kind: str, fake: RunningFake) -> None:
+    fake.service.initial_failures = 1
+    api = Api(kind, fake.target, retry=None)
+    with pytest.raises(UnavailableError):
+        await api.call("model")
+    assert (await api.call("model")).name == "fake"
+    await api.close()
