@@ -55,8 +55,10 @@ def test_a_refused_handshake_is_a_failed_connection(
 ) -> None:
     # Once without the client's certificate, once without trust in the server's.
     cert, key = certificate
-    files = (None, cert, key) if certified else (cert, None, None)
-    tls = TLSConfig.from_files(*files, "blockdraft.test")
+    if certified:
+        tls = TLSConfig.from_files(None, cert, key, "blockdraft.test")
+    else:
+        tls = TLSConfig.from_files(cert, server_name="blockdraft.test")
     client = Client(strict_fake.target, tls=tls)
     with client, pytest.raises(ConnectionFailedError, match="agree on TLS"):
         client.model(timeout=20.0)

@@ -19,6 +19,7 @@ from blockdraft_client.errors import DeadlineExceededError
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
 
+SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 40
 POLL_SECONDS = 0.5
@@ -31,7 +32,7 @@ class LocalServer:
         """Pass `arguments` to `blockdraft serve`."""
         self.address = f"127.0.0.1:{_free_port()}"
         self._command = (
-            *(sys.executable, "-m", "blockdraft_client", "serve"),
+            *SERVE_COMMAND,
             *("--listen", self.address),
             *arguments,
         )
