@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blockdraft_models.loading import Checkpoint, EmbeddingAndHead
-from blockdraft_models.testing import tiny_config
 from flax import nnx
 
 from blockdraft_drafter.checkpoint import Drafter, build, fingerprint, published_arrays
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_models.loading import Checkpoint, EmbeddingAndHead
+from blockdraft_models.testing import tiny_config
 
 TARGET = Checkpoint(
     tiny_config(num_layers=8, vocab_size=64, bos_token_id=1, eos_token_ids=(2,)),

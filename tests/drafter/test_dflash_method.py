@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.drafter.builders import drafter_config, make_method, random_drafter, target_parts
+from tests.drafter.reference_dflash import reference_draft
 
 from blockdraft_drafter.checkpoint import Drafter, published_arrays
 from blockdraft_drafter.dflash_method import DFlashMethod
 from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
-from tests.drafter.builders import drafter_config, make_method, random_drafter, target_parts
-from tests.drafter.reference_dflash import reference_draft
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "published": {},
@@ -218,4 +218,3 @@ def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -
             setup.method.step([ContextRow(0, 0, features, 5, 3)])
     (proposal,) = setup.method.step([ContextRow(0, 0, features, 5, 3)])
     setup.check(proposal, features, 5)
-

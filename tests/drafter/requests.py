@@ -1,0 +1,38 @@
+"""Requests as a verifier makes them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft_drafter import tensors
+from blockdraft_protos.v1 import drafter_pb2
+
+
+def sequence_draft(
+    sequence_id: int, start: int, features: NDArray[Any], anchor: int = 1, draft_length: int = 3
+) -> drafter_pb2.SequenceDraft:
+    return drafter_pb2.SequenceDraft(
+        sequence_id=sequence_id,
+        context_start=start,
+        features=tensors.encode(features),
+        anchor_token_id=anchor,
+        draft_length=draft_length,
+    )
+
+
+def draft_request(
+    step_id: int,
+    sequences: Sequence[drafter_pb2.SequenceDraft] = (),
+    released: Sequence[int] = (),
+) -> drafter_pb2.DraftRequest:
+    return drafter_pb2.DraftRequest(
+        step_id=step_id, sequences=sequences, released_sequence_ids=released
+    )
+
+
+def whole_features(rows: int, width: int = 3, seed: int = 0) -> NDArray[np.float32]:
+    """Features that are small whole numbers, so that digests are exact."""
+    values = np.random.default_rng(seed).integers(0, 50, (rows, width))
+    return values.astype(np.float32)

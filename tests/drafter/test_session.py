@@ -1,0 +1,133 @@
+"""Single situations of the protocol, each as a verifier would meet it."""
+
+import numpy as np
+import pytest
+from tests.drafter.fake_method import SPEC, FakeMethod, digest
+from tests.drafter.requests import draft_request, sequence_draft, whole_features
+
+from blockdraft_drafter.context import ContextTable, SlotPool
+from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_protos.v1 import drafter_pb2
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(FakeMethod(), SlotPool(SPEC.max_sequences))
+
+
+def test_a_repeated_message_is_detected(session: Session) -> None:
+    request = draft_request(1, [sequence_draft(7, 0, whole_features(4))])
+    session.step(request)
+    with pytest.raises(StepOutOfOrderError, match="step_id is 1, expected 2"):
+        session.step(request)
+    assert session.context_lengths == {7: 4}
+
+
+def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
+    features = whole_features(6)
+    session.step(draft_request(1, [sequence_draft(7, 0, features[:4])]))
+    response = session.step(draft_request(2, [sequence_draft(7, 0, features[:4])]))
+    (error,) = response.sequence_errors
+    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH
+    assert error.expected_context_start == 4
+    assert error.message == "context_start is 0, but the context has 4 positions"
+    response = session.step(draft_request(3, [sequence_draft(7, 4, features[4:])]))
+    assert tuple(response.proposals[0].token_ids) == digest(features, 1, 3)
+
+
+def test_one_refused_sequence_does_not_hinder_the_others(session: Session) -> None:
+    good, bad = sequence_draft(1, 0, whole_features(2)), sequence_draft(2, 9, whole_features(2))
+    response = session.step(draft_request(1, [bad, good]))
+    assert [proposal.sequence_id for proposal in response.proposals] == [1]
+    assert [error.sequence_id for error in response.sequence_errors] == [2]
+    assert session.context_lengths == {1: 2}
+
+
+def test_release_comes_before_the_step(session: Session) -> None:
+    features = whole_features(2)
+    session.step(draft_request(1, [sequence_draft(i, 0, features) for i in (1, 2, 3)]))
+    response = session.step(draft_request(2, [sequence_draft(4, 0, features)]))
+    assert response.sequence_errors[0].code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
+    response = session.step(draft_request(3, [sequence_draft(4, 0, features)], released=[2, 99]))
+    assert not response.sequence_errors
+    assert session.context_lengths == {1: 2, 3: 2, 4: 2}
+
+
+def test_an_append_gets_an_empty_proposal(session: Session) -> None:
+    message = sequence_draft(1, 0, whole_features(2), draft_length=0)
+    (proposal,) = session.step(draft_request(1, [message])).proposals
+    assert proposal.context_length == 2
+    assert not proposal.token_ids
+
+
+def test_absent_features_are_no_rows(session: Session) -> None:
+    session.step(draft_request(1, [sequence_draft(1, 0, whole_features(2))]))
+    message = drafter_pb2.SequenceDraft(
+        sequence_id=1, context_start=2, anchor_token_id=3, draft_length=1
+    )
+    (proposal,) = session.step(draft_request(2, [message])).proposals
+    assert proposal.context_length == 2
+    assert tuple(proposal.token_ids) == digest(whole_features(2), 3, 1)
+
+
+def test_a_wrong_element_type_names_both() -> None:
+    session = Session(FakeMethod(), SlotPool(1))
+    import ml_dtypes
+
+    features = whole_features(2).astype(ml_dtypes.bfloat16)
+    (error,) = session.step(draft_request(1, [sequence_draft(1, 0, features)])).sequence_errors
+    assert error.message == "features are bfloat16, expected float32"
+
+
+def test_a_huge_shape_is_refused_without_being_allocated(session: Session) -> None:
+    message = sequence_draft(1, 0, whole_features(1))
+    message.features.shape[0] = 2**60
+    (error,) = session.step(draft_request(1, [message])).sequence_errors
+    assert "bytes of data" in error.message
+
+
+def test_timings_are_told(session: Session) -> None:
+    timings = session.step(draft_request(1, [sequence_draft(1, 0, whole_features(1))])).timings
+    assert 0 < timings.compute_time.ToNanoseconds() <= timings.total_time.ToNanoseconds()
+
+
+def test_slots_are_never_given_twice() -> None:
+    pool = SlotPool(2)
+    slots = [pool.acquire(), pool.acquire()]
+    assert sorted(slot for slot in slots if slot is not None) == [0, 1]
+    assert pool.acquire() is None
+    pool.release(1)
+    with pytest.raises(ValueError, match="slot 1 is not in use"):
+        pool.release(1)
+    assert pool.acquire() == 1
+
+
+def test_a_table_forgets_lost_contexts() -> None:
+    pool = SlotPool(2)
+    table = ContextTable(pool)
+    context = table.open(5)
+    assert context is not None
+    context.length = 9
+    assert table.drop_lost() == 0
+    pool.invalidate()
+    assert table.drop_lost() == 1
+    assert table.length(5) == 0
+    assert pool.free == 2
+    assert table.drop_lost() == 0
+
+
+def test_a_pool_needs_a_slot() -> None:
+    with pytest.raises(ValueError, match="at least 1 slot"):
+        SlotPool(0)
+
+
+def test_features_survive_the_wire() -> None:
+    from blockdraft_drafter import tensors
+
+    features = whole_features(3)
+    np.testing.assert_array_equal(tensors.decode(tensors.encode(features)), features)
+    with pytest.raises(ValueError, match="cannot be sent"):
+        tensors.encode(features.astype(np.float64))
+    negative = drafter_pb2.Tensor(shape=[-1, 3], dtype=drafter_pb2.DATA_TYPE_FLOAT32)
+    with pytest.raises(ValueError, match="negative axis"):
+        tensors.decode(negative)
