@@ -87,7 +87,7 @@ def features_of(setup: Setup, rows: int, seed: int) -> NDArray[Any]:
 
 
 def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < rows:
         sizes.append(int(min(rng.integers(1, most + 1), rows - sum(sizes))))
     return sizes

@@ -1,0 +1,67 @@
+"""A whole drafter process inside the test's event loop, on a unix socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from flax import nnx
+from prometheus_client import CollectorRegistry
+
+from blockdraft_drafter.app import DrafterApp
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_runtime.process import ListenConfig, serve
+
+
+def write_tiny_target(directory: Path, num_layers: int = 5) -> Path:
+    """Write a random target of a few kilobytes."""
+    config = tiny_config(num_layers=num_layers)
+    write_hf_checkpoint(Decoder(config, rngs=nnx.Rngs(0)), directory)
+    return directory
+
+
+def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterConfig:
+    """A drafter of one layer and blocks of 4, with room for 2 sequences of 64 positions."""
+    return DrafterConfig(
+        target=str(target),
+        drafter=drafter,
+        max_sequences=2,
+        max_context_tokens=64,
+        max_feature_rows=8,
+        block_size=4,
+        draft_layers=1,
+    )
+
+
+@asynccontextmanager
+async def running_drafter(
+    config: DrafterConfig, socket: Path, registry: CollectorRegistry | None = None
+) -> AsyncIterator[str]:
+    """Serve until the block ends; yields the address once the drafter is ready."""
+    address = f"unix:{socket}"
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    application = DrafterApp(config, registry or CollectorRegistry())
+    serving = asyncio.ensure_future(
+        serve(
+            application,
+            ListenConfig(address, drain_seconds=5.0),
+            stop_requested=stop,
+            on_ready=on_ready,
+        )
+    )
+    waiting = asyncio.ensure_future(ready.wait())
+    try:
+        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            await serving
+        yield address
+    finally:
+        waiting.cancel()
+        stop.set()
+        await serving

@@ -1,0 +1,239 @@
+"""A real drafter behind a real unix socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
+from tests.drafter.builders import random_drafter
+from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
+from tests.drafter.reference_dflash import reference_draft
+from tests.drafter.requests import draft_request, sequence_draft
+
+from blockdraft_drafter.app import SERVICE_NAME
+from blockdraft_drafter.checkpoint import published_arrays, save_drafter
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.loading import load_checkpoint_config, load_embedding_and_head
+from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.status import error_reason
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def address(target: Path, tmp_path: Path, registry: CollectorRegistry) -> AsyncIterator[str]:
+    config = tiny_drafter_config(target)
+    async with running_drafter(config, tmp_path / "s", registry) as address:
+        yield address
+
+
+@pytest.fixture
+async def stub(address: str) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+        yield drafter_pb2_grpc.DrafterServiceStub(channel)
+
+
+def features(rows: int, width: int = 64, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal((rows, width))
+    return values.astype(ml_dtypes.bfloat16)
+
+
+def error_metadata(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an AioRpcError is a Call
+    assert status is not None
+    info = ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return dict(info.metadata)
+
+
+async def test_describe(stub: Any, target: Path) -> None:
+    fingerprint = load_checkpoint_config(target).fingerprint
+    request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
+    answer = await stub.Describe(request)
+    assert answer.method == "dflash"
+    assert answer.block_size == 4
+    assert list(answer.target_layer_ids) == [1, 2]
+    assert answer.feature_width == 2 * 32
+    assert answer.feature_dtype == drafter_pb2.DATA_TYPE_BFLOAT16
+    limits = (answer.max_sequences, answer.max_context_tokens, answer.max_feature_rows)
+    assert limits == (2, 64, 8)
+    assert len(answer.fingerprint) == 16
+    assert not answer.trained
+    assert len(answer.step_seconds) == 2
+
+
+async def test_describe_refuses_another_target(stub: Any, target: Path) -> None:
+    request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint="f" * 16)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Describe(request)
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error_reason(caught.value) == "TARGET_MISMATCH"
+    assert error_metadata(caught.value) == {
+        "drafter_target_fingerprint": load_checkpoint_config(target).fingerprint,
+        "target_fingerprint": "f" * 16,
+    }
+
+
+async def test_describe_needs_a_fingerprint(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint_config(target)
+    config = DFlashConfig.default_for(checkpoint.config, block_size=4, num_layers=1)
+    drafter = random_drafter(config)
+    save_drafter(drafter.model, tmp_path / "drafter")
+    parts, _ = load_embedding_and_head(target, dtype=np.float32)
+    sent = features(11)
+    settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
+    async with (
+        running_drafter(settings, tmp_path / "s") as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+        start = 0
+        for step, end in enumerate((8, 9, 11), start=1):
+            await call.write(draft_request(step, [sequence_draft(5, start, sent[start:end])]))
+            response = await call.read()
+            assert isinstance(response, drafter_pb2.DraftResponse)
+            (proposal,) = response.proposals
+            start = end
+            tokens, _ = reference_draft(
+                published_arrays(drafter.model),
+                config,
+                np.asarray(parts.embedding),
+                None,
+                sent[:end].astype(np.float32),
+                1,
+                4,
+            )
+            assert list(proposal.token_ids) == tokens.tolist()
+            assert proposal.context_length == end
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() == grpc.StatusCode.OK
+
+
+async def test_a_step_out_of_order_ends_the_stream(stub: Any) -> None:
+    call = stub.Draft()
+    await call.write(draft_request(2))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error_reason(caught.value) == "STEP_OUT_OF_ORDER"
+    assert error_metadata(caught.value) == {"expected_step_id": "1", "step_id": "2"}
+
+
+async def test_ended_and_cancelled_streams_free_their_slots(
+    stub: Any, registry: CollectorRegistry
+) -> None:
+    def used() -> float | None:
+        return registry.get_sample_value("blockdraft_drafter_contexts")
+
+    both = [sequence_draft(1, 0, features(2)), sequence_draft(2, 0, features(2))]
+    for end in ("done", "cancel", "break", "done"):
+        call = stub.Draft()
+        await call.write(draft_request(1, both))
+        response = await call.read()
+        assert len(response.proposals) == 2, response.sequence_errors
+        assert used() == 2
+        if end == "done":
+            await call.done_writing()
+            await call.read()
+        elif end == "cancel":
+            call.cancel()
+        else:
+            await call.write(draft_request(7))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+        async with asyncio.timeout(5):
+            while used():
+                await asyncio.sleep(0.01)
+
+
+async def test_two_streams_share_the_slots(stub: Any) -> None:
+    first, second = stub.Draft(), stub.Draft()
+    await first.write(draft_request(1, [sequence_draft(1, 0, features(2))]))
+    await first.read()
+    # The same id on another stream is another sequence.
+    pair = [sequence_draft(1, 0, features(3)), sequence_draft(2, 0, features(3))]
+    await second.write(draft_request(1, pair))
+    response = await second.read()
+    assert [proposal.context_length for proposal in response.proposals] == [3]
+    (error,) = response.sequence_errors
+    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
+
+
+async def test_metrics_count_what_happened(stub: Any, registry: CollectorRegistry) -> None:
+    call = stub.Draft()
+    pair = [sequence_draft(1, 0, features(3), draft_length=2), sequence_draft(2, 9, features(1))]
+    await call.write(draft_request(1, pair))
+    response = await call.read()
+    timings = response.timings
+    assert 0 < timings.compute_time.ToNanoseconds() < timings.total_time.ToNanoseconds()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"blockdraft_drafter_{name}", labels)
+
+    assert value("steps_total") == 1
+    assert value("proposals_total") == 1
+    assert value("drafted_tokens_total") == 2
+    assert value("appended_positions_total") == 3
+    assert value("refused_sequences_total", code="context_mismatch") == 1
+    assert value("refused_sequences_total", code="invalid_input") == 0
+    assert value("step_sequences_sum") == 2
+    assert value("step_seconds_count", phase="compute") == 1
+    assert value("recompilations_total") == 0
+
+
+async def test_draining_ends_the_stream_at_once(target: Path, tmp_path: Path) -> None:
+    config = tiny_drafter_config(target)
+    async with running_drafter(config, tmp_path / "s") as address:
+        channel = grpc.aio.insecure_channel(address)
+        call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+        await call.write(draft_request(1))
+        await call.read()
+        read = asyncio.ensure_future(call.read())
+    # The block waits for the process to stop: 5 s if the stream kept it alive.
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert error_reason(caught.value) == "DRAINING"
+    await channel.close()
+
+
+async def test_health_names_the_service(address: str) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_drafter_of_another_target_does_not_start(target: Path, tmp_path: Path) -> None:
+    other = write_tiny_target(tmp_path / "other", num_layers=6)
+    config = DFlashConfig.default_for(load_checkpoint_config(other).config)
+    save_drafter(random_drafter(config).model, tmp_path / "drafter")
+    settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
+    with pytest.raises(CheckpointError, match="num_target_layers is 6, the target has 5"):
+        async with running_drafter(settings, tmp_path / "s"):
+            pytest.fail("it must not get ready")
