@@ -89,7 +89,7 @@ def features_of(setup: Setup, rows: int, seed: int) -> NDArray[Any]:
 def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
     sizes: list[int] = []
     while sum(sizes) < rows:
-        sizes.append(int(min(rng.integers(1, most + 1), rows - sum(sizes))))
+        sizes.append(min(int(rng.integers(1, most + 1)), rows - sum(sizes)))
     return sizes
 
 
