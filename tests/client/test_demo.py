@@ -97,6 +97,7 @@ def test_an_interrupted_demo_leaves_nothing(
 ) -> None:
     serve(mode)
     monkeypatch.setattr(local_server, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(local_server, "FORCED_STOP_SECONDS", 0.5)
     interrupter = threading.Thread(target=_interrupt_when_started, args=(tmp_path / "pid", number))
     interrupter.start()
     assert main(["demo", "--runs", "100000"]) == code

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from blockdraft_client.client import Client
 
 SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")
-STOP_SECONDS = 20.0
+STOP_SECONDS = 10.0
+FORCED_STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 40
 POLL_SECONDS = 0.5
 
@@ -62,11 +63,14 @@ class LocalServer:
         """Ask the processes to stop; kill what is left."""
         assert self._process is not None
         try:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
+            # The second signal tells the supervisor to stop waiting for its children.
+            for patience in (STOP_SECONDS, FORCED_STOP_SECONDS):
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(patience)
+                    break
         finally:
-            # Also reaches children of a supervisor that died, or that a second Ctrl-C skipped.
+            # Also reaches a supervisor that a second Ctrl-C left behind.
             _kill_group(self._process.pid)
             self._process.wait()
             self._directory.cleanup()
