@@ -28,6 +28,8 @@ DEFAULT_PROMPT = (
 STARTUP_SECONDS = 600.0
 CALL_SECONDS = 300.0
 MIN_RUNS = 3
+MIN_CONTEXT_TOKENS = 512
+TEMPLATE_TOKENS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,20 +69,39 @@ def run(args: argparse.Namespace) -> int:
     return OK if report.identical else FAILED
 
 
+def serve_arguments(args: argparse.Namespace) -> list[str]:
+    """Return what to tell `blockdraft serve`: no more room than one such answer needs.
+
+    Fewer and smaller shapes compile sooner, which is most of the time of a first start.
+    """
+    # No token is shorter than a byte; the chat template adds a few dozen of its own.
+    needed = len(args.prompt.encode()) + TEMPLATE_TOKENS + args.max_output_tokens
+    context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
+    arguments = ["--target", args.target, "--max-sequences", "1"]
+    arguments += ["--max-context-tokens", str(context)]
+    # The adaptive policy would stop asking an untrained drafter at once.
+    arguments += ["--draft-policy", "fixed"]
+    if args.drafter is not None:
+        arguments += ["--drafter", args.drafter]
+    return arguments
+
+
 def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
+    from rich.text import Text
+
     from blockdraft_client.cli.demo_report import demo_report
     from blockdraft_client.cli.local_server import LocalServer
     from blockdraft_client.client import Client
 
-    # "fixed" drafts always: the adaptive policy would stop an untrained drafter at once.
-    arguments = ["--target", args.target, "--draft-policy", "fixed"]
-    if args.drafter is not None:
-        arguments += ["--drafter", args.drafter]
-    with LocalServer(arguments) as server:
+    with LocalServer(serve_arguments(args)) as server:
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
             console.print(f"starting server, verifier and drafter for {args.target}")
-            with console.status("loading and compiling (the first time fetches the model)"):
-                server.wait_ready(client, STARTUP_SECONDS)
+            with console.status("loading") as status:
+
+                def show(line: str) -> None:
+                    status.update(Text(line or "loading", overflow="ellipsis", no_wrap=True))
+
+                server.wait_ready(client, STARTUP_SECONDS, show)
             model = client.model()
             console.print("answering, with drafting:")
             warm_up = [_stream(client, args), _answer(client, args, drafted=False)]

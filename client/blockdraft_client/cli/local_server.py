@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -75,8 +75,15 @@ class LocalServer:
             self._process.wait()
             self._directory.cleanup()
 
-    def wait_ready(self, client: "Client", timeout: float) -> None:
+    def wait_ready(
+        self, client: "Client", timeout: float, on_progress: Callable[[str], None]
+    ) -> None:
         """Wait until the server serves and a drafter is attached.
+
+        Args:
+            client: A client of this server.
+            timeout: How long to wait, in seconds.
+            on_progress: Told now and then what the processes logged last.
 
         Raises:
             CommandFailedError: If the processes end or are not ready in time; the message ends
@@ -89,6 +96,7 @@ class LocalServer:
                 raise self._failure(f"the server ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise self._failure(f"the server was not ready within {timeout:g} s")
+            on_progress("".join(self._last_lines(1)))
 
     def _is_ready(self, client: "Client") -> bool:
         try:
@@ -101,8 +109,11 @@ class LocalServer:
         return False
 
     def _failure(self, message: str) -> CommandFailedError:
-        lines = self._log.read_text("utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        lines = self._last_lines(LOG_TAIL_LINES)
         return CommandFailedError("\n".join([f"{message}; its last words:", *lines]))
+
+    def _last_lines(self, count: int) -> list[str]:
+        return self._log.read_text("utf-8", errors="replace").splitlines()[-count:]
 
 
 def _free_port() -> int:
