@@ -5,7 +5,7 @@ import collections
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,7 @@ _LAUNCHER = Path(die_with_parent.__file__)
 _KEPT_LINES = 20
 _CHECK_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 1.0
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,17 @@ class Child:
         if stream is None:
             return
         partial = b""
-        # Read in chunks, not lines: a line may exceed what a reader is willing to buffer.
+        # Read in chunks: a line may exceed what a stream reader is willing to buffer. Written in
+        # lines: several children share the sink.
         while chunk := await stream.read(65536):
-            self._sink.write(chunk)
-            self._sink.flush()
-            *lines, partial = (partial + chunk)[-(1 << 20) :].split(b"\n")
-            self._lines.extend(lines)
+            *lines, partial = (partial + chunk).split(b"\n")
+            if len(partial) > _LONGEST_LINE:
+                lines, partial = [*lines, partial], b""
+            self._pass_on(lines)
         if partial:
-            self._lines.append(partial)
+            self._pass_on([partial])
+
+    def _pass_on(self, lines: Sequence[bytes]) -> None:
+        self._lines.extend(lines)
+        self._sink.write(b"".join(line + b"\n" for line in lines))
+        self._sink.flush()

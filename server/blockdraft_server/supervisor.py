@@ -12,6 +12,9 @@ from blockdraft_server.restart import RestartPolicy, RestartTracker
 
 logger = logging.getLogger(__name__)
 
+# The kernel takes a killed process away within moments, unless a device holds it.
+_KILLED_SECONDS = 5.0
+
 
 class ChildFailedError(Exception):
     """A child died too often before it was ever ready.
@@ -48,6 +51,7 @@ class Supervisor:
         self._policy = policy or RestartPolicy()
         self._sink = sink
         self._children: dict[str, Child] = {}
+        self._serving: set[str] = set()
         self._was_ready = {spec.name: asyncio.Event() for spec in specs}
         self._stopping = asyncio.Event()
 
@@ -55,6 +59,11 @@ class Supervisor:
     def process_ids(self) -> dict[str, int]:
         """The running children's process ids, by name."""
         return {name: child.pid for name, child in self._children.items()}
+
+    @property
+    def serving(self) -> frozenset[str]:
+        """Names of the running children that have become ready."""
+        return frozenset(self._serving)
 
     async def run(
         self,
@@ -93,6 +102,7 @@ class Supervisor:
                 # Reached with children left only when the stopping itself was cancelled.
                 for child in self._children.values():
                     child.kill()
+                await asyncio.wait(keepers.values(), timeout=_KILLED_SECONDS)
                 tasks: list[asyncio.Task[Any]] = [announcing, stopping, *keepers.values()]
                 for task in tasks:
                     task.cancel()
@@ -128,12 +138,14 @@ class Supervisor:
             if ready.done() and not exited.done():
                 ready.result()
                 ready_since = time.monotonic()
+                self._serving.add(spec.name)
                 self._was_ready[spec.name].set()
             status = await exited
         finally:
             ready.cancel()
             exited.cancel()
             await asyncio.gather(ready, exited, return_exceptions=True)
+            self._serving.discard(spec.name)
         del self._children[spec.name]
         return status, ready_since, child.last_lines
 

@@ -94,7 +94,8 @@ async def test_a_dead_child_is_started_again(family: Family) -> None:
         os.kill(before["a"], signal.SIGKILL)
         await until(lambda: supervisor.process_ids.get("a", before["a"]) != before["a"])
         assert supervisor.process_ids["b"] == before["b"]
-        await asyncio.sleep(1.0)
+        assert "a" not in supervisor.serving
+        await until(lambda: "a" in supervisor.serving, seconds=20)
     assert family.ended() == ["a", "b"]
 
 
