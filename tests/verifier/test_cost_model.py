@@ -1,0 +1,119 @@
+"""The choice of the draft length, by hand."""
+
+import random
+
+import pytest
+
+from blockdraft_verifier.buckets import Bucket
+from blockdraft_verifier.cost_model import (
+    LEARNING_RATE,
+    PRIOR_ACCEPTANCE,
+    AcceptanceEstimate,
+    CostModel,
+)
+
+FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
+LINEAR = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}
+
+
+def estimates(rate: float, rows: int = 1) -> list[AcceptanceEstimate]:
+    return [AcceptanceEstimate([rate] * 7) for _ in range(rows)]
+
+
+def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
+    costs = CostModel(verify)
+    costs.attach_drafter(draft)
+    return costs
+
+
+def test_expected_accepted_is_a_sum_of_products() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.25])
+    assert estimate.expected_accepted(0) == 0
+    assert estimate.expected_accepted(1) == 0.5
+    assert estimate.expected_accepted(2) == 0.5 + 0.25
+    assert estimate.expected_accepted(3) == 0.5 + 0.25 + 0.0625
+    unknown = 0.5 + 0.25 + 0.0625 + 0.0625 * PRIOR_ACCEPTANCE
+    assert estimate.expected_accepted(4) == pytest.approx(unknown)
+
+
+def test_only_positions_put_to_the_test_teach() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.5, 0.5])
+    estimate.update(drafted=3, accepted=1)
+    up, down = 0.5 + LEARNING_RATE * 0.5, 0.5 - LEARNING_RATE * 0.5
+    assert estimate.by_position == [up, down, 0.5, 0.5]
+    estimate.update(drafted=5, accepted=5)
+    assert estimate.by_position[3:] == [up, PRIOR_ACCEPTANCE + LEARNING_RATE * 0.2]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_estimate_converges(rate: float) -> None:
+    rng = random.Random(0)
+    estimate, seen = AcceptanceEstimate(), []
+    for step in range(4000):
+        accepted = 0
+        while accepted < 2 and rng.random() < rate:
+            accepted += 1
+        estimate.update(2, accepted)
+        if step > 500:
+            seen.append(estimate.by_position[0])
+    assert sum(seen) / len(seen) == pytest.approx(rate, abs=0.03)
+    # The wobble is bounded by the learning rate.
+    assert max(abs(value - rate) for value in seen) < 0.35
+
+
+def test_free_verification_drafts_as_far_as_possible() -> None:
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 7) == 7
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 3) == 3
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 0) == 0
+
+
+def test_an_expensive_drafter_is_left_alone() -> None:
+    # Seven tokens of 0.9 give at most 4.7 more; at 10 s a draft that is 5.7 / 11 < 1.
+    assert model(FLAT, 10.0).best_draft_length(estimates(0.9), 7) == 0
+    assert model(FLAT, 4.0).best_draft_length(estimates(0.9), 7) == 7
+
+
+def test_poor_acceptance_stops_drafting() -> None:
+    assert model(FLAT, 0.5).best_draft_length(estimates(0.05), 7) == 0
+    assert model(LINEAR, 0.0).best_draft_length(estimates(0.05, rows=4), 7) == 0
+
+
+def test_the_length_stops_where_another_bucket_costs_more_than_it_gains() -> None:
+    # One row: 1 + K tokens. Up to 3 drafted tokens stay in the bucket of 4; 4 and more double
+    # the time. 3 drafted at 0.5: 1.875 tokens/s; 7 drafted: 1.992 / 2 s.
+    assert model(LINEAR, 0.0).best_draft_length(estimates(0.5), 7) == 3
+    assert model(FLAT, 0.0).best_draft_length(estimates(0.5), 7) == 7
+
+
+def test_a_batch_is_judged_together() -> None:
+    good_and_bad = [*estimates(0.95), *estimates(0.0), *estimates(0.0), *estimates(0.0)]
+    # 4 rows: 1 token each costs 1 s, 2 each cost 2 s. The good one alone cannot pay for that.
+    assert model(LINEAR, 0.0).best_draft_length(good_and_bad, 7) == 0
+
+
+def test_drafting_must_gain_to_be_chosen() -> None:
+    assert model(FLAT, 0.0).best_draft_length(estimates(0.0), 7) == 0
+
+
+def test_draft_seconds_by_batch_size() -> None:
+    costs = model(FLAT, 1.0, 2.0, 4.0)
+    assert [costs.draft_seconds(rows) for rows in (1, 2, 3, 4, 5, 100)] == [1, 2, 4, 4, 4, 4]
+    assert CostModel(FLAT).draft_seconds(3) == 0.0
+
+
+def test_transport_is_learnt_and_forgotten_with_the_drafter() -> None:
+    costs = model(FLAT, 1.0)
+    for _ in range(400):
+        costs.observe_transport(0.5)
+    assert costs.draft_seconds(1) == pytest.approx(1.5)
+    costs.attach_drafter((1.0,))
+    assert costs.draft_seconds(1) == 1.0
+
+
+def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
+    costs = CostModel(LINEAR)
+    assert costs.verify_seconds(1, 4) == 1.0
+    assert costs.verify_seconds(1, 5) == 2.0
+    assert costs.verify_seconds(4, 32) == 8.0
+    assert costs.verify_seconds(4, 33) == 8.0 + 1.0
+    assert costs.verify_seconds(4, 64) == 16.0
