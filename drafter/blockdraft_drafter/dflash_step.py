@@ -54,23 +54,32 @@ def append_and_draft(
     tokens are wanted is the host's business.
     """
     context = append(model, context, rows)
-    block_size = model.config.block_size
+    best, log_probs = likeliest(target, denoise(model, target, context, blocks))
+    # The anchor is known: its slot predicts nothing of use.
+    shape = (-1, model.config.block_size)
+    return context, Drafted(best.reshape(shape)[:, 1:], log_probs.reshape(shape)[:, 1:])
+
+
+def denoise(
+    model: DFlash,
+    target: EmbeddingAndHead,
+    context: Sequence[LayerContext],
+    blocks: PackedBlocks,
+) -> Float[Array, "tokens hidden"]:
+    """Return the final hidden state of every block token, blocks side by side."""
+    config = model.config
     attends = [
         BlockAttend(
             slots=blocks.slots,
             lengths=blocks.lengths,
-            block_size=block_size,
-            window=model.config.window(layer),
-            is_causal=model.config.is_causal,
+            block_size=config.block_size,
+            window=config.window(layer),
+            is_causal=config.is_causal,
         )
         for layer in range(len(context))
     ]
-    tokens, positions = block_tokens(blocks, block_size, model.config.mask_token_id)
-    hidden = model.draft(target.embedding[tokens], positions, context, attends)
-    best, log_probs = likeliest(target, hidden)
-    # The anchor is known: its slot predicts nothing of use.
-    shape = (-1, block_size)
-    return context, Drafted(best.reshape(shape)[:, 1:], log_probs.reshape(shape)[:, 1:])
+    tokens, positions = block_tokens(blocks, config.block_size, config.mask_token_id)
+    return model.draft(target.embedding[tokens], positions, context, attends)
 
 
 def block_tokens(

@@ -5,20 +5,32 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.drafter.builders import drafter_config, make_method, random_drafter, target_parts
 from tests.drafter.reference_dflash import reference_draft
 
+from blockdraft_drafter import buffer, dflash_step
 from blockdraft_drafter.checkpoint import Drafter, published_arrays
 from blockdraft_drafter.dflash_method import DFlashMethod
 from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
+from blockdraft_drafter.packing import PackedBlocks, PackedRows
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "published": {},
     "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
+    "window_within_block": {
+        "layer_types": ("sliding_attention", "sliding_attention"),
+        "sliding_window": 2,
+    },
     "causal": {"is_causal": True},
+    "causal_sliding": {
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 3,
+        "is_causal": True,
+    },
     "block_of_6": {"block_size": 6},
 }
 
@@ -93,8 +105,26 @@ def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("length", [0, 200])
+def test_logits_equal_the_reference(architecture: str, length: int) -> None:
+    drafter, target = random_drafter(drafter_config(**ARCHITECTURES[architecture])), target_parts()
+    model, config = drafter.model, drafter.model.config
+    features = np.random.default_rng(length).standard_normal((length, config.feature_width))
+    features = features.astype(np.float32)
+    context = buffer.allocate(config.decoder, slots=2, capacity=256, dtype=jnp.float32)
+    positions = jnp.arange(length, dtype=jnp.int32)
+    rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions)
+    context = dflash_step.append(model, context, rows)
+    blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
+    hidden = dflash_step.denoise(model, target, context, blocks)
+    logits = np.asarray(target.logits(hidden[1:]))
+    expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("architecture", ["published", "sliding", "causal", "block_of_6"])
 def test_drafts_equal_the_reference_at_every_length(
     setups: Callable[..., Setup], architecture: str, tied: bool
 ) -> None:
