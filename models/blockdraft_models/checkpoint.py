@@ -11,7 +11,8 @@ import numpy as np
 
 from blockdraft_models.config import DecoderConfig, RopeScaling
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.gguf import GGUFHeader, GGUFWeights, read_header
+from blockdraft_models.gguf import GGUFHeader, read_header
+from blockdraft_models.gguf_weights import GGUFWeights
 from blockdraft_models.huggingface import SafetensorsWeights, read_json
 from blockdraft_models.rope import base_frequencies, scaling_divisors
 from blockdraft_models.tensor_names import TensorName, embedding_name, tensor_names

@@ -9,16 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from blockdraft_models.bpe import backend_from_gguf
 from blockdraft_models.byte_level import CHAR_TO_BYTE
 from blockdraft_models.chat_template import ChatTemplate, Message, RenderedChat
 from blockdraft_models.errors import CheckpointError, TokenizerError
-from blockdraft_models.gguf import read_header
-from blockdraft_models.huggingface import read_json
+from blockdraft_models.tokenizer_files import TokenizerFiles, read_directory, read_gguf
 
 __all__ = ["Tokenizer", "TokenizerError", "load_tokenizer"]
 
@@ -187,73 +184,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
         TokenizerError: If there is none, or it is damaged or not byte-level BPE.
     """
     try:
-        return _from_directory(path) if path.is_dir() else _from_gguf(path)
+        return _build(read_directory(path) if path.is_dir() else read_gguf(path))
     except CheckpointError as error:
         raise TokenizerError(str(error)) from error
 
 
-def _from_gguf(path: Path) -> Tokenizer:
-    metadata = read_header(path).metadata
-
-    def token(name: str) -> int | None:
-        return metadata.get(f"tokenizer.ggml.{name}_token_id")
-
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
-    special = {
-        f"{name}_token": tokens[index]
-        for name in ("bos", "eos")
-        if (index := token(name)) is not None and 0 <= index < len(tokens)
-    }
-    return _build(
-        backend_from_gguf(metadata),
-        bos=token("bos"),
-        eos=[token("eos"), token("eot"), token("eom")],
-        adds_bos=metadata.get("tokenizer.ggml.add_bos_token"),
-        template=metadata.get("tokenizer.chat_template"),
-        special_tokens=special,
-    )
-
-
-def _from_directory(path: Path) -> Tokenizer:
-    config = read_json(path / "tokenizer_config.json")
-    model = {**read_json(path / "config.json"), **read_json(path / "generation_config.json")}
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        raise TokenizerError(f"{path} has no tokenizer.json")
-    try:
-        backend = Backend.from_file(str(file))
-    except Exception as error:  # the binding raises bare Exception
-        raise TokenizerError(f"cannot read {file}: {error}") from error
-    special = {
-        f"{name}_token": content
-        for name in ("bos", "eos", "unk", "pad")
-        if (content := _content(config.get(f"{name}_token"))) is not None
-    }
-    eos = model.get("eos_token_id")
-    ids = {name: backend.token_to_id(content) for name, content in special.items()}
-    return _build(
-        backend,
-        bos=ids.get("bos_token", model.get("bos_token_id")),
-        eos=[*(eos if isinstance(eos, list) else [eos]), ids.get("eos_token")],
-        adds_bos=config.get("add_bos_token"),
-        template=_directory_template(path, config),
-        special_tokens=special,
-    )
-
-
-def _build(
-    backend: Backend,
-    *,
-    bos: int | None,
-    eos: Sequence[int | None],
-    adds_bos: bool | None,
-    template: str | None,
-    special_tokens: Mapping[str, str],
-) -> Tokenizer:
+def _build(files: TokenizerFiles) -> Tokenizer:
+    backend, adds_bos = files.backend, files.adds_bos
     if type(backend.model).__name__ != "BPE" or type(backend.decoder).__name__ != "ByteLevel":
         raise TokenizerError("only byte-level BPE tokenizers are supported")
     if adds_bos is None:
         # Llama 3 says it only through its post-processor.
+        bos = files.bos_token_id
         adds_bos = bos is not None and backend.encode("").ids[:1] == [bos]
     special_ids = {
         token.content: index
@@ -268,30 +210,12 @@ def _build(
         if index in backend.encode(content, add_special_tokens=False).ids:
             raise TokenizerError(f"ordinary text can spell the control token {content!r}")
     return Tokenizer(
-        bos_token_id=bos,
-        eos_token_ids=tuple(dict.fromkeys(token for token in eos if token is not None)),
+        bos_token_id=files.bos_token_id,
+        eos_token_ids=files.eos_token_ids,
         adds_bos=adds_bos,
         special_token_ids=frozenset(special_ids.values()),
         _backend=backend,
         _special_ids=special_ids,
         _special_pattern=re.compile(f"({pattern})"),
-        _template=ChatTemplate(template, special_tokens) if template else None,
+        _template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
     )
-
-
-def _directory_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
-def _content(token: Any) -> str | None:
-    # A plain string, or an AddedToken written out as an object.
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None

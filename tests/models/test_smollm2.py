@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,29 +42,30 @@ def decoder(path: Path) -> Decoder:
     return decoder
 
 
-@nnx.jit
-def choices(decoder: Decoder, tokens: jax.Array) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def choices(graph: nnx.GraphDef[Decoder], state: Any, tokens: jax.Array) -> jax.Array:
     """The token after each token, greedily."""
-    length = tokens.shape[0]
+    decoder, length = nnx.merge(graph, state), tokens.shape[0]
     positions = jnp.arange(length, dtype=jnp.int32)
-    output = decoder(tokens, positions, [None] * decoder.config.num_layers, DenseAttend(1, length))
+    caches = [None] * decoder.config.num_layers
+    output = decoder(tokens, positions, caches, DenseAttend(1, length))
     return jnp.argmax(decoder.logits(output.hidden), axis=-1)
 
 
 def continued(decoder: Decoder, tokens: list[int], length: int) -> np.ndarray:
     padded = np.zeros(length, np.int32)
     padded[: len(tokens)] = tokens
-    return np.asarray(choices(decoder, jnp.asarray(padded)))[: len(tokens)]
+    return np.asarray(choices(*nnx.split(decoder), jnp.asarray(padded)))[: len(tokens)]
 
 
 def test_greedy_answers_equal_the_recorded_ones(decoder: Decoder) -> None:
-    rows = [row for row in corpus_rows() if row["temperature"] == 0][:3]
-    for row in rows:
+    short = [row for row in corpus_rows() if len(row["prompt"]) + len(row["response"]) <= 192]
+    for row in [row for row in short if row["temperature"] == 0][:3]:
         tokens = [*row["prompt"], *row["response"][:-1]]
-        actual = continued(decoder, tokens, 512)[len(row["prompt"]) - 1 :]
-        agreement = np.mean(actual == np.array(row["response"]))
+        actual = continued(decoder, tokens, 192)[len(row["prompt"]) - 1 :]
         assert actual[:16].tolist() == row["response"][:16]
-        assert agreement > 0.98, "a few near-ties may round differently, no more"
+        # Near-ties may round differently on another machine, but hardly ever.
+        assert np.mean(actual == np.array(row["response"])) > 0.98
 
 
 def test_a_greedy_answer_is_english(decoder: Decoder, tokenizer: Tokenizer) -> None:
@@ -80,20 +83,19 @@ def test_the_shared_head_is_the_tied_embedding(decoder: Decoder, path: Path) -> 
     shared, checkpoint = load_embedding_and_head(path, dtype=jnp.float32)
     assert shared.head is None
     assert checkpoint.fingerprint == FINGERPRINT
-    np.testing.assert_array_equal(shared.embedding, decoder.embedding.table[...])
+    assert jnp.array_equal(shared.embedding, decoder.embedding.table[...])
 
 
 def test_chat_prompts_equal_the_recorded_ones(tokenizer: Tokenizer) -> None:
-    prompts = [row["prompt"] for row in corpus_rows() if row["source"] == "gsm8k"]
-    recorded = {tokenizer.decode(prompt, skip_special=False): prompt for prompt in prompts}
-    found = 0
-    for question in gsm8k_questions():
-        messages = [{"role": "user", "content": question}]
-        prompt = recorded.get(tokenizer.render_chat(messages))
-        if prompt is not None:
-            assert tokenizer.encode_chat(messages) == prompt
-            found += 1
-    assert found == len(recorded) > 500
+    prompts = [row["prompt"] for row in corpus_rows() if row["source"] == "gsm8k"][::8]
+    recorded = {}
+    for prompt in prompts:
+        text = tokenizer.decode(prompt, skip_special=False)
+        recorded[text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]] = prompt
+    questions = recorded.keys() & set(gsm8k_questions())
+    assert len(questions) == len(recorded) > 100
+    for question in questions:
+        assert tokenizer.encode_chat([{"role": "user", "content": question}]) == recorded[question]
 
 
 def test_what_the_tokenizer_is(tokenizer: Tokenizer) -> None:
