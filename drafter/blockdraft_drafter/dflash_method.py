@@ -114,8 +114,10 @@ class DFlashMethod:
         for size in powers_of_two(1, self._spec.max_sequences):
             rows = self._pad(flatten_rows([nowhere]), size * self._rows_per_block)
             blocks = pack_blocks([nowhere] * size, size)
-            # Slots and lengths are only read here, so whatever lies in them does not matter.
-            blocks = blocks._replace(lengths=np.full(size, length, np.int32))
+            # A draft only reads, so whatever lies in the slots is good enough to be timed on.
+            blocks = blocks._replace(
+                slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
+            )
             self._draft(rows, blocks)
             runs = []
             for _ in range(_MEASURED_RUNS):
