@@ -116,5 +116,5 @@ async def _supervise(plan: ServePlan) -> int:
         logger.error("%s; it said last:\n%s", error, "\n".join(error.last_lines))
         return 1
     except asyncio.CancelledError:
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED if received[0] is signal.SIGINT else 1
     return EXIT_INTERRUPTED if received and received[0] is signal.SIGINT else 0
