@@ -170,18 +170,18 @@ class Engine:
             self.drafts.close()
 
     def step(self) -> bool:
-        """Run one iteration; return whether there was anything to run."""
+        """Run one iteration; return whether there may be more to do at once."""
         started = self._clock()
         self._drain_inbox()
         times = self._collect_proposals()
-        rows = self._plan()
-        self._forget_preempted_contexts()
+        rows, preempted = self._plan()
         if not rows and self.drafts is not None and self.drafts.awaiting:
             times = self.drafts.collect(wait="any")
-            rows = self._plan()
+            rows, preempted = self._plan()
         if not rows:
             self._publish_load()
-            return False
+            # Whoever was to run may have given way to others, whose turn is next.
+            return preempted
         result = self._runner.run(rows)
         self._steps += 1
         progress = [
@@ -235,18 +235,19 @@ class Engine:
             self._costs.observe_transport(times.transport)
         return times
 
-    def _plan(self) -> tuple[Row, ...]:
+    def _plan(self) -> tuple[tuple[Row, ...], bool]:
+        """Return the rows of the next step, and whether a sequence was preempted for them."""
         max_rows = None
         if self._config.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
-        return self.scheduler.plan(max_rows)
-
-    def _forget_preempted_contexts(self) -> None:
-        for sequence in self.scheduler.preempted:
+        rows = self.scheduler.plan(max_rows)
+        preempted = list(self.scheduler.preempted)
+        self.scheduler.preempted.clear()
+        for sequence in preempted:
             self.metrics.preemptions.inc()
             if self.drafts is not None:
                 self.drafts.release(sequence)
-        self.scheduler.preempted.clear()
+        return rows, bool(preempted)
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
         if self._features is None:

@@ -109,6 +109,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission
         self.preempted: list[Sequence] = []  # since the engine last looked; it empties the list
+        self._turns = 0
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
@@ -137,19 +138,23 @@ class Scheduler:
         self._admit()
         rows: list[Row] = []
         budget = self.config.max_step_tokens
-        decoding = [s for s in self.running if s.decoding and not s.awaiting_draft]
-        decoding.sort(key=lambda s: s.usage.verification_steps)
-        chosen = sorted(decoding[:max_rows], key=self.running.index)
+        ready = [s for s in self.running if not s.awaiting_draft]
+        decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
+        prompts = [s for s in ready if not s.decoding]
+        for sequence in (*decoding, *prompts):
+            self._turns += 1
+            sequence.last_turn = self._turns
+        chosen = sorted(decoding, key=self.running.index)
         for index, sequence in enumerate(chosen):
             if sequence not in self.running:
                 continue  # preempted for an older one
-            # Leave one token for each sequence still to come.
-            room = budget - (len(chosen) - index)
+            # Leave one token for each sequence still to come, and one for the oldest prompt.
+            room = budget - (len(chosen) - index) - bool(prompts)
             row = self._decode_row(sequence, room, rows)
             if row is not None:
                 rows.append(row)
                 budget -= len(row.token_ids)
-        for sequence in [s for s in self.running if not s.decoding and not s.awaiting_draft]:
+        for sequence in prompts:
             if budget <= 0 or sequence not in self.running:
                 continue
             row = self._prefill_row(sequence, budget, rows)

@@ -113,6 +113,7 @@ class Sequence:
         proposal: Drafted tokens to verify next, if any.
         awaiting_draft: Whether the drafter is at work on its proposal.
         draftable: Whether drafting for it is possible at all.
+        last_turn: Number of its last turn; who waited longest is next.
         finish_reason: Why it ended; None while it lives.
         usage: Counters and times.
     """
@@ -127,6 +128,7 @@ class Sequence:
     proposal: Proposal | None = None
     awaiting_draft: bool = False
     draftable: bool = True
+    last_turn: int = 0
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
 
