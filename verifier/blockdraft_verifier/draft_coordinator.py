@@ -203,7 +203,7 @@ class DraftCoordinator:
         """Send one request; return what did not fit."""
         self._last_step_id += 1
         pending = PendingStep(self._last_step_id)
-        request = pb.DraftRequest(step_id=pending.step_id, released_sequence_ids=self._released)
+        request = pb.DraftRequest(step_id=pending.step_id)
         remaining, size = [], 0
         for context, draft_length in wanted:
             sequence = context.sequence
@@ -223,6 +223,7 @@ class DraftCoordinator:
             pending.expected_length[context.context_id] = context.length
             pending.draft_length[context.context_id] = part.draft_length
             sequence.awaiting_draft = draft_length > 0
+        request.released_sequence_ids.extend(self._released)
         self._pending.append(pending)
         transport.send(request)
         self._released = []
@@ -280,7 +281,7 @@ class DraftCoordinator:
         ):
             self._rebuild(context, "malformed_proposal")
         elif draft_length > 0:
-            sequence.proposal = Proposal(tokens, tuple(proposal.log_probs))
+            sequence.proposal = Proposal(tokens, tuple(proposal.log_probs[: len(tokens)]))
             sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:

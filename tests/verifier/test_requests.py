@@ -1,0 +1,221 @@
+"""Requests at both sides of every limit, and the arithmetic of usage."""
+
+import math
+from typing import Any
+
+import grpc
+import pytest
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_runtime.status import ServiceError
+from blockdraft_verifier.engine import TokensGained
+from blockdraft_verifier.requests import parse_request, to_response, usage_message
+from blockdraft_verifier.runner import RankedLogProbs
+from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sampling, Sequence, Usage
+
+VOCAB, MAX_CONTEXT = 10, 8
+
+
+def message(**changes: Any) -> pb.StreamGenerateTokensRequest:
+    fields: dict[str, Any] = {
+        "request_id": "r",
+        "prompt_token_ids": [1, 2, 3],
+        "max_output_tokens": 5,
+        "sampling": sampling(),
+    }
+    return pb.StreamGenerateTokensRequest(**{**fields, **changes})
+
+
+def sampling(**changes: Any) -> pb.TokenSampling:
+    return pb.TokenSampling(**{"top_p": 1.0, **changes})
+
+
+def parse(**changes: Any) -> GenerationRequest:
+    return parse_request(message(**changes), VOCAB, MAX_CONTEXT)
+
+
+def test_everything_is_taken_over() -> None:
+    request = parse(
+        emitted_token_ids=[4, 5],
+        sampling=sampling(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=-(2**63)),
+        stop_token_ids=[7, 8, 7],
+        log_probs=2,
+        max_draft_tokens=4,
+    )
+    assert request == GenerationRequest(
+        request_id="r",
+        prompt=(1, 2, 3),
+        emitted=(4, 5),
+        sampling=Sampling(0.5, 3, 0.25, 0.125, -(2**63)),
+        max_output_tokens=5,
+        stop_token_ids=frozenset({7, 8}),
+        log_probs=2,
+        max_draft_tokens=4,
+    )
+
+
+def test_absent_is_not_zero() -> None:
+    absent, zero = parse(), parse(log_probs=0, max_draft_tokens=0)
+    assert (absent.log_probs, absent.max_draft_tokens) == (None, None)
+    assert (zero.log_probs, zero.max_draft_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt_token_ids": [0, VOCAB - 1]},
+        {"emitted_token_ids": [VOCAB - 1]},
+        {"stop_token_ids": [VOCAB - 1, 0]},
+        {"prompt_token_ids": [1] * 7},
+        {"prompt_token_ids": [1] * 5, "emitted_token_ids": [1, 1]},
+        {"max_output_tokens": 1},
+        {"max_output_tokens": 3, "emitted_token_ids": [1, 1]},
+        {"max_output_tokens": 2**31 - 1},
+        {"log_probs": 20},
+        {"max_draft_tokens": 2**31 - 1},
+        {"sampling": sampling(temperature=1e-45)},
+        {"sampling": sampling(temperature=3e38)},
+        {"sampling": sampling(top_k=2**31 - 1)},
+        {"sampling": sampling(top_p=1e-45)},
+        {"sampling": sampling(min_p=1.0)},
+        {"sampling": sampling(seed=2**63 - 1)},
+    ],
+)
+def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
+    parse(**changes)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("prompt_token_ids", {"prompt_token_ids": []}),
+        ("prompt_token_ids[1]", {"prompt_token_ids": [1, VOCAB]}),
+        ("prompt_token_ids[0]", {"prompt_token_ids": [-1, VOCAB]}),
+        ("emitted_token_ids[0]", {"emitted_token_ids": [VOCAB]}),
+        ("emitted_token_ids[1]", {"emitted_token_ids": [1, -1]}),
+        ("stop_token_ids[0]", {"stop_token_ids": [VOCAB]}),
+        ("stop_token_ids[2]", {"stop_token_ids": [1, 2, -1]}),
+        ("max_output_tokens", {"max_output_tokens": 0}),
+        ("max_output_tokens", {"max_output_tokens": -1}),
+        ("max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),
+        ("log_probs", {"log_probs": 21}),
+        ("log_probs", {"log_probs": -1}),
+        ("max_draft_tokens", {"max_draft_tokens": -1}),
+        ("sampling.temperature", {"sampling": sampling(temperature=-1e-6)}),
+        ("sampling.temperature", {"sampling": sampling(temperature=math.inf)}),
+        ("sampling.temperature", {"sampling": sampling(temperature=math.nan)}),
+        ("sampling.top_k", {"sampling": sampling(top_k=-1)}),
+        ("sampling.top_p", {"sampling": sampling(top_p=0.0)}),
+        ("sampling.top_p", {"sampling": sampling(top_p=1.0001)}),
+        ("sampling.top_p", {"sampling": sampling(top_p=math.nan)}),
+        ("sampling.min_p", {"sampling": sampling(min_p=-1e-6)}),
+        ("sampling.min_p", {"sampling": sampling(min_p=1.0001)}),
+        ("sampling.min_p", {"sampling": sampling(min_p=math.nan)}),
+    ],
+)
+def test_the_outer_side_names_the_field(field: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(ServiceError) as caught:
+        parse(**changes)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.reason == "INVALID_ARGUMENT"
+    assert caught.value.field == field
+    assert caught.value.metadata["field"] == field
+
+
+@pytest.mark.parametrize(("prompt", "emitted"), [(8, 0), (6, 2), (1, 7), (100, 0)])
+def test_a_prompt_without_room_for_a_token(prompt: int, emitted: int) -> None:
+    with pytest.raises(ServiceError) as caught:
+        parse(
+            prompt_token_ids=[1] * prompt,
+            emitted_token_ids=[1] * emitted,
+            max_output_tokens=200,
+        )
+    assert caught.value.code is grpc.StatusCode.OUT_OF_RANGE
+    assert caught.value.reason == "PROMPT_TOO_LONG"
+    assert caught.value.field == "prompt_token_ids"
+    assert caught.value.metadata == {
+        "prompt_tokens": str(prompt + emitted),
+        "max_context_tokens": str(MAX_CONTEXT),
+    }
+
+
+def finished_sequence() -> Sequence:
+    request = GenerationRequest("r", (1, 2, 3), emitted=(4, 5))
+    sequence = Sequence(1, request, arrival_time=10.0)
+    sequence.tokens += [6, 7, 8, 9]
+    sequence.usage = Usage(
+        cached_prompt_tokens=4,
+        first_step_time=10.5,
+        first_token_time=12.0,
+        last_token_time=15.0,
+        verify_seconds=1.0,
+        draft_seconds=0.5,
+        transport_seconds=0.25,
+    )
+    sequence.usage.count_verification(3, 1)
+    sequence.usage.count_verification(0, 0)
+    sequence.usage.count_verification(2, 2)
+    return sequence
+
+
+def test_usage_by_hand() -> None:
+    usage = usage_message(finished_sequence())
+    assert usage.prompt_tokens == 3
+    assert usage.output_tokens == 4
+    assert usage.cached_prompt_tokens == 3  # never more than the prompt
+    assert usage.verification_steps == 3
+    assert list(usage.drafted_per_position) == [2, 2, 1]
+    assert list(usage.accepted_per_position) == [2, 1, 0]
+    assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 3)
+    seconds = {
+        name: getattr(usage, name).ToNanoseconds() / 1e9
+        for name in (
+            "queue_time",
+            "prefill_time",
+            "decode_time",
+            "verify_time",
+            "draft_time",
+            "transport_time",
+            "host_time",
+        )
+    }
+    assert seconds == {
+        "queue_time": 0.5,
+        "prefill_time": 1.5,
+        "decode_time": 3.0,
+        "verify_time": 1.0,
+        "draft_time": 0.5,
+        "transport_time": 0.25,
+        "host_time": 1.25,
+    }
+
+
+def test_times_that_never_came_are_zero() -> None:
+    sequence = Sequence(1, GenerationRequest("r", (1,)), arrival_time=10.0)
+    usage = usage_message(sequence)
+    assert usage.queue_time.ToNanoseconds() == 0
+    assert usage.prefill_time.ToNanoseconds() == 0
+    assert usage.decode_time.ToNanoseconds() == 0
+    sequence.usage.verify_seconds = 5.0
+    assert usage_message(sequence).host_time.ToNanoseconds() == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "sent"),
+    [
+        (None, pb.TOKEN_FINISH_REASON_UNSPECIFIED),
+        (FinishReason.STOP, pb.TOKEN_FINISH_REASON_STOP),
+        (FinishReason.LENGTH, pb.TOKEN_FINISH_REASON_LENGTH),
+    ],
+)
+def test_responses(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueType) -> None:
+    ranked = RankedLogProbs(-0.5, (3, 1), (-0.25, -0.5))
+    event = TokensGained((6, 7), (ranked, ranked), finish_reason=reason)
+    response = to_response(event, finished_sequence())
+    assert list(response.token_ids) == [6, 7]
+    assert [list(entry.token_ids) for entry in response.log_probs] == [[3, 1]] * 2
+    assert [list(entry.log_probs) for entry in response.log_probs] == [[-0.25, -0.5]] * 2
+    assert [entry.chosen_log_prob for entry in response.log_probs] == [-0.5] * 2
+    assert response.finish_reason == sent
+    # Usage comes with the last message only.
+    assert response.HasField("usage") == (reason is not None)
