@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from blockdraft_drafter.context import SlotPool
-from blockdraft_drafter.method import ContextRow, MethodSpec, Proposal
+from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.draft_link import DrafterDescription, DraftTransport, TransportError
@@ -83,7 +83,7 @@ class SessionTransport:
 
     def __init__(
         self,
-        method: ScriptedMethod,
+        method: DraftMethod,
         pool: SlotPool,
         fault: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -160,7 +160,7 @@ class SessionTransport:
 class SessionLink:
     """A `DraftLink` that makes a new transport whenever one is lost."""
 
-    method: ScriptedMethod
+    method: DraftMethod
     fault_rate: float = 0.0
     seed: int = 0
     faults: list[str] = field(default_factory=list)

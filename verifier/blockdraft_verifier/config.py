@@ -26,7 +26,7 @@ class EngineConfig:
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     page_size: int = 16
-    num_pages: int = 1024
+    num_pages: int = 512
     dtype: Literal["float32", "bfloat16"] = "float32"
     draft_policy: DraftPolicy = "adaptive"
     draft_groups: int = 1

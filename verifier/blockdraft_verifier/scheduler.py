@@ -26,7 +26,7 @@ class SchedulerConfig:
     """
 
     max_sequences: int = 16
-    max_step_tokens: int = 256
+    max_step_tokens: int = 128
     max_context_tokens: int = 2048
     max_waiting: int = 256
 

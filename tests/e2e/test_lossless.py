@@ -1,0 +1,177 @@
+"""Drafting never changes what the target says: any drafter, any concurrency, any temperature."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from prometheus_client import CollectorRegistry
+from tests.e2e.tiny_training import train_drafter
+from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.verifier.support import Outcome
+
+from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.method import DraftMethod
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.loading import load_decoder
+from blockdraft_models.resolve import resolve_target
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_models.tokenizer import load_tokenizer
+from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.draft_link import DraftLink
+from blockdraft_verifier.engine import Engine
+from blockdraft_verifier.metrics import VerifierMetrics
+from blockdraft_verifier.runner import ModelRunner
+from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.sequence import GenerationRequest, Sampling
+
+SHARED = Path(os.environ.get("BLOCKDRAFT_SHARED", Path(__file__).parents[3] / "shared"))
+SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=20260211)
+BLOCK_SIZE = 4
+
+
+def dataset_prompts(count: int) -> list[str]:
+    """Return `count` prompts, in turn from each of the datasets; made-up ones without them."""
+    files = sorted(SHARED.glob("datasets/*.jsonl"))
+    if not files:
+        return [f"What is {i} times {i + 7}? Explain step by step." for i in range(count)]
+    lines = [path.read_text(encoding="utf-8").splitlines() for path in files]
+    turns = [lines[i % len(files)][i // len(files)] for i in range(count)]
+    return [json.loads(line)["turns"][0] for line in turns]
+
+
+class Setting:
+    """A target, engines over it and requests for it."""
+
+    def __init__(self, path: Path, config: EngineConfig, prompt_tokens: int, output: int) -> None:
+        self.path = path
+        self.config = config
+        self.decoder, self.checkpoint = load_decoder(path, dtype=jnp.float32)
+        tokenizer = load_tokenizer(path)
+        self.requests = [
+            GenerationRequest(
+                f"r{index}",
+                # The end of the prompt, chat markup included, when it is too long.
+                tuple(tokenizer.encode_chat([{"role": "user", "content": text}])[-prompt_tokens:]),
+                sampling=Sampling() if index % 2 else replace(SAMPLED, seed=SAMPLED.seed + index),
+                max_output_tokens=output,
+            )
+            for index, text in enumerate(dataset_prompts(32))
+        ]
+
+    def engine(self, link: DraftLink) -> Engine:
+        metrics = VerifierMetrics(CollectorRegistry())
+        runner = ModelRunner(self.decoder, self.config)
+        vocab_size = self.decoder.config.vocab_size
+        engine = Engine(runner, self.config, link, vocab_size, metrics)
+        engine.warm_up()
+        return engine
+
+    def answers(self, engine: Engine, concurrency: int, max_draft: int | None) -> list[Outcome]:
+        """Decode all requests, `concurrency` at a time."""
+        outcomes = [Outcome() for _ in self.requests]
+        for first in range(0, len(self.requests), concurrency):
+            chunk = slice(first, first + concurrency)
+            for request, outcome in zip(self.requests[chunk], outcomes[chunk], strict=True):
+                engine.submit(replace(request, max_draft_tokens=max_draft), outcome)
+            while engine.step():
+                pass
+        return outcomes
+
+    def drafter(self, spec: str) -> DraftMethod:
+        config = DrafterConfig(
+            target=str(self.path),
+            drafter=spec,
+            max_sequences=16,
+            max_context_tokens=self.config.scheduler.max_context_tokens,
+            block_size=BLOCK_SIZE,
+        )
+        return load_engine(config).method
+
+    def wrong_drafter(self, layer_ids: tuple[int, ...]) -> ScriptedMethod:
+        """Drafts what is never right: each anchor's successor in the vocabulary."""
+        vocab_size = self.decoder.config.vocab_size
+        return ScriptedMethod(
+            lambda position, anchor, length: [(anchor + 1 + i) % vocab_size for i in range(length)],
+            layer_ids=layer_ids,
+            hidden_size=self.decoder.config.hidden_size,
+            vocab_size=vocab_size,
+            block_size=BLOCK_SIZE,
+            max_sequences=16,
+            max_context_tokens=self.config.scheduler.max_context_tokens,
+            max_feature_rows=64,
+        )
+
+
+def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[str, float]:
+    """Compare every drafter's output with plain decoding; return each drafter's τ."""
+    acceptance = {}
+    expected: list[list[int]] | None = None
+    for name, method in drafters.items():
+        engine = setting.engine(SessionLink(method))
+        if expected is None:
+            plain = setting.answers(engine, 1, max_draft=0)
+            expected = [outcome.tokens for outcome in plain]
+            crowd = setting.answers(engine, 16, max_draft=0)
+            assert [outcome.tokens for outcome in crowd] == expected
+        for concurrency in (1, 16):
+            outcomes = setting.answers(engine, concurrency, max_draft=None)
+            assert [outcome.tokens for outcome in outcomes] == expected, (name, concurrency)
+            assert engine.metrics.repair_count() == 0
+        usages = [usage for o in outcomes if (usage := o.events[-1].usage) is not None]
+        accepted = sum(sum(usage.accepted_per_position) for usage in usages)
+        acceptance[name] = 1 + accepted / sum(usage.verification_steps for usage in usages)
+        engine.stop()
+    return acceptance
+
+
+def engine_config(step_tokens: int, context_tokens: int, num_pages: int) -> EngineConfig:
+    return EngineConfig(
+        num_pages=num_pages,
+        scheduler=SchedulerConfig(16, step_tokens, context_tokens),
+        draft_policy="fixed",
+    )
+
+
+def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None:
+    """Train a drafter on what the target says to the very requests it will be used for."""
+    answers = setting.answers(setting.engine(link), 16, max_draft=0)
+    texts: list[Sequence[int]] = [
+        [*request.prompt, *answer.tokens]
+        for request, answer in zip(setting.requests, answers, strict=True)
+    ]
+    fingerprint = setting.checkpoint.fingerprint
+    train_drafter(setting.decoder, fingerprint, texts, directory, BLOCK_SIZE)
+
+
+def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
+    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
+    write_hf_checkpoint(decoder, tmp_path / "target")
+    setting = Setting(tmp_path / "target", engine_config(32, 96, 128), prompt_tokens=56, output=24)
+    random_drafter = setting.drafter("random")
+    wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
+    train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
+    trained = setting.drafter(str(tmp_path / "drafter"))
+    acceptance = check_lossless(
+        setting, {"random": random_drafter, "wrong": wrong, "trained": trained}
+    )
+    # Half of the requests are sampled, from a target that is close to uniform.
+    assert acceptance["wrong"] < 1.1
+    assert acceptance["trained"] > 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.smollm2
+def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
+    path = resolve_target("smollm2-135m")
+    setting = Setting(path, engine_config(64, 512, 512), prompt_tokens=256, output=48)
+    own = setting.drafter("auto")
+    random_drafter = setting.drafter("random:1")
+    wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
+    acceptance = check_lossless(setting, {"auto": own, "random": random_drafter, "wrong": wrong})
+    print(acceptance)
