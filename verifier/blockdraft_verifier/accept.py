@@ -64,7 +64,9 @@ def choose_tokens(
     def sample() -> Int[Array, " choices"]:
         options = SamplingArrays(*(option[row] for option in sampling))
         warm = options.temperature > 0.0
-        scaled = logits / jnp.where(warm, options.temperature, 1.0)[:, None]
+        # The likeliest becomes 0: over a tiny temperature it would be infinite otherwise.
+        centered = logits - logits.max(axis=-1, keepdims=True)
+        scaled = centered / jnp.where(warm, options.temperature, 1.0)[:, None]
         kept = filter_logits(scaled, options)
         noisy = kept + gumbel_noise(options.seed, position, logits.shape[-1])
         return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
