@@ -103,6 +103,8 @@ class ServePlan:
                     listen=addresses["verifier"],
                     drafter=drafter or "none",
                     metrics_port=ports[1],
+                    max_step_tokens=args.max_step_tokens,
+                    num_pages=args.num_pages,
                     draft_policy=args.draft_policy,
                 ),
             ),

@@ -42,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-context-tokens", type=int, metavar="N", help="longest prompt and answer together"
     )
     parser.add_argument(
+        "--max-step-tokens", type=int, metavar="N", help="most tokens of one forward pass"
+    )
+    parser.add_argument("--num-pages", type=int, metavar="N", help="pages of the KV cache")
+    parser.add_argument(
         "--draft-policy", choices=("adaptive", "fixed"), help="how draft lengths are chosen"
     )
     parser.add_argument(

@@ -1,0 +1,220 @@
+"""`blockdraft serve` as users run it: three processes, a tiny target, real sockets and signals."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from flax import nnx
+
+from blockdraft_client import (
+    AsyncClient,
+    ChatMessage,
+    Client,
+    InvalidRequestError,
+    SamplingParams,
+    SpeculationParams,
+)
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 300.0
+PLAIN = SpeculationParams(disabled=True)
+GREEDY = SamplingParams(max_output_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, seed=7, max_output_tokens=24, ignore_eos=True)
+LONG = SamplingParams(temperature=1.0, seed=3, max_output_tokens=200, ignore_eos=True)
+
+
+@dataclass
+class Service:
+    """A running `blockdraft serve`."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    metrics_port: int
+
+    def child(self, role: str) -> psutil.Process:
+        """Return the process of a role."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in children if role in child.cmdline())
+
+    def metric(self, offset: int, name: str) -> float:
+        """Return the sum of a metric of the process whose port is `offset` above the first."""
+        url = f"http://127.0.0.1:{self.metrics_port + offset}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        values = [line.rsplit(" ", 1) for line in lines if line.split("{")[0].split(" ")[0] == name]
+        assert values, name
+        return sum(float(value) for _, value in values)
+
+
+def free_ports(count: int) -> int:
+    """Return the first of `count` neighbouring free ports."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    directory = tmp_path_factory.mktemp("serve")
+    config = tiny_config(num_layers=5)
+    write_hf_checkpoint(Decoder(config, rngs=nnx.Rngs(0)), directory / "target")
+    port = free_ports(4)
+    address = f"127.0.0.1:{port + 3}"
+    command = [sys.executable, "-m", "blockdraft_client", "serve", "--listen", address]
+    command += ["--target", str(directory / "target"), "--drafter", "random"]
+    command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
+    command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
+    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
+    log = (directory / "log").open("wb")
+    process = subprocess.Popen(command, stderr=log, env=environment)
+    try:
+        with Client(address) as client:
+            client.wait_ready(READY_SECONDS)
+            until(lambda: client.model().drafter is not None)
+        yield Service(process, address, port)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        log.close()
+        print((directory / "log").read_text()[-5000:])
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.address, timeout=300) as client:
+        yield client
+
+
+def until(condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_drafting_does_not_change_the_answer(client: Client, sampling: SamplingParams) -> None:
+    prompt = [ChatMessage("user", "Tell me about ducks.")]
+    plain = client.generate(prompt, sampling=sampling, speculation=PLAIN)
+    drafted = client.generate(prompt, sampling=sampling)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.text == plain.text
+    assert plain.usage.drafted_tokens == 0
+    assert drafted.usage.drafted_tokens > 0
+    assert drafted.usage.output_tokens == 24
+    steps = drafted.usage.verification_steps
+    assert 1 + steps + drafted.usage.accepted_tokens >= 24
+
+
+def test_a_crowd_of_mixed_requests_hears_what_each_would_alone(
+    service: Service, client: Client
+) -> None:
+    prompts = [f"Question {i}: how many legs have {i} ducks?" for i in range(16)]
+    options = [GREEDY if i % 2 else SAMPLED for i in range(16)]
+    alone = [
+        client.generate(prompt, sampling=option, speculation=PLAIN).token_ids
+        for prompt, option in zip(prompts, options, strict=True)
+    ]
+
+    async def crowd() -> list[tuple[int, ...]]:
+        async with AsyncClient(service.address, timeout=300) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.generate(prompt, sampling=option)
+                    for prompt, option in zip(prompts, options, strict=True)
+                )
+            )
+        return [answer.token_ids for answer in answers]
+
+    assert asyncio.run(crowd()) == alone
+
+
+@pytest.mark.parametrize("role", ["drafter", "verifier"])
+def test_a_killed_process_does_not_change_the_stream(
+    service: Service, client: Client, role: str
+) -> None:
+    prompt = f"The {role} will die"
+    expected = client.generate(prompt, sampling=LONG, speculation=PLAIN)
+    with client.stream(prompt, sampling=LONG) as stream:
+        tokens = list(next(stream).token_ids)
+        service.child(role).kill()
+        for chunk in stream:
+            tokens.extend(chunk.token_ids)
+    assert tuple(tokens) == expected.token_ids
+    # The supervisor starts it again, and drafting resumes.
+    until(lambda: client.model().drafter is not None)
+    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+
+
+def test_leaving_a_stream_frees_its_pages(service: Service, client: Client) -> None:
+    with client.stream("leave me", sampling=LONG) as stream:
+        next(stream)
+    until(lambda: service.metric(1, "blockdraft_verifier_pages_used") == 0)
+    assert service.metric(1, "blockdraft_verifier_running_sequences") == 0
+
+
+def test_bad_input_disturbs_nobody(client: Client) -> None:
+    expected = client.generate("steady", sampling=LONG, speculation=PLAIN)
+    with client.stream("steady", sampling=LONG) as stream:
+        tokens = list(next(stream).token_ids)
+        for prompt, options in (
+            ("", {}),
+            ([], {}),
+            ([10**6], {}),
+            ("x" * 10_000, {}),
+            ("ok", {"temperature": float("nan")}),
+            ("ok", {"top_p": 0.0}),
+            ("ok", {"max_output_tokens": 0}),
+        ):
+            with pytest.raises(InvalidRequestError):
+                client.generate(prompt, **options)
+        for chunk in stream:
+            tokens.extend(chunk.token_ids)
+    assert tuple(tokens) == expected.token_ids
+
+
+def test_reflection_serves_buf_curl(service: Service) -> None:
+    buf = Path(sys.executable).parent / "buf"
+    url = f"http://{service.address}/blockdraft.v1.InferenceService/Tokenize"
+    command = [str(buf), "curl", "--protocol", "grpc", "--http2-prior-knowledge"]
+    result = subprocess.run(
+        [*command, "-d", '{"prompt": {"text": "hi"}}', url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '"tokenIds"' in result.stdout
+
+
+def test_nothing_was_compiled_after_warm_up(service: Service) -> None:
+    assert service.metric(1, "blockdraft_verifier_recompilations_total") == 0
+    assert service.metric(2, "blockdraft_drafter_recompilations_total") == 0
+
+
+def test_stops_cleanly(service: Service) -> None:
+    family = psutil.Process(service.process.pid).children(recursive=True)
+    assert len(family) >= 3
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 0
+    assert not [process for process in family if process.is_running()]
