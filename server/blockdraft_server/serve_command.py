@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from blockdraft_models.resolve import resolve_target
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_server.command import add_front_door_arguments
 from blockdraft_server.config import ServerConfig
@@ -71,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Once, here, where a progress bar can be seen; the processes then find it on disk.
+            resolve_target(args.target)
             plan = ServePlan.from_arguments(args, folder)
         except (OSError, ValueError) as error:
             logger.error("%s", error)

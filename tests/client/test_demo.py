@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.inference import TEXT
 
-from blockdraft_client.cli import local_server
+from blockdraft_client.cli import demo, local_server
 from blockdraft_client.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +29,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     def replace(mode: str) -> None:
         command = (sys.executable, "-m", "tests.fakes.serve_inference", mode)
         monkeypatch.setattr(local_server, "SERVE_COMMAND", command)
+        # The fake serves no model, so none needs to be on disk.
+        monkeypatch.setattr(demo, "_fetch_target", lambda spec: None)
 
     return replace
 
@@ -111,3 +113,8 @@ def _interrupt_when_started(child_pid: Path, number: signal.Signals) -> None:
         time.sleep(0.05)
     time.sleep(1.0)
     os.kill(os.getpid(), number)
+
+
+def test_a_target_that_is_nowhere_is_said_so_at_once(capsys: Capture) -> None:
+    assert main(["demo", "--target", "some-model"]) == 1
+    assert "'some-model' is no directory" in capsys.readouterr().err

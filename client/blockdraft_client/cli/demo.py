@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import signal
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import FAILED, OK, UsageError
+from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError, UsageError
 from blockdraft_client.cli.output import print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
@@ -61,12 +62,23 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(stderr=True)
     with _terminated_like_interrupted():
+        _fetch_target(args.target)
         report = _measure(args, console)
     if args.json:
         print_json(report.to_json())
     else:
         _print_report(report)
     return OK if report.identical else FAILED
+
+
+def _fetch_target(spec: str) -> None:
+    """Have the target on disk before the processes start, with a progress bar on a terminal."""
+    # By name: the client must be importable without the packages that serve.
+    resolve = importlib.import_module("blockdraft_models.resolve")
+    try:
+        resolve.resolve_target(spec)
+    except ValueError as error:
+        raise CommandFailedError(str(error)) from error
 
 
 def serve_arguments(args: argparse.Namespace) -> list[str]:
