@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-CONTEXT_CHUNK_TOKENS = 128
+CONTEXT_CHUNK_TOKENS = 64
 
 
 class RaggedBatch(NamedTuple):
