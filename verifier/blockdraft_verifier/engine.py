@@ -128,10 +128,11 @@ class Engine:
             QueueFullError: If too many sequences are waiting.
             EngineStoppedError: If the engine is not running any more.
         """
-        if self._stopping.is_set():
-            raise EngineStoppedError("the engine has stopped")
-        if len(self.scheduler.waiting) >= self._config.scheduler.max_waiting:
-            raise QueueFullError(f"{len(self.scheduler.waiting)} sequences are waiting already")
+        self._refuse_if_stopping()
+        # What came in during the present step is in the inbox still.
+        waiting = len(self.scheduler.waiting) + self._inbox.qsize()
+        if waiting >= self._config.scheduler.max_waiting:
+            raise QueueFullError(f"{waiting} sequences are waiting already")
         sequence = Sequence(next(self._ids), request, self._clock())
 
         def add() -> None:
@@ -140,6 +141,8 @@ class Engine:
             self.scheduler.add(sequence)
 
         self._inbox.put(add)
+        # Asked again: a loop that stops later than this takes the inbox in and tells the listener.
+        self._refuse_if_stopping()
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -336,6 +339,10 @@ class Engine:
         self._listeners.pop(sequence, None)
         self._estimates.pop(sequence, None)
 
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise EngineStoppedError("the engine has stopped")
+
     def _drain_inbox(self) -> None:
         while not self._inbox.empty():
             self._inbox.get()()
@@ -352,6 +359,7 @@ class Engine:
             logger.exception("the engine failed")
             self._stopping.set()
             self._on_failure()
+        self._drain_inbox()
         for listener in list(self._listeners.values()):
             listener(TokensGained((), failure="the engine stopped"))
 

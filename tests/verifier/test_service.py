@@ -1,0 +1,287 @@
+"""The verifier's service over a real socket."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.verifier.support import CONFIG, TINY_ENGINE, decode, random_requests, tiny_decoder
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_protos.v1.verifier_pb2_grpc import (
+    VerifierServiceStub,
+    add_VerifierServiceServicer_to_server,
+)
+from blockdraft_runtime.status import received_error
+from blockdraft_verifier.buckets import Bucket
+from blockdraft_verifier.draft_link import DrafterDescription
+from blockdraft_verifier.engine import Engine
+from blockdraft_verifier.metrics import VerifierMetrics
+from blockdraft_verifier.runner import ModelRunner, StepResult
+from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.sequence import GenerationRequest
+from blockdraft_verifier.service import VerifierService
+
+ENGINE = replace(
+    TINY_ENGINE,
+    scheduler=SchedulerConfig(
+        max_sequences=2, max_step_tokens=8, max_context_tokens=96, max_waiting=4
+    ),
+)
+FINGERPRINT = "0123456789abcdef"
+
+
+class GatedRunner(ModelRunner):
+    """Lets the engine run a step only when the gate is open; may be told to fail."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self, rows: Any) -> StepResult:
+        self.entered.set()
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        return super().run(rows)
+
+
+@pytest.fixture(scope="module")
+def runner() -> GatedRunner:
+    return GatedRunner(tiny_decoder(), ENGINE)
+
+
+@pytest.fixture(scope="module")
+def buckets(runner: GatedRunner) -> dict[Bucket, float]:
+    return runner.warm_up((), 1)
+
+
+@pytest.fixture
+def engine(
+    runner: GatedRunner, buckets: dict[Bucket, float], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    # Compiled once for all tests.
+    monkeypatch.setattr(runner, "warm_up", lambda *arguments: buckets)
+    engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
+    engine.warm_up()
+    yield engine
+    runner.gate.set()
+    engine.stop()
+    runner.failure = None
+
+
+@dataclass
+class Served:
+    service: VerifierService
+    engine: Engine
+    stub: Any
+
+    def stream(self, request: GenerationRequest, **changes: Any) -> Any:
+        """Start a call; an iterator of its messages."""
+        sampling = request.sampling
+        message = pb.StreamGenerateTokensRequest(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt,
+            max_output_tokens=request.max_output_tokens,
+            sampling=pb.TokenSampling(
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+                min_p=sampling.min_p,
+                seed=sampling.seed,
+            ),
+        )
+        message.MergeFrom(pb.StreamGenerateTokensRequest(**changes))
+        return self.stub.StreamGenerateTokens(message)
+
+    async def load(self) -> tuple[int, int, int]:
+        load = await self.stub.GetLoad(pb.GetLoadRequest())
+        assert load.total_pages == ENGINE.num_pages
+        return load.running_sequences, load.waiting_sequences, load.used_pages
+
+    async def until(self, wanted: Callable[[tuple[int, int, int]], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not wanted(await self.load()):
+                await asyncio.sleep(0.005)
+
+    async def arrived(self, count: int) -> None:
+        """Wait until `count` requests have come in that the engine has not looked at."""
+        async with asyncio.timeout(20):
+            while self.engine._inbox.qsize() < count:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(engine: Engine, socket: Path) -> AsyncIterator[Served]:
+    service = VerifierService(ENGINE)
+    server = grpc.aio.server()
+    add_VerifierServiceServicer_to_server(service, server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        yield Served(service, engine, VerifierServiceStub(channel))
+    await server.stop(None)
+
+
+@pytest.fixture
+async def verifier(engine: Engine, tmp_path: Path) -> AsyncIterator[Served]:
+    engine.start()
+    async with served(engine, tmp_path / "s") as served_engine:
+        served_engine.service.open(engine, "tiny", FINGERPRINT, CONFIG.vocab_size)
+        yield served_engine
+
+
+LONG = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
+SHORT = GenerationRequest("short", (4, 5), max_output_tokens=3)
+
+
+async def collect(stream: Any) -> list[pb.StreamGenerateTokensResponse]:
+    return [message async for message in stream]
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Return the code and the reason a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await (collect(call) if hasattr(call, "__aiter__") else call)
+    error = received_error(caught.value)
+    assert error is not None
+    return error.code, error.reason
+
+
+def tokens_of(messages: list[pb.StreamGenerateTokensResponse]) -> list[int]:
+    return [token for message in messages for token in message.token_ids]
+
+
+async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) -> None:
+    requests = random_requests(1, count=4)
+    expected = decode(engine, requests)
+    engine.start()
+    async with served(engine, tmp_path / "s") as verifier:
+        verifier.service.open(engine, "tiny", FINGERPRINT, CONFIG.vocab_size)
+        for pair in (requests[:2], requests[2:]):
+            streams = [verifier.stream(request, log_probs=2) for request in pair]
+            for request, answer in zip(
+                pair, await asyncio.gather(*map(collect, streams)), strict=True
+            ):
+                outcome = expected[requests.index(request)]
+                assert tokens_of(answer) == outcome.tokens
+                assert [m.HasField("usage") for m in answer] == [False] * (len(answer) - 1) + [True]
+                assert {m.finish_reason for m in answer[:-1]} <= {0}
+                assert answer[-1].finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
+                assert answer[-1].usage.prompt_tokens == len(request.prompt)
+                assert answer[-1].usage.output_tokens == len(outcome.tokens)
+                for message in answer:
+                    assert len(message.log_probs) == len(message.token_ids)
+                    assert all(len(entry.token_ids) == 2 for entry in message.log_probs)
+        resumed = verifier.stream(requests[0], emitted_token_ids=expected[0].tokens[:1])
+        if requests[0].max_output_tokens > 1:
+            assert tokens_of(await collect(resumed)) == expected[0].tokens[1:]
+
+
+async def test_cancelling_frees_the_pages(verifier: Served, runner: GatedRunner) -> None:
+    stream = verifier.stream(LONG)
+    assert (await anext(aiter(stream))).token_ids
+    runner.gate.clear()
+    running, _, used = await verifier.load()
+    assert running == 1
+    assert used > 0
+    stream.cancel()
+    runner.gate.set()
+    await verifier.until(lambda load: load == (0, 0, 0))
+    assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
+
+
+async def test_loading_before_the_engine_is_there(engine: Engine, tmp_path: Path) -> None:
+    async with served(engine, tmp_path / "s") as verifier:
+        loading = (grpc.StatusCode.UNAVAILABLE, "LOADING")
+        assert await refused(verifier.stream(SHORT)) == loading
+        assert await refused(verifier.stub.GetLoad(pb.GetLoadRequest())) == loading
+        describe = verifier.stub.Describe(pb.VerifierServiceDescribeRequest())
+        assert await refused(describe) == loading
+
+
+async def test_draining_refuses_the_new_and_ends_the_old(verifier: Served) -> None:
+    stream = aiter(verifier.stream(LONG))
+    first = await anext(stream)
+    verifier.service.drain()
+    draining = (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    assert await refused(verifier.stream(SHORT)) == draining
+    rest = await collect(stream)
+    assert len(tokens_of([first, *rest])) == 90
+
+
+async def test_a_full_queue_is_refused_also_during_a_step(
+    verifier: Served, runner: GatedRunner
+) -> None:
+    runner.gate.clear()
+    runner.entered.clear()
+    streams = [verifier.stream(replace(LONG, max_output_tokens=4))]
+    await asyncio.to_thread(runner.entered.wait, 30)
+    for _ in range(ENGINE.scheduler.max_waiting):
+        streams.append(verifier.stream(replace(LONG, max_output_tokens=4)))
+    await verifier.arrived(ENGINE.scheduler.max_waiting)
+    full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    assert await asyncio.wait_for(refused(verifier.stream(SHORT)), 10) == full
+    runner.gate.set()
+    for answer in await asyncio.gather(*map(collect, streams)):
+        assert len(tokens_of(answer)) == 4
+    assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
+
+
+async def test_an_invalid_request_disturbs_nobody(verifier: Served) -> None:
+    expected = tokens_of(await collect(verifier.stream(LONG)))
+    stream = aiter(verifier.stream(LONG))
+    first = await anext(stream)
+    invalid = (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    assert await refused(verifier.stream(replace(SHORT, prompt=(CONFIG.vocab_size,)))) == invalid
+    assert await refused(verifier.stream(replace(SHORT, prompt=()))) == invalid
+    too_long = (grpc.StatusCode.OUT_OF_RANGE, "PROMPT_TOO_LONG")
+    assert await refused(verifier.stream(replace(SHORT, prompt=(1,) * 96))) == too_long
+    assert tokens_of([first, *await collect(stream)]) == expected
+
+
+async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = pb.VerifierServiceDescribeRequest()
+    plain = pb.VerifierServiceDescribeResponse(
+        model="tiny",
+        target_fingerprint=FINGERPRINT,
+        vocabulary_size=CONFIG.vocab_size,
+        max_context_tokens=96,
+        max_sequences=2,
+    )
+    assert await verifier.stub.Describe(request) == plain
+    drafter = DrafterDescription("dflash", 8, (0, 2), 64, 128, 96, "f" * 16, True, (0.1,))
+    monkeypatch.setattr(Engine, "drafter", property(lambda engine: drafter))
+    plain.drafter.method = "dflash"
+    plain.drafter.block_size = 8
+    plain.drafter.fingerprint = "f" * 16
+    plain.drafter.trained = True
+    assert await verifier.stub.Describe(request) == plain
+
+
+async def test_a_failing_engine_tells_everybody(
+    verifier: Served, runner: GatedRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner.gate.clear()
+    runner.entered.clear()
+    running = asyncio.ensure_future(refused(verifier.stream(LONG)))
+    await asyncio.to_thread(runner.entered.wait, 30)
+    # This one comes while the step that fails is running.
+    late = asyncio.ensure_future(refused(verifier.stream(LONG)))
+    await verifier.arrived(1)
+    runner.failure = RuntimeError("the device is gone")
+    runner.gate.set()
+    stopped = (grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED")
+    assert await asyncio.wait_for(running, 10) == stopped
+    assert await asyncio.wait_for(late, 10) == stopped
+    assert await refused(verifier.stream(SHORT)) == stopped
+    assert "the device is gone" in caplog.text
