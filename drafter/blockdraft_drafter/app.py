@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import jax
 import jax.numpy as jnp
-from blockdraft_models.resolve import resolve_target
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.context import SlotPool
@@ -19,7 +18,9 @@ from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.loading import load_embedding_and_head
+from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime.memory import return_free_memory
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ def load_engine(
     )
     loaded = time.perf_counter()
     method.warm_up()
+    return_free_memory()
     logger.info(
         "drafter %s (%s) for target %s: loaded in %.1f s, warm in %.1f s, %.1f ms a step",
         method.spec.fingerprint,

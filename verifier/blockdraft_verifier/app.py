@@ -13,6 +13,7 @@ from blockdraft_models.loading import load_decoder
 from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
+from blockdraft_runtime.memory import return_free_memory
 from blockdraft_verifier.config import VerifierConfig
 from blockdraft_verifier.draft_link import GrpcDraftLink
 from blockdraft_verifier.engine import Engine
@@ -102,6 +103,7 @@ class VerifierApp:
         )
         started = time.perf_counter()
         engine.warm_up(self._report_progress)
+        return_free_memory()
         logger.info("warmed up in %.1f s", time.perf_counter() - started)
         engine.start()
         self._service.open(
