@@ -86,6 +86,17 @@ def test_filters_keep_what_sorting_keeps(seed: int) -> None:
     assert exact > 0.9 * CHOICES, "hardly anything was put to the test"
 
 
+@pytest.mark.parametrize("narrow", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9)])
+@pytest.mark.parametrize("top", [-30.0, -1.0, -1e-30, 1e-30, 1.0, 2.0, 30.0])
+def test_neighbouring_floats_are_told_apart(narrow: Sampling, top: float) -> None:
+    logits = np.full((CHOICES, VOCAB), -40, np.float32)
+    logits[:, 5] = top
+    logits[:, 6] = np.nextafter(np.float32(top), np.float32(-np.inf))
+    kept = np.asarray(filtered(jnp.asarray(logits), pack_sampling([narrow] * CHOICES, CHOICES)))
+    assert np.isfinite(kept).sum(axis=1).tolist() == [1] * CHOICES
+    assert np.isfinite(kept[:, 5]).all()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_choices_are_the_noisy_argmax_of_what_is_kept(seed: int) -> None:
     rng = random.Random(100 + seed)

@@ -93,6 +93,9 @@ class Driver:
         # First come, first served. Some may have been admitted and preempted in this very plan.
         self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
         assert self.admitted == set(range(len(self.admitted)))
+        # Who was preempted comes back before anybody new.
+        began = [s.sequence_id in self.admitted for s in self.scheduler.waiting]
+        assert began == sorted(began, reverse=True)
         # Nobody is passed over: all that decode, and the oldest prompt.
         chosen = {row.sequence for row in rows}
         ready = [s for s in running if not s.awaiting_draft]

@@ -114,7 +114,7 @@ class Served:
                 await asyncio.sleep(0.005)
 
     async def arrived(self, count: int) -> None:
-        """Wait until `count` requests have come in that the engine has not looked at."""
+        """Wait until `count` calls have asked for something the engine has not looked at."""
         async with asyncio.timeout(20):
             while self.engine._inbox.qsize() < count:
                 await asyncio.sleep(0.005)
@@ -195,8 +195,10 @@ async def test_cancelling_frees_the_pages(verifier: Served, runner: GatedRunner)
     assert running == 1
     assert used > 0
     stream.cancel()
+    await verifier.arrived(1)
     runner.gate.set()
     await verifier.until(lambda load: load == (0, 0, 0))
+    assert verifier.engine.metrics.output_tokens._value.get() < 90, "it ran to its end"
     assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
 
 
