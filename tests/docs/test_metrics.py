@@ -1,0 +1,57 @@
+"""docs/metrics.md lists the metrics of the three processes, no more and no less."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.docs.pages import blocks, code, read, rows, section
+
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_server.metrics import ServerMetrics
+from blockdraft_verifier.metrics import VerifierMetrics
+
+PROCESSES: dict[str, Callable[[CollectorRegistry], Any]] = {
+    "Server": ServerMetrics,
+    "Verifier": VerifierMetrics,
+    "Drafter": DrafterMetrics,
+}
+SUFFIX = {"counter": "_total", "gauge": "", "histogram": "_bucket"}
+
+
+def registered(make: Callable[[CollectorRegistry], Any]) -> dict[str, tuple[str, set[str]]]:
+    """Return type and labels of every metric by its exposed name."""
+    registry = CollectorRegistry()
+    metrics = make(registry)
+    found = {}
+    for collector in vars(metrics).values():
+        [family] = collector.collect()
+        found[family.name + SUFFIX[family.type]] = (family.type, set(collector._labelnames))
+    assert len(found) == len(list(registry.collect()))
+    return found
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_tables_list_what_is_registered(process: str) -> None:
+    table = rows(section(read("docs/metrics.md"), process), 4)
+    documented = {code(name)[0]: (kind, set(code(labels))) for name, kind, labels, _ in table}
+    assert documented == registered(PROCESSES[process])
+
+
+def test_queries_use_names_that_exist() -> None:
+    names = {name for make in PROCESSES.values() for name in registered(make)}
+    names |= {
+        name.removesuffix("_bucket") + suffix
+        for name in names
+        if name.endswith("_bucket")
+        for suffix in ("_sum", "_count")
+    }
+    used = [
+        name
+        for language in ("promql", "yaml")
+        for block in blocks(language)
+        for name in re.findall(r"blockdraft_(?:server|verifier|drafter)_\w+", block.text)
+    ]
+    assert used
+    assert set(used) <= names

@@ -1,0 +1,63 @@
+"""Pages link to what exists, name every file, and speak of no machine in particular."""
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import PACKAGES, ROOT, pages, read
+
+# Absolute paths a page may show: examples, defaults, and names of RPCs.
+ALLOWED_PATHS = ("/path", "/tmp/blockdraft-", "/blockdraft.v1.", "/reset", "/exit")
+README_LINES = 250
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    for title in re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.M):
+        kept = (
+            character
+            for character in title.lower()
+            if character in " -_" or unicodedata.category(character)[0] in "LN"
+        )
+        found.add("".join(kept).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_relative_links_resolve(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_path_of_a_machine(page: Path) -> None:
+    for path in re.findall(r"(?<![\w/.~…}\])>*:-])/[a-z][\w./-]+", page.read_text("utf-8")):
+        assert path.startswith(ALLOWED_PATHS), path
+
+
+def test_architecture_names_every_file() -> None:
+    page = read("docs/architecture.md")
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            if path.name.startswith("__"):
+                continue
+            assert f"`{path.relative_to(package).as_posix()}`" in page, path
+
+
+def test_readme_is_short() -> None:
+    assert len(read("README.md").splitlines()) <= README_LINES
+
+
+def test_decisions_are_listed() -> None:
+    index = read("docs/adr/README.md")
+    names = [path.name for path in sorted((ROOT / "docs" / "adr").glob("0*.md"))]
+    assert re.findall(r"\((0[^)]+)\)", index) == names
