@@ -44,11 +44,17 @@ class GatedRunner(ModelRunner):
         super().__init__(*arguments)
         self.gate = threading.Event()
         self.gate.set()
-        self.entered = threading.Event()
+        self.held = threading.Event()
         self.failure: Exception | None = None
 
+    def close_gate(self) -> None:
+        """Hold the next step; `held` is set when it has come."""
+        self.held.clear()
+        self.gate.clear()
+
     def run(self, rows: Any) -> StepResult:
-        self.entered.set()
+        if not self.gate.is_set():
+            self.held.set()
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
@@ -188,9 +194,9 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
 
 
 async def test_cancelling_frees_the_pages(verifier: Served, runner: GatedRunner) -> None:
+    runner.close_gate()
     stream = verifier.stream(LONG)
-    assert (await anext(aiter(stream))).token_ids
-    runner.gate.clear()
+    await asyncio.to_thread(runner.held.wait, 30)
     running, _, used = await verifier.load()
     assert running == 1
     assert used > 0
@@ -224,10 +230,9 @@ async def test_draining_refuses_the_new_and_ends_the_old(verifier: Served) -> No
 async def test_a_full_queue_is_refused_also_during_a_step(
     verifier: Served, runner: GatedRunner
 ) -> None:
-    runner.gate.clear()
-    runner.entered.clear()
+    runner.close_gate()
     streams = [verifier.stream(replace(LONG, max_output_tokens=4))]
-    await asyncio.to_thread(runner.entered.wait, 30)
+    await asyncio.to_thread(runner.held.wait, 30)
     for _ in range(ENGINE.scheduler.max_waiting):
         streams.append(verifier.stream(replace(LONG, max_output_tokens=4)))
     await verifier.arrived(ENGINE.scheduler.max_waiting)
@@ -273,10 +278,9 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_failing_engine_tells_everybody(
     verifier: Served, runner: GatedRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner.gate.clear()
-    runner.entered.clear()
+    runner.close_gate()
     running = asyncio.ensure_future(refused(verifier.stream(LONG)))
-    await asyncio.to_thread(runner.entered.wait, 30)
+    await asyncio.to_thread(runner.held.wait, 30)
     # This one comes while the step that fails is running.
     late = asyncio.ensure_future(refused(verifier.stream(LONG)))
     await verifier.arrived(1)
