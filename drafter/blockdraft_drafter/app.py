@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-import jax
-import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.context import SlotPool
@@ -17,6 +17,7 @@ from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_drafter.sources import obtain_drafter
+from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import load_embedding_and_head
 from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -103,7 +104,7 @@ def load_engine(
         max_sequences=config.max_sequences,
         max_context_tokens=config.max_context_tokens,
         max_feature_rows=config.max_feature_rows,
-        feature_dtype=jnp.dtype(config.feature_dtype),
+        feature_dtype=np.dtype(ml_dtypes.bfloat16),
         on_recompilation=on_recompilation,
     )
     loaded = time.perf_counter()
@@ -119,10 +120,3 @@ def load_engine(
         1e3 * method.step_seconds[0],
     )
     return Engine(method, SlotPool(config.max_sequences), checkpoint.fingerprint)
-
-
-def compute_dtype(name: str) -> jnp.dtype:
-    """Return the element type a setting means: "auto" is bfloat16 on TPU, else float32."""
-    if name == "auto":
-        name = "bfloat16" if jax.default_backend() == "tpu" else "float32"
-    return jnp.dtype(name)

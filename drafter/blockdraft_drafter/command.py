@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, FEATURE_DTYPES, DrafterConfig
+from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, DrafterConfig
 from blockdraft_models.embedded import default_cache_dir
+from blockdraft_runtime.listen import ListenConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +45,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option("--dtype", choices=DTYPES, default=default.dtype, help="of weights and contexts")
     option(
-        "--feature-dtype",
-        choices=FEATURE_DTYPES,
-        default=default.feature_dtype,
-        help="of features on the wire",
-    )
-    option(
         "--compilation-cache",
         type=Path,
         default=default_cache_dir() / "xla",
         help="directory that keeps compiled executables",
     )
-    option("--log-level", default="info", help="least severe level to log")
+    option(
+        "--drain-timeout",
+        type=float,
+        default=ListenConfig(DEFAULT_LISTEN).drain_seconds,
+        help="seconds that calls in flight may go on after SIGTERM",
+    )
+    option(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="least severe level to log",
+    )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
 
 
@@ -71,9 +77,13 @@ def run(args: argparse.Namespace) -> int:
             block_size=args.block_size,
             draft_layers=args.draft_layers,
             dtype=args.dtype,
-            feature_dtype=args.feature_dtype,
         )
-        _serve(config, args)
+        listen = ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
+    except ValueError as error:
+        print(f"blockdraft drafter: {error}", file=sys.stderr)
+        return 2
+    try:
+        _serve(config, listen, args)
     except (ValueError, OSError, RuntimeError) as error:
         # Whatever is wrong with the settings or files, its message says; a trace would hide it.
         print(f"blockdraft drafter: {error}", file=sys.stderr)
@@ -81,18 +91,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(config: DrafterConfig, args: argparse.Namespace) -> None:
+def _serve(config: DrafterConfig, listen: ListenConfig, args: argparse.Namespace) -> None:
     import jax
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
     from blockdraft_runtime.logs import configure_logging
-    from blockdraft_runtime.process import ListenConfig, serve
+    from blockdraft_runtime.process import serve
 
     configure_logging("drafter", args.log_level)
     jax.config.update("jax_compilation_cache_dir", str(args.compilation_cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    listen = ListenConfig(args.listen, args.metrics_port)
 
     async def main() -> None:
         await serve(DrafterApp(config), listen)

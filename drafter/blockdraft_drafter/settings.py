@@ -6,7 +6,6 @@ from blockdraft_models import embedded
 
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-drafter.sock"
 DTYPES = ("auto", "float32", "bfloat16")
-FEATURE_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class DrafterConfig:
         draft_layers: Layers of a random drafter.
         dtype: Element type of weights, activations and contexts; "auto" is bfloat16 on TPU and
             float32 elsewhere.
-        feature_dtype: Element type in which features are to be sent.
     """
 
     target: str = embedded.NAME
@@ -36,7 +34,6 @@ class DrafterConfig:
     block_size: int = 8
     draft_layers: int = 2
     dtype: str = "auto"
-    feature_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -53,8 +50,3 @@ class DrafterConfig:
                 raise ValueError(f"{field} must be at least {bound}, got {value}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype}")
-        if self.feature_dtype not in FEATURE_DTYPES:
-            raise ValueError(
-                f"feature_dtype must be one of {', '.join(FEATURE_DTYPES)},"
-                f" got {self.feature_dtype}"
-            )

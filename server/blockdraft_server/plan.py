@@ -73,6 +73,8 @@ class ServePlan:
             dtype=args.dtype,
             max_sequences=args.max_sequences,
             max_context_tokens=args.max_context_tokens,
+            drain_timeout=args.drain_timeout,
+            log_level=args.log_level,
         )
         return cls(
             model=config.served_name,

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drafter", metavar="SPEC", help="draft model (default: what `blockdraft drafter` takes)"
     )
     drafting.add_argument("--no-drafter", action="store_true", help="decode plainly")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision of the models")
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), help="precision of the models"
+    )
     parser.add_argument(
         "--max-sequences", type=int, metavar="N", help="most sequences decoded at once"
     )

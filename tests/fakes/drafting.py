@@ -165,6 +165,7 @@ class SessionLink:
     seed: int = 0
     faults: list[str] = field(default_factory=list)
     down: bool = False
+    always: str | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -189,6 +190,9 @@ class SessionLink:
             self.transport.close()
 
     def _fault(self) -> str | None:
+        if self.always is not None:
+            self.faults.append(self.always)
+            return self.always
         if self._random.random() >= self.fault_rate:
             return None
         self.faults.append(self._random.choice(FAULTS))

@@ -30,6 +30,7 @@ def test_flags_reach_the_process_they_concern() -> None:
     shared = (
         *("--target", "t", "--dtype", "float32"),
         *("--max-sequences", "3", "--max-context-tokens", "99"),
+        *("--drain-timeout", "4.0", "--log-level", "info"),
     )
     assert result.verifier_flags == (
         *shared,
@@ -52,11 +53,13 @@ def test_flags_reach_the_process_they_concern() -> None:
 
 def test_without_flags_every_process_keeps_its_own_defaults() -> None:
     result = plan()
+    stopping = ("--drain-timeout", "30.0", "--log-level", "info")
     assert result.verifier_flags[2:] == (
+        *stopping,
         *("--listen", "unix:/run/bd/verifier.sock"),
         *("--drafter", "unix:/run/bd/drafter.sock"),
     )
-    assert result.drafter_flags[2:] == ("--listen", "unix:/run/bd/drafter.sock")
+    assert result.drafter_flags[2:] == (*stopping, "--listen", "unix:/run/bd/drafter.sock")
 
 
 def test_without_a_drafter_the_verifier_decodes_plainly() -> None:

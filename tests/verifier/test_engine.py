@@ -21,6 +21,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder import Decoder
+from blockdraft_verifier.draft_coordinator import MAX_REFUSALS
 from blockdraft_verifier.engine import Engine, QueueFullError
 from blockdraft_verifier.scheduler import SchedulerConfig
 from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sampling
@@ -59,7 +60,7 @@ def drafting(decoder: Decoder, link: SessionLink) -> Engine:
 @pytest.fixture(autouse=True)
 def _reset(link: SessionLink, method: ScriptedMethod) -> Iterator[None]:
     yield
-    link.fault_rate, link.down = 0.0, False
+    link.fault_rate, link.down, link.always = 0.0, False, None
     link.faults.clear()
     method.drafted_from.clear()
 
@@ -240,6 +241,44 @@ def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
     assert max(len(event.token_ids) for event in outcome.events[-4:]) > 1
 
 
+def test_a_wire_that_cuts_everything_is_given_up(
+    plain: Engine, drafting: Engine, method: ScriptedMethod, link: SessionLink
+) -> None:
+    request = GenerationRequest("cut", (1, 2, 3), max_output_tokens=40)
+    [expected] = decode(plain, [request])
+    link.always = "truncate"
+    [outcome] = decode(drafting, [request])
+    assert outcome.tokens == expected.tokens
+    assert len(link.faults) == MAX_REFUSALS + 1
+    assert not method.drafted_from
+
+
+def test_a_drafter_that_comes_late_is_taken_up(
+    decoder: Decoder, plain: Engine, method: ScriptedMethod
+) -> None:
+    request = GenerationRequest("late", (1, 2, 3), max_output_tokens=30)
+    [expected] = decode(plain, [request])
+    method.propose = oracle([request], [expected.tokens], 1.0)
+    link = SessionLink(method, down=True)
+    engine = make_engine(decoder, link)
+    assert engine.drafter is None
+    outcome = Outcome()
+    engine.submit(request, outcome)
+    for _ in range(5):
+        engine.step()
+    assert [len(event.token_ids) for event in outcome.events] == [1] * 5
+    link.down = False
+    while engine.step():
+        pass
+    assert outcome.tokens == expected.tokens
+    assert len(outcome.events[-2].token_ids) == 4
+    # What it had committed was computed again, with features this time.
+    truth = dense_features(decoder, [*request.prompt, *expected.tokens])
+    for held in method.drafted_from:
+        context = held.features.astype(np.float32)
+        np.testing.assert_allclose(context, truth[: len(context)], rtol=0.02, atol=0.02)
+
+
 def test_stop_tokens_and_limits(plain: Engine, drafting: Engine, method: ScriptedMethod) -> None:
     request = GenerationRequest("stop", (9, 8, 7), max_output_tokens=30)
     [whole] = decode(plain, [request])
@@ -250,6 +289,10 @@ def test_stop_tokens_and_limits(plain: Engine, drafting: Engine, method: Scripte
         [outcome] = decode(drafting, [stopped])
         assert outcome.tokens == whole.tokens[: whole.tokens.index(stop) + 1]
         assert outcome.events[-1].finish_reason is FinishReason.STOP
+        usage = outcome.events[-1].usage
+        assert usage is not None
+        # What was right but came after the stop token was not gained.
+        assert sum(usage.accepted_per_position) <= len(outcome.tokens) - 1
     to_the_end = replace(request, max_output_tokens=1000)
     [outcome] = decode(drafting, [to_the_end])
     assert len(outcome.tokens) == 96 - 3

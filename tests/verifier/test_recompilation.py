@@ -102,7 +102,7 @@ def test_no_step_of_any_shape_compiles_after_warm_up(
     runner.used.clear()
     buckets = set(all_buckets(2, 8, BLOCK))
     for seed in range(6):
-        requests = random_requests(seed, count=4, max_output_tokens=8)
+        requests = random_requests(seed, count=6, max_output_tokens=20)
         requests = [replace(request, log_probs=2 if seed % 2 else None) for request in requests]
         decode(engine, requests[:1])
         decode(engine, requests)

@@ -357,8 +357,8 @@ def test_prefill_chunk(remaining: int, used: int, budget: int) -> None:
     bucket = 1 << (total - 1).bit_length()
     if count < whole:
         assert total == bucket, "a cut chunk fills its bucket"
-        assert used + whole <= 0.75 * 2 * bucket
-    elif total <= 0.75 * bucket:
+        assert used + whole < 0.75 * 2 * bucket
+    elif total < 0.75 * bucket:
         assert bucket // 2 <= used, "more padding than a quarter could have been avoided"
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import grpc
-import jax.numpy as jnp
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import load_decoder
 from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import verifier_pb2
@@ -80,7 +80,7 @@ class VerifierApp:
         config = self._config
         started = time.perf_counter()
         path = resolve_target(config.target)
-        decoder, checkpoint = load_decoder(path, dtype=jnp.dtype(config.engine.dtype))
+        decoder, checkpoint = load_decoder(path, dtype=compute_dtype(config.engine.dtype))
         logger.info(
             "loaded %s (%s) in %.1f s",
             checkpoint.config.name,
@@ -89,7 +89,7 @@ class VerifierApp:
         )
         link = None
         if config.drafter_address is not None:
-            link = GrpcDraftLink(config.drafter_address, checkpoint.fingerprint)
+            link = GrpcDraftLink(config.drafter_address, checkpoint)
             if link.wait(config.drafter_wait_seconds) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", config.drafter_address)
         engine = Engine(

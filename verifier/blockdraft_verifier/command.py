@@ -81,8 +81,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default=_ENGINE.dtype,
-        choices=("float32", "bfloat16"),
-        help="element type of weights and cache (default: %(default)s)",
+        choices=("auto", "float32", "bfloat16"),
+        help="element type of weights and cache; auto is bfloat16 on TPU, float32 elsewhere "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--draft-policy",

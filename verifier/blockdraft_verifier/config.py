@@ -16,7 +16,7 @@ class EngineConfig:
         scheduler: Limits of a step and of a sequence.
         page_size: Tokens per page of the KV cache.
         num_pages: Pages of the KV cache.
-        dtype: Element type of weights and cache, "float32" or "bfloat16".
+        dtype: Element type of weights and cache; "auto" is bfloat16 on TPU, float32 elsewhere.
         draft_policy: "adaptive" drafts as far as the measured costs say it pays, zero included;
             "fixed" always drafts as far as allowed.
         draft_groups: 1 verifies all sequences together; 2 verifies one half while the drafter
@@ -27,7 +27,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     page_size: int = 16
     num_pages: int = 512
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     draft_policy: DraftPolicy = "adaptive"
     draft_groups: int = 1
     draft_timeout_seconds: float = 5.0

@@ -27,6 +27,17 @@ from blockdraft_verifier.sequence import Proposal, Sequence
 
 logger = logging.getLogger(__name__)
 
+# What `on_repair` is told.
+REPAIR_CAUSES = (
+    "stream_broken",
+    "repeated_answer",
+    "missing_answer",
+    "context_mismatch",
+    "malformed_proposal",
+    "resent_context",
+)
+# A context refused this often without a proposal in between will be refused again.
+MAX_REFUSALS = 3
 # Keeps a request far below the channel's message limit.
 MAX_REQUEST_FEATURE_BYTES = 8 * 1024 * 1024
 
@@ -40,11 +51,13 @@ class Context:
             answers about the old one are recognized.
         sequence: The sequence.
         length: Positions the drafter holds once all requests sent so far are done.
+        refusals: Refusals since the last proposal.
     """
 
     context_id: int
     sequence: Sequence
     length: int = 0
+    refusals: int = 0
 
 
 @dataclass(slots=True)
@@ -281,6 +294,7 @@ class DraftCoordinator:
         ):
             self._rebuild(context, "malformed_proposal")
         elif draft_length > 0:
+            context.refusals = 0
             sequence.proposal = Proposal(tokens, tuple(proposal.log_probs[: len(tokens)]))
             sequence.awaiting_draft = False
 
@@ -290,7 +304,9 @@ class DraftCoordinator:
         if context is None:
             return
         sequence = context.sequence
-        if error.code == pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED:
+        context.refusals += 1
+        hopeless = error.code == pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
+        if hopeless or context.refusals > MAX_REFUSALS:
             logger.info("no drafting for sequence %d: %s", sequence.sequence_id, error.message)
             sequence.draftable = False
             self.release(sequence)

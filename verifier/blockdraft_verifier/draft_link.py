@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import grpc
 
+from blockdraft_models.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.channel import CLIENT_OPTIONS
@@ -43,12 +44,29 @@ class DrafterDescription:
     step_seconds: tuple[float, ...]
 
     @classmethod
-    def from_proto(cls, message: pb.DrafterServiceDescribeResponse) -> "DrafterDescription":
+    def from_proto(
+        cls, message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
+    ) -> "DrafterDescription":
         """Read a handshake's answer.
+
+        Args:
+            message: The answer.
+            num_layers: Decoder layers of the target.
+            hidden_size: Width of the target's residual stream.
 
         Raises:
             ValueError: If the drafter wants features this verifier cannot give.
         """
+        layer_ids = message.target_layer_ids
+        if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
+            raise ValueError(
+                f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
+            )
+        if message.feature_width != len(layer_ids) * hidden_size:
+            raise ValueError(
+                f"the drafter wants features of {message.feature_width} elements, "
+                f"{len(layer_ids)} layers of width {hidden_size} give another number"
+            )
         if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
             raise ValueError("the drafter wants features in another type than bfloat16")
         if message.block_size < 2 or message.max_feature_rows < 1:
@@ -152,10 +170,10 @@ class GrpcDraftTransport:
 class GrpcDraftLink:
     """Connects to the drafter's address, and again whenever the stream is lost."""
 
-    def __init__(self, address: str, target_fingerprint: str) -> None:
-        """Start connecting in the background."""
+    def __init__(self, address: str, target: Checkpoint) -> None:
+        """Start connecting in the background to a drafter for `target`."""
         self._address = address
-        self._target_fingerprint = target_fingerprint
+        self._target = target
         self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
         self._stub = DrafterServiceStub(self._channel)
         self._transport: GrpcDraftTransport | None = None
@@ -202,10 +220,12 @@ class GrpcDraftLink:
                 return
 
     def _connect(self) -> bool:
-        request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target_fingerprint)
+        request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
         try:
             answer = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
-            description = DrafterDescription.from_proto(answer)
+            description = DrafterDescription.from_proto(
+                answer, self._target.config.num_layers, self._target.config.hidden_size
+            )
         except (grpc.RpcError, ValueError) as error:
             self._log_refusal(error)
             return False

@@ -213,10 +213,10 @@ class Engine:
             if self._guard is not None:
                 self._guard.arm()
             if capture:
-                # Pages written so far have no features, so nothing in them can be drafted from.
+                # Pages written so far have no features, so nothing in them can be drafted from:
+                # whoever owns some computes them again.
+                self.scheduler.preempt_all()
                 self._pages.forget_contents()
-                for sequence in self.scheduler.running:
-                    sequence.draftable = False
                 self._features = FeatureStore(
                     self._config.num_pages,
                     self._config.page_size,

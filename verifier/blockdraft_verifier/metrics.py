@@ -4,7 +4,7 @@ from collections.abc import Sequence as Changes
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from blockdraft_verifier.draft_coordinator import DraftTimes
+from blockdraft_verifier.draft_coordinator import REPAIR_CAUSES, DraftTimes
 from blockdraft_verifier.load import Load
 from blockdraft_verifier.scheduler import Progress
 from blockdraft_verifier.sequence import Sequence
@@ -65,6 +65,8 @@ class VerifierMetrics:
             ["cause"],
             registry=registry,
         )
+        for cause in REPAIR_CAUSES:
+            self.repairs.labels(cause)
         self.preemptions = Counter(
             f"{PREFIX}_preemptions", "Sequences that gave their pages back.", registry=registry
         )

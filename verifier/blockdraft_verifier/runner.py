@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from flax import nnx
 
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.dtypes import compute_dtype
 from blockdraft_verifier.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.config import EngineConfig
 from blockdraft_verifier.packing import pack
@@ -64,7 +64,7 @@ class ModelRunner:
         self._model = decoder.config
         self._config = config
         self._caches: list[Any] = allocate_kv(
-            decoder.config, config.num_pages, config.page_size, jnp.dtype(config.dtype)
+            decoder.config, config.num_pages, config.page_size, compute_dtype(config.dtype)
         )
         self._max_pages = -(-config.scheduler.max_context_tokens // config.page_size)
         self._buckets: tuple[Bucket, ...] = ()

@@ -79,7 +79,7 @@ class Progress:
 
     Attributes:
         row: The row that ran.
-        accepted: Drafted tokens accepted by the target.
+        accepted: Drafted tokens accepted by the target and part of the answer.
         new_tokens: Tokens gained; empty for a chunk in the middle of a prompt.
         committed_count: Positions from `row.start` on that became final.
     """
@@ -122,6 +122,11 @@ class Scheduler:
             self._release(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+
+    def preempt_all(self) -> None:
+        """Take every page back; all running sequences wait to be computed again."""
+        while self.running:
+            self._preempt(self.running[-1])
 
     def plan(self, max_rows: int | None = None) -> tuple[Row, ...]:
         """Choose the rows of the next step and allocate their pages.
@@ -178,7 +183,7 @@ class Scheduler:
         committed = row.known_count + len(gained) - 1
         sequence.committed += committed
         self._name_pages(sequence)
-        return Progress(row, result.accepted, gained, committed)
+        return Progress(row, min(result.accepted, len(gained)), gained, committed)
 
     def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
@@ -270,8 +275,8 @@ class Scheduler:
 def prefill_chunk(remaining: int, used: int, budget: int) -> int:
     """Return how many of `remaining` prompt tokens to run beside `used` others.
 
-    Steps are padded to powers of two. Running everything is worth it while the padding stays
-    under a quarter; otherwise the chunk fills the next smaller power of two exactly.
+    Steps are padded to powers of two. Running everything is worth it while at most a quarter is
+    padding; otherwise the chunk fills the next smaller power of two exactly.
 
     >>> prefill_chunk(100, 0, 256), prefill_chunk(130, 0, 256), prefill_chunk(300, 0, 256)
     (100, 128, 256)
@@ -280,6 +285,6 @@ def prefill_chunk(remaining: int, used: int, budget: int) -> int:
     total = used + count
     bucket = 1 << (total - 1).bit_length()
     smaller = bucket // 2
-    if total > 0.75 * bucket or smaller <= used:
+    if 4 * total >= 3 * bucket or smaller <= used:
         return count
     return smaller - used
