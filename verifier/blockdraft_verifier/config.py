@@ -26,7 +26,7 @@ class EngineConfig:
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     page_size: int = 16
-    num_pages: int = 512
+    num_pages: int = 384
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     draft_policy: DraftPolicy = "adaptive"
     draft_groups: int = 1
