@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import importlib.util
 import logging
 import shutil
 import signal
@@ -68,7 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run everything until SIGTERM (returns 0) or SIGINT (130); 1 if a process keeps dying."""
+    """Run everything until SIGTERM (returns 0) or SIGINT (130); 1 if a process keeps dying.
+
+    Raises:
+        ModuleNotFoundError: If what the processes need is not installed.
+    """
+    for package in ("uvloop", "jax"):
+        # The children import them: say it here, once, not in every attempt of each of them.
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     configure_logging("serve", args.log_level)
     folder = args.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:

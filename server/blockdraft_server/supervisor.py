@@ -12,6 +12,8 @@ from blockdraft_server.restart import RestartPolicy, RestartTracker
 
 logger = logging.getLogger(__name__)
 
+# With this status `blockdraft` says that its command line, or a file it names, is wrong.
+USAGE_STATUS = 2
 # The kernel takes a killed process away within moments, unless a device holds it.
 _KILLED_SECONDS = 5.0
 
@@ -26,7 +28,8 @@ class ChildFailedError(Exception):
 
     def __init__(self, name: str, status: int, last_lines: Sequence[str]) -> None:
         """Describe the child and its last exit status."""
-        super().__init__(f"{name} keeps dying before it is ready (exit status {status})")
+        cause = "cannot start" if status == USAGE_STATUS else "keeps dying before it is ready"
+        super().__init__(f"{name} {cause} (exit status {status})")
         self.name = name
         self.last_lines = tuple(last_lines)
 
@@ -114,7 +117,9 @@ class Supervisor:
             status, ready_since, last_lines = await self._run_once(spec)
             if self._stopping.is_set():
                 return
-            delay = tracker.died(time.monotonic(), ready_since)
+            # A command line that is wrong now will be wrong the next time.
+            hopeless = status == USAGE_STATUS and ready_since is None
+            delay = None if hopeless else tracker.died(time.monotonic(), ready_since)
             if delay is None:
                 raise ChildFailedError(spec.name, status, last_lines)
             logger.warning(

@@ -99,6 +99,15 @@ async def test_a_dead_child_is_started_again(family: Family) -> None:
     assert family.ended() == ["a", "b"]
 
 
+async def test_a_child_with_a_wrong_command_line_is_not_tried_again(family: Family) -> None:
+    code = f"open({str(family.log)!r}, 'a').write('x'); raise SystemExit(2)"
+    bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
+    supervisor = Supervisor([bad], QUICK, io.BytesIO())
+    with pytest.raises(ChildFailedError, match=r"bad cannot start .*status 2"):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), 20)
+    assert family.log.read_text() == "x"
+
+
 async def test_a_child_that_keeps_dying_stops_everything(family: Family) -> None:
     code = "import sys; sys.exit('no such model')"
     bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
