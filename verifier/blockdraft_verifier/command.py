@@ -2,9 +2,8 @@
 
 import argparse
 import logging
-import os
-from pathlib import Path
 
+from blockdraft_models.embedded import default_cache_dir
 from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_verifier.config import EngineConfig, VerifierConfig
@@ -129,12 +128,6 @@ def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]
     return config, ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
 
 
-def compilation_cache() -> Path:
-    """Return where compiled executables are kept between runs."""
-    root = os.environ.get("BLOCKDRAFT_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "blockdraft") / "xla"
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the verifier until SIGTERM or SIGINT; return the exit code."""
     configure_logging("verifier", args.log_level)
@@ -152,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import VerifierApp
 
-    jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
     async def main() -> bool:
