@@ -167,6 +167,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.smollm2
+@pytest.mark.timeout(3600)
 def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
     path = resolve_target("smollm2-135m")
     setting = Setting(path, engine_config(64, 512, 512), prompt_tokens=256, output=48)
