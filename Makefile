@@ -27,8 +27,8 @@ $(SERVE): $(PINS) | $(BIN)/python
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[serve,dev] into $(VENV)" >&2
-	$(PIP) install -c constraints.txt -e '.[serve,dev]'
+	@echo "installing blockdraft[serve,train,bench,dev] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve,train,bench,dev]'
 	@touch $@ $(SERVE)
 
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop

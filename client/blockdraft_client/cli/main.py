@@ -56,6 +56,8 @@ COMMANDS = {
     "server": Command("blockdraft_server.command", "run the front door alone", "serve"),
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
+    "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
+    "bench": Command("blockdraft_bench.command", "measure", "bench"),
     "version": Command("blockdraft_client.cli.version_command", "print the version"),
 }
 

@@ -1,0 +1,1 @@
+"""Measurements: what the drafter gains, on which data, with what certainty."""

@@ -1,0 +1,1 @@
+"""Making drafters: corpora of the target's own answers, training on them, export."""
