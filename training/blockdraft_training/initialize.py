@@ -1,0 +1,81 @@
+"""Where a drafter's training starts: from the target's own layers, not from noise.
+
+The first draft layer meets what the target's first layer meets, bare embeddings; the last ones
+must produce what the target's last layers produce, inputs of the same head. So draft layers are
+copied from the ends of the target, `fc` passes the last captured layer through, and the final
+norm is the target's.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.dflash import DFlash
+from blockdraft_models.block import DecoderLayer
+from blockdraft_models.decoder import Decoder
+from blockdraft_training.errors import TrainingError
+
+# Share of a random fc kept beside the pass-through: the other features start with some say.
+_FC_NOISE = 0.1
+
+
+def from_target(
+    config: DFlashConfig, decoder: Decoder, layer_ids: tuple[int, ...], *, seed: int
+) -> DFlash:
+    """Return a drafter in float32 whose layers are copies of target layers.
+
+    Args:
+        config: Its shape: layers as wide as the target's.
+        decoder: The target.
+        layer_ids: Which target layer each draft layer copies.
+        seed: Of what is not copied.
+
+    Raises:
+        TrainingError: If a draft layer has another shape than the target's layers.
+    """
+    model = DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    for layer, layer_id in zip(model.layers, layer_ids, strict=True):
+        _copy_layer(layer, decoder.layers[layer_id])
+    model.norm.scale[...] = decoder.norm.scale[...].astype(jnp.float32)
+    hidden = config.decoder.hidden_size
+    passing = model.fc.weight[...] * _FC_NOISE
+    model.fc.weight[...] = passing.at[:, -hidden:].add(jnp.eye(hidden))
+    return model
+
+
+def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
+    """Copy weights; the input norm's scale moves into the projections behind it.
+
+    Contexts pass the projections without the layer's input norm, so only with a scale of one do
+    they arrive as the target's own keys and values.
+    """
+    weights = dict(nnx.to_flat_state(nnx.state(theirs)))
+    flat = dict(nnx.to_flat_state(nnx.state(ours)))
+    for key, variable in flat.items():
+        if key not in weights:
+            continue  # q and k norms, which this target may lack
+        value = weights[key][...].astype(jnp.float32)
+        if value.shape != variable[...].shape:
+            raise TrainingError(
+                f"draft layer weight {'.'.join(map(str, key))} is {variable[...].shape}, the"
+                f" target's {value.shape}: only layers of the target's shape can copy it"
+            )
+        flat[key] = variable.replace(value)
+    nnx.update(ours, nnx.from_flat_state(flat))
+    attention, scale = ours.attention, ours.attention_norm.scale[...]
+    for projection in (attention.query, attention.key, attention.value):
+        projection.weight[...] = projection.weight[...] * scale[None, :]
+    ours.attention_norm.scale[...] = jnp.ones_like(scale)
+    if theirs.attention.query_norm is None:
+        for norm, projection in (
+            (attention.query_norm, attention.query),
+            (attention.key_norm, attention.key),
+        ):
+            assert norm is not None  # DFlash layers always have them
+            norm.scale[...] = jnp.full_like(norm.scale[...], _typical_size(projection.weight[...]))
+
+
+def _typical_size(weight: Float[Array, "out in"]) -> Float[Array, ""]:
+    """Return the root mean square of a projection of inputs of mean square one."""
+    return jnp.sqrt(jnp.mean(jnp.sum(weight**2, axis=1)))
