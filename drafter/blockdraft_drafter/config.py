@@ -52,6 +52,9 @@ class DFlashConfig:
         layer_types: "full_attention" or "sliding_attention" for each draft layer.
         sliding_window: Sliding layers see keys less than this many positions away.
         is_causal: Whether a block position sees only itself and what is before it.
+        sample_from_anchor: Whether a slot's output is the token after its position, so that the
+            anchor's slot drafts too and one mask fewer is needed; as published, a slot's output
+            is the token at its position.
         target_fingerprint: The target the drafter was trained for, or None if not recorded.
         trained: Whether the weights were trained.
     """
@@ -64,6 +67,7 @@ class DFlashConfig:
     layer_types: tuple[str, ...]
     sliding_window: int | None = None
     is_causal: bool = False
+    sample_from_anchor: bool = False
     target_fingerprint: str | None = None
     trained: bool = True
 
@@ -94,6 +98,16 @@ class DFlashConfig:
     def feature_width(self) -> int:
         """Elements of one feature."""
         return len(self.target_layer_ids) * self.decoder.hidden_size
+
+    @property
+    def slots(self) -> int:
+        """Tokens per block that pass through the model: the anchor and the masks."""
+        return self.block_size - 1 if self.sample_from_anchor else self.block_size
+
+    @property
+    def first_drafting_slot(self) -> int:
+        """The first slot whose output is drafted; the `block_size - 1` from it on are."""
+        return 0 if self.sample_from_anchor else 1
 
     def window(self, layer: int) -> int | None:
         """Return how far draft layer `layer` sees, or None when it sees everything."""

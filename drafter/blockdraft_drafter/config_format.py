@@ -20,7 +20,6 @@ _UNSUPPORTED = (
     "final_logit_softcapping",
     "output_multiplier",
     "projector_type",
-    "sample_from_anchor",
 )
 _UNSUPPORTED_PREFIXES = ("conv_", "selector_")
 
@@ -39,12 +38,14 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_unsupported({**config, **nested})
     # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
     without_window = {key: value for key, value in config.items() if "sliding_window" not in key}
+    shifted = bool(config.get("sample_from_anchor", nested.get("sample_from_anchor", False)))
     decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
     window, layer_types = _attention_pattern(config, decoder.num_layers)
     return {
         "decoder": decoder,
         # Version 1 has it at the top level, later configurations in dflash_config.
-        "block_size": _first("block_size", config, nested),
+        # Theirs counts the slots; where the anchor's slot drafts too, a block is one token longer.
+        "block_size": _first("block_size", config, nested) + shifted,
         "mask_token_id": _first("mask_token_id", nested, config),
         "target_layer_ids": tuple(_first("target_layer_ids", nested, config)),
         "num_target_layers": _first("num_target_layers", config, nested),
@@ -52,6 +53,7 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
         "sliding_window": window,
         # The reference implementation attends without a causal mask on every layer.
         "is_causal": bool(config.get("is_causal", nested.get("causal", False))),
+        "sample_from_anchor": shifted,
         "target_fingerprint": ours.get("target_fingerprint"),
         "trained": bool(ours.get("trained", True)),
     }
@@ -65,7 +67,7 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
         "model_type": "qwen3",
         "attention_bias": decoder.attention_bias,
-        "block_size": config.block_size,
+        "block_size": config.slots,
         "dflash_config": {
             "causal": config.is_causal,
             "mask_token_id": config.mask_token_id,
@@ -90,6 +92,8 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
         "use_sliding_window": config.sliding_window is not None,
         "vocab_size": decoder.vocab_size,
     }
+    if config.sample_from_anchor:
+        published["sample_from_anchor"] = True
     ours: dict[str, Any] = {"trained": config.trained}
     if config.target_fingerprint is not None:
         ours["target_fingerprint"] = config.target_fingerprint
