@@ -116,9 +116,12 @@ def read_manifest(corpus: Path) -> CorpusManifest | None:
 
 
 def write_manifest(corpus: Path, manifest: CorpusManifest) -> None:
-    """Write the manifest of a corpus."""
+    """Write the manifest of a corpus; an earlier one stays whole until the new one is."""
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
-    manifest_path(corpus).write_text(text, encoding="utf-8")
+    path = manifest_path(corpus)
+    unfinished = path.with_name(f".{path.name}.new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
 
 
 def read_corpus(paths: Sequence[Path], *, vocab_size: int, fingerprint: str) -> list[CorpusRow]:

@@ -1,0 +1,81 @@
+"""A text file that only ever holds whole lines, whatever interrupts its writer."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from blockdraft_training.errors import CorpusError
+
+_NEWLINE = b"\n"
+_SCAN_BYTES = 1 << 16
+
+
+class LineFile:
+    """Appends whole lines to a file; a context manager.
+
+    A killed writer leaves at most one line without its newline, and the next writer drops it. A
+    line that does not fit onto the disk is taken back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made if needed, and drop a line that was cut short.
+
+        Raises:
+            CorpusError: If another process is writing it.
+            OSError: If it cannot be opened.
+        """
+        self.path = path
+        # Unbuffered: a line that was appended is the system's, not lost with the process.
+        self._file = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._size = self._end_of_last_line()
+            self._file.truncate(self._size)
+        except BlockingIOError as error:
+            self._file.close()
+            raise CorpusError(f"{path} is being written by another process") from error
+
+    def __enter__(self) -> "LineFile":
+        """Return the file."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file and let others write it."""
+        self._file.close()
+
+    def append(self, line: str) -> None:
+        """Append one line, given without its newline.
+
+        Raises:
+            CorpusError: If it cannot be written; the lines before it stay.
+        """
+        rest = memoryview(line.encode() + _NEWLINE)
+        size = len(rest)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._file.truncate(self._size)
+            raise CorpusError(
+                f"cannot write {self.path}: {error}; what was written before is intact, and the"
+                " same command goes on from there"
+            ) from error
+        self._size += size
+
+    def _end_of_last_line(self) -> int:
+        """Return the size without what follows the last newline, read from the end."""
+        end = self._file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _SCAN_BYTES)
+            self._file.seek(start)
+            last = self._file.read(end - start).rfind(_NEWLINE)
+            if last >= 0:
+                return start + last + 1
+            end = start
+        return 0
