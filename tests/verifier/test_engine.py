@@ -112,6 +112,8 @@ def test_a_perfect_drafter_gains_a_whole_block_per_step(
     assert outcome.tokens == expected.tokens
     # 1 token from the prompt, then 4 per step: 3 drafted and the bonus.
     assert [len(event.token_ids) for event in outcome.events] == [1, 4, 4, 4]
+    steps = [(event.drafted, event.accepted) for event in outcome.events]
+    assert steps == [(0, 0), (3, 3), (3, 3), (3, 3)]
     usage = outcome.events[-1].usage
     assert usage is not None
     assert usage.verification_steps == 3

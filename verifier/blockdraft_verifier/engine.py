@@ -45,6 +45,8 @@ class TokensGained:
     Attributes:
         token_ids: The new tokens; empty only on a failure.
         log_probs: One entry per token, if asked for.
+        drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
+        accepted: How many of them, from the first on, are among `token_ids`.
         finish_reason: Set on the last event.
         usage: Set on the last event.
         failure: Set instead of tokens when the engine failed.
@@ -52,6 +54,8 @@ class TokensGained:
 
     token_ids: tuple[int, ...]
     log_probs: tuple[RankedLogProbs, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     failure: str | None = None
@@ -324,6 +328,8 @@ class Engine:
             event = TokensGained(
                 change.new_tokens,
                 tuple(log_probs[: len(change.new_tokens)]),
+                change.row.draft_count,
+                change.accepted,
                 sequence.finish_reason,
                 sequence.usage if ended else None,
             )
