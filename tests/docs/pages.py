@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = tuple(
     ROOT / folder / f"blockdraft_{folder}"
-    for folder in ("client", "server", "verifier", "drafter", "models", "runtime")
+    for folder in ("client", "server", "verifier", "drafter", "models", "runtime", "bench")
 )
 
 

@@ -8,19 +8,27 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import code, read, rows, section, sources
 
+from blockdraft_bench import command as bench_command
 from blockdraft_client.cli.main import COMMANDS
+from blockdraft_training import command as train_command
 
 PAGE = "docs/configuration.md"
 OWN_SECTION = ("serve", "server", "verifier", "drafter", "demo")
+# Commands of a command, and where each is implemented.
+SUBCOMMANDS = {
+    f"bench {name}": subcommand.module for name, subcommand in bench_command.SUBCOMMANDS.items()
+} | {
+    f"train {name}": subcommand.module for name, subcommand in train_command.SUBCOMMANDS.items()
+}
 # Stated by the page in other words than the parser's value.
-IN_WORDS = {"--prompt", "--verifier", "--compilation-cache"}
+IN_WORDS = {"--prompt", "--verifier", "--compilation-cache", "--dataset"}
 
 
 def flags(command: str) -> dict[str, argparse.Action]:
     """Return the actions of a command by every name they have."""
     parser = argparse.ArgumentParser()
-    module = importlib.import_module(COMMANDS[command].module)
-    module.add_arguments(parser)
+    module = SUBCOMMANDS.get(command) or COMMANDS[command].module
+    importlib.import_module(module).add_arguments(parser)
     return {
         name: action
         for action in parser._actions
@@ -29,7 +37,7 @@ def flags(command: str) -> dict[str, argparse.Action]:
     }
 
 
-@pytest.mark.parametrize("command", OWN_SECTION)
+@pytest.mark.parametrize("command", [*OWN_SECTION, *SUBCOMMANDS])
 def test_flags_and_defaults(command: str) -> None:
     table = rows(section(read(PAGE), f"blockdraft {command}"), 3)
     stated = {code(flag)[0]: default for flag, default, _ in table}
@@ -41,7 +49,10 @@ def test_flags_and_defaults(command: str) -> None:
         value = action.default
         if isinstance(value, float):
             value = f"{value:g}"
-        expected = {None: "unset", False: "off"}.get(value, f"`{value}`")
+        elif isinstance(value, list):
+            value = " ".join(f"{item:g}" for item in value)
+        # Not by a table: 0 is no False here.
+        expected = "unset" if value is None else "off" if value is False else f"`{value}`"
         assert stated[name] == expected, name
 
 

@@ -1,0 +1,50 @@
+"""`blockdraft bench`: measure."""
+
+import argparse
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from blockdraft_bench.errors import BenchUsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """One subcommand: a module with `add_arguments(parser)` and `run(args) -> exit code`."""
+
+    module: str
+    summary: str
+
+
+SUBCOMMANDS = {
+    "acceptance": Subcommand(
+        "blockdraft_bench.acceptance_command", "how many tokens a verification gains, by dataset"
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands."""
+    choices = parser.add_subparsers(metavar="WHAT", required=True)
+    for name, subcommand in SUBCOMMANDS.items():
+        module: Any = importlib.import_module(subcommand.module)
+        child = choices.add_parser(
+            name, help=subcommand.summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        module.add_arguments(child)
+        child.set_defaults(run_subcommand=module.run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the chosen subcommand and return the exit code."""
+    try:
+        code: int = args.run_subcommand(args)
+    except BenchUsageError as error:
+        print(f"blockdraft bench: {error}", file=sys.stderr)
+        return 2
+    except (OSError, RuntimeError, ValueError) as error:
+        # Whatever is wrong with the input, its message says; a trace would hide it.
+        print(f"blockdraft bench: {error}", file=sys.stderr)
+        return 1
+    return code

@@ -1,0 +1,9 @@
+"""What can go wrong while measuring, each with a message that says what to do."""
+
+
+class BenchError(ValueError):
+    """The measurement cannot be made."""
+
+
+class BenchUsageError(BenchError):
+    """The command line, or a file it names, is wrong."""

@@ -1,0 +1,122 @@
+"""A tiny target with a drafter that knows the answers, right as often as it is told to be."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax import nnx
+from tests.fakes.drafting import ScriptedMethod
+
+from blockdraft_bench.answers import Answer
+from blockdraft_bench.decoding import InProcessDecoder
+from blockdraft_bench.measure import AcceptanceSettings
+from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.loading import Checkpoint
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.sequence import GenerationRequest
+
+CONFIG = tiny_config()
+FINGERPRINT = "0123456789abcdef"
+LAYER_IDS = (0, 2)
+BLOCK_SIZE = 4
+DRAFT_LENGTH = BLOCK_SIZE - 1
+ENGINE = EngineConfig(
+    page_size=4,
+    num_pages=96,
+    scheduler=SchedulerConfig(max_sequences=2, max_step_tokens=16, max_context_tokens=128),
+    draft_policy="fixed",
+)
+# Prompts whose answers never share a position, so that the position tells which one it is.
+PROMPTS = PromptSet(
+    "tiny",
+    (
+        Prompt("short", tuple(range(40, 45))),
+        Prompt("long", tuple(range(60, 120))),
+    ),
+)
+# The token after the prompt, then four whole blocks.
+MAX_TOKENS = 1 + 4 * BLOCK_SIZE
+SETTINGS = AcceptanceSettings(MAX_TOKENS, DRAFT_LENGTH, frozenset(), seed=7)
+
+# How many of the tokens drafted after this offset of an answer are to be right.
+Right = Callable[[int], int]
+
+
+def tiny_decoder() -> Decoder:
+    return Decoder(CONFIG, dtype=jnp.float32, rngs=nnx.Rngs(0))
+
+
+def write_target(directory: Path) -> None:
+    # As many layers as a default drafter takes features from.
+    decoder = Decoder(tiny_config(num_layers=5), dtype=jnp.float32, rngs=nnx.Rngs(0))
+    write_hf_checkpoint(decoder, directory)
+
+
+@dataclass
+class ScriptedPair:
+    """A decoder whose drafter is right as often as `script` says."""
+
+    decoder: InProcessDecoder
+    method: ScriptedMethod
+
+    def script(
+        self,
+        right: Right,
+        prompts: PromptSet = PROMPTS,
+        settings: AcceptanceSettings = SETTINGS,
+    ) -> list[Answer]:
+        """Draft so many right tokens after each offset of an answer; return the answers."""
+        requests = [
+            GenerationRequest(
+                prompt.sample_id,
+                prompt.token_ids,
+                max_output_tokens=settings.max_tokens,
+                stop_token_ids=settings.stop_token_ids,
+                max_draft_tokens=0,
+            )
+            for prompt in prompts.prompts
+        ]
+        found: dict[int, Answer] = {}
+        self.decoder.decode(requests, found.__setitem__)
+        known = {
+            len(request.prompt) + offset: (index, offset)
+            for index, request in enumerate(requests)
+            for offset in range(len(found[index].token_ids))
+        }
+        assert len(known) == sum(len(answer.token_ids) for answer in found.values())
+
+        def propose(position: int, anchor: int, length: int) -> list[int]:
+            if not length:
+                return []
+            index, offset = known[position]
+            tokens = found[index].token_ids
+            assert tokens[offset] == anchor
+            # Past the end of the answer nothing is known; a stop token was reached before.
+            following = [*tokens[offset + 1 : offset + 1 + length], *[0] * length][:length]
+            good = right(position - len(requests[index].prompt))
+            return [*following[:good], *((token + 1) % 256 for token in following[good:])]
+
+        self.method.propose = propose
+        return [found[index] for index in range(len(requests))]
+
+
+def scripted_pair() -> ScriptedPair:
+    method = ScriptedMethod(
+        lambda position, anchor, length: [],
+        layer_ids=LAYER_IDS,
+        hidden_size=CONFIG.hidden_size,
+        vocab_size=CONFIG.vocab_size,
+        block_size=BLOCK_SIZE,
+        max_sequences=2,
+    )
+    drafter = DrafterEngine(method, SlotPool(2), FINGERPRINT)
+    checkpoint = Checkpoint(CONFIG, FINGERPRINT, Path("tiny"))
+    decoder = InProcessDecoder(tiny_decoder(), checkpoint, drafter, ENGINE)
+    decoder.warm_up()
+    return ScriptedPair(decoder, method)
