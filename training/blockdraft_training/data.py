@@ -39,8 +39,10 @@ class BatchBuilder:
         length, answer = (-(-size // LENGTH_STEP) * LENGTH_STEP for size in (length, answer))
         return cls(rows, length, answer, cache)
 
-    def __call__(self, numbers: Sequence[int]) -> SequenceBatch:
-        """Return the batch of these rows, on the host."""
+    def __call__(
+        self, numbers: Sequence[int], sharding: jax.sharding.Sharding | None = None
+    ) -> SequenceBatch:
+        """Return the batch of these rows, placed on the devices."""
         cache, batch = self.cache, len(numbers)
         width, teacher = (
             (cache.features.shape[1], cache.spec.teacher_size) if cache is not None else (0, 0)
@@ -60,7 +62,8 @@ class BatchBuilder:
                 teacher_logits[place, : end - answer] = cache.teacher_logits[answer:end]
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)
         ends = np.array([len(self.rows[number].token_ids) for number in numbers], np.int32)
-        return SequenceBatch(token_ids, starts, ends, features, teacher_ids, teacher_logits)
+        arrays = (token_ids, starts, ends, features, teacher_ids, teacher_logits)
+        return SequenceBatch(*jax.device_put(arrays, sharding))
 
 
 def batch_numbers(
@@ -91,8 +94,7 @@ def batches(
     """Yield the batches of some steps on the devices, each prepared while the last one is used."""
 
     def prepare(step: int) -> SequenceBatch:
-        batch = builder(batch_numbers(numbers, batch_size, seed=seed, step=step).tolist())
-        return jax.device_put(batch, sharding)
+        return builder(batch_numbers(numbers, batch_size, seed=seed, step=step).tolist(), sharding)
 
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as worker:
         coming = worker.submit(prepare, steps.start) if steps else None

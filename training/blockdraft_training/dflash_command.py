@@ -9,6 +9,8 @@ from pathlib import Path
 from blockdraft_models.embedded import default_cache_dir
 from blockdraft_training.settings import DFlashSettings
 
+_LAYER_LISTS = ("copied_layers", "feature_layers")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
@@ -26,14 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--copied-layers",
         type=_ids,
-        default=(),
         metavar="I,J,...",
         help="target layers the draft layers start from (default: the first and the last ones)",
     )
     option(
         "--feature-layers",
         type=_ids,
-        default=(),
         metavar="I,J,...",
         help="target layers whose outputs make a feature (default: five, spread evenly)",
     )
@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
     names = DFlashSettings.__slots__
     given = {name: getattr(args, name) for name in names}
-    settings = DFlashSettings(**{**given, "corpus": tuple(args.corpus)})
+    lists = {name: tuple(given[name] or ()) for name in ("corpus", *_LAYER_LISTS)}
+    settings = DFlashSettings(**{**given, **lists})
     jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
     with progress_reporter() as report:
         trained = train_dflash(settings, report)

@@ -103,7 +103,7 @@ def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
     dtype = _activation_dtype(settings.dtype)
     counts = frequencies([rows[number].response for number in training], target.config.vocab_size)
     hot = HotVocabulary.of(counts, settings.hot_vocabulary or target.config.vocab_size)
-    complete = as_cached
+    complete: Completion = as_cached
     if settings.online:
         complete = computed_online(decoder, spec, builder.answer_length)
     frozen = freeze(decoder, hot, online=settings.online)
@@ -304,7 +304,7 @@ def _filled_cache(
 def _activation_dtype(name: str) -> jnp.dtype:
     """Return the type of activations: bfloat16 on any accelerator, float32 on CPU."""
     if name == "auto" and jax.default_backend() != "cpu":
-        return jnp.dtype(jnp.bfloat16)
+        name = "bfloat16"
     return compute_dtype(name)
 
 

@@ -3,7 +3,6 @@
 Nothing comes back to the host: metrics add up on the device until somebody reads them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,8 +52,6 @@ class TrainState:
 
 jax.tree_util.register_dataclass(TrainState)
 
-Step = Callable[[TrainState, Frozen, SequenceBatch], TrainState]
-
 
 def initial_state(model: DFlash, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the state before the first step."""
@@ -73,7 +70,7 @@ def make_step(
     complete: Completion,
     seed: int,
     dtype: DTypeLike,
-) -> Step:
+) -> jax.stages.Wrapped:
     """Return the compiled step.
 
     Args:

@@ -52,7 +52,8 @@ def drafted_tokens(
     padding = -len(rows) % _HEAD_ROWS
     parts = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1])
     tokens = jax.lax.map(lambda part: jnp.argmax(part @ head.T, axis=-1), parts)
-    return tokens.reshape(-1)[: len(rows)].reshape(hidden.shape[:-1])
+    drafted: Array = tokens.reshape(-1)[: len(rows)].reshape(hidden.shape[:-1])
+    return drafted
 
 
 def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list[int]:
