@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -46,26 +45,24 @@ class DraftTensor:
     Attributes:
         path: Dotted attribute path in `DFlash`.
         name: Published name.
-        shape: Published shape; matrices are [out, in].
-        transposed: Whether `DFlash` stores it the other way round, as [in, out].
+        shape: As published and as `DFlash` stores it; matrices are [out, in].
     """
 
     path: str
     name: str
     shape: tuple[int, ...]
-    transposed: bool = False
 
 
 def draft_tensors(config: DFlashConfig) -> Iterator[DraftTensor]:
     """Yield every weight of a drafter, each once, in a fixed order; 58 for five layers."""
     hidden = config.decoder.hidden_size
-    yield DraftTensor("fc.kernel", "fc.weight", (hidden, config.feature_width), transposed=True)
+    yield DraftTensor("fc.weight", "fc.weight", (hidden, config.feature_width))
     yield DraftTensor("hidden_norm.scale", "hidden_norm.weight", (hidden,))
     for name in tensor_names(config.decoder):
         # Embedding and head are the target's; the rest is named as in any Qwen3 model.
         if name.path.startswith(("layers.", "norm.")):
             published = name.hf.removeprefix(_PREFIX)
-            yield DraftTensor(name.path, published, name.shape, name.transposed)
+            yield DraftTensor(name.path, published, name.shape)
 
 
 def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter:
@@ -103,9 +100,7 @@ def build(config: DFlashConfig, arrays: Mapping[str, np.ndarray], *, dtype: DTyp
     tensors = {tensor.path: tensor for tensor in draft_tensors(config)}
     for key, variable in flat.items():
         tensor = tensors[".".join(map(str, key))]
-        array = arrays[tensor.name]
-        ordered = array.T if tensor.transposed else array
-        weight = np.array(ordered, dtype=jnp.dtype(dtype), order="C")
+        weight = np.array(arrays[tensor.name], dtype=jnp.dtype(dtype), order="C")
         flat[key] = variable.replace(jnp.asarray(weight))
     return nnx.merge(graph, nnx.from_flat_state(flat))
 
@@ -113,11 +108,9 @@ def build(config: DFlashConfig, arrays: Mapping[str, np.ndarray], *, dtype: DTyp
 def published_arrays(model: DFlash) -> dict[str, np.ndarray]:
     """Return a model's weights by published name, in published layout and their own dtype."""
     state = {".".join(map(str, key)): v for key, v in nnx.to_flat_state(nnx.state(model))}
-    arrays = {}
-    for tensor in draft_tensors(model.config):
-        weight = np.asarray(jax.device_get(state[tensor.path][...]))
-        arrays[tensor.name] = np.array(weight.T if tensor.transposed else weight, order="C")
-    return arrays
+    return {
+        tensor.name: np.array(state[tensor.path][...]) for tensor in draft_tensors(model.config)
+    }
 
 
 def save_drafter(model: DFlash, directory: Path) -> None:
@@ -136,11 +129,8 @@ def fingerprint(config: DFlashConfig, arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256(json.dumps(config.to_hf(), sort_keys=True).encode())
     for tensor in draft_tensors(config):
         if tensor.name.endswith("norm.weight") or tensor.name == "fc.weight":
-            rows = (
-                arrays[tensor.name][:_FINGERPRINT_ROWS]
-                if tensor.transposed
-                else arrays[tensor.name]
-            )
+            array = arrays[tensor.name]
+            rows = array[:_FINGERPRINT_ROWS] if array.ndim == 2 else array
             digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
     return digest.hexdigest()[:_FINGERPRINT_LENGTH]
 

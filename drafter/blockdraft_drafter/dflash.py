@@ -29,7 +29,7 @@ class DFlash(nnx.Module):
 
     Attributes:
         config: What was built.
-        fc: Feature to hidden state, [feature_width, hidden].
+        fc: Feature to hidden state.
         hidden_norm: Normalizes projected features.
         layers: The draft layers.
         norm: The final norm, before the target's head.
@@ -48,7 +48,7 @@ class DFlash(nnx.Module):
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.config = config
-        axes = ("features", EMBED)
+        axes = (EMBED, "features")
         self.fc = Linear(config.feature_width, hidden, axes, bias=False, dtype=dtype, rngs=rngs)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.layers = nnx.List(
@@ -74,7 +74,7 @@ class DFlash(nnx.Module):
         rows = features.shape[0]
         shape = (rows, decoder.num_kv_heads, decoder.head_dim)
         rotary = rotary_tables(decoder, positions)
-        context = self.hidden_norm(self.fc(features.astype(self.fc.kernel[...].dtype)))
+        context = self.hidden_norm(self.fc(features.astype(self.fc.weight[...].dtype)))
         projected = []
         for layer in self.layers:
             attention = layer.attention

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -13,11 +12,6 @@ from blockdraft_drafter.buffer import LayerContext
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_models.loading import EmbeddingAndHead
-
-# On CPU the head is most of a draft step. For few rows XLA multiplies the tall table by them
-# faster than them by the table (49152 x 576, 8 rows: 6.6 ms against 11); from some 64 rows on it
-# is the other way round. The anchor's row rides along: 8 rows are also faster than 7.
-_FEW_ROWS = 32
 
 
 class Drafted(NamedTuple):
@@ -96,18 +90,7 @@ def likeliest(
     target: EmbeddingAndHead, hidden: Float[Array, "rows hidden"]
 ) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
     """Return each row's likeliest token, the lowest id among equals, and its log-probability."""
-    if target.head is None and hidden.shape[0] <= _FEW_ROWS:
-        logits, axis = (
-            jax.lax.dot_general(
-                target.embedding,
-                hidden,
-                (((1,), (1,)), ((), ())),
-                preferred_element_type=jnp.float32,
-            ),
-            0,
-        )
-    else:
-        logits, axis = target.logits(hidden), 1
-    maximum = jnp.max(logits, axis, keepdims=True)
-    normalizer = jnp.sum(jnp.exp(logits - maximum), axis)
-    return jnp.argmax(logits, axis).astype(jnp.int32), -jnp.log(normalizer)
+    logits = target.logits(hidden)
+    maximum = jnp.max(logits, axis=1, keepdims=True)
+    normalizer = jnp.sum(jnp.exp(logits - maximum), axis=1)
+    return jnp.argmax(logits, axis=1).astype(jnp.int32), -jnp.log(normalizer)

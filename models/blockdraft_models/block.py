@@ -15,10 +15,10 @@ class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
 
     Attributes:
-        query: [hidden, heads * head_dim].
-        key: [hidden, kv_heads * head_dim].
-        value: [hidden, kv_heads * head_dim].
-        output: [heads * head_dim, hidden].
+        query: hidden to heads * head_dim.
+        key: hidden to kv_heads * head_dim.
+        value: hidden to kv_heads * head_dim.
+        output: heads * head_dim to hidden.
         query_norm: Per-head RMSNorm (Qwen3) or None.
         key_norm: Per-head RMSNorm (Qwen3) or None.
     """
@@ -38,10 +38,10 @@ class AttentionProjections(nnx.Module):
                 return None
             return RMSNorm(config.head_dim, config.rms_norm_eps, axis=None, dtype=dtype)
 
-        self.query = linear(hidden, q_width, (EMBED, HEADS))
-        self.key = linear(hidden, kv_width, (EMBED, KV_HEADS))
-        self.value = linear(hidden, kv_width, (EMBED, KV_HEADS))
-        self.output = linear(q_width, hidden, (HEADS, EMBED))
+        self.query = linear(hidden, q_width, (HEADS, EMBED))
+        self.key = linear(hidden, kv_width, (KV_HEADS, EMBED))
+        self.value = linear(hidden, kv_width, (KV_HEADS, EMBED))
+        self.output = linear(q_width, hidden, (EMBED, HEADS))
         self.query_norm = head_norm()
         self.key_norm = head_norm()
 
@@ -68,17 +68,17 @@ class GatedMLP(nnx.Module):
     """SwiGLU: `down(silu(gate(x)) * up(x))`.
 
     Attributes:
-        gate: [hidden, intermediate].
-        up: [hidden, intermediate].
-        down: [intermediate, hidden].
+        gate: hidden to intermediate.
+        up: hidden to intermediate.
+        down: intermediate to hidden.
     """
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initializes random projections."""
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate = Linear(hidden, inner, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
-        self.up = Linear(hidden, inner, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
-        self.down = Linear(inner, hidden, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
+        self.gate = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
+        self.up = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
+        self.down = Linear(inner, hidden, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         """Applies the MLP to each token."""

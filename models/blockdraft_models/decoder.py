@@ -11,7 +11,7 @@ from blockdraft_models.attention import Attend, LayerCache
 from blockdraft_models.axes import EMBED, VOCAB
 from blockdraft_models.block import DecoderLayer
 from blockdraft_models.config import DecoderConfig
-from blockdraft_models.layers import Embedding, Linear, RMSNorm, head_logits
+from blockdraft_models.layers import Embedding, Linear, RMSNorm, project
 from blockdraft_models.rope import rotary_tables
 
 
@@ -67,7 +67,7 @@ class Decoder(nnx.Module):
             else Linear(
                 config.hidden_size,
                 config.vocab_size,
-                (EMBED, VOCAB),
+                (VOCAB, EMBED),
                 bias=False,
                 dtype=dtype,
                 rngs=rngs,
@@ -120,8 +120,8 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Scores every token after each row of `DecoderOutput.hidden`, in float32."""
-        head = None if self.head is None else self.head.kernel[...]
-        return head_logits(hidden, self.embedding.table[...], head)
+        weight = self.embedding.table if self.head is None else self.head.weight
+        return project(hidden, weight[...], dtype=jnp.float32)
 
     def embed(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
         """Looks up token embeddings, as the drafter's input needs them."""

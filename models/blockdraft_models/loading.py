@@ -17,7 +17,7 @@ from blockdraft_models.axes import EMBED, VOCAB, Axes
 from blockdraft_models.checkpoint import Checkpoint, OpenCheckpoint, open_checkpoint
 from blockdraft_models.decoder import Decoder
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.layers import head_logits
+from blockdraft_models.layers import project
 from blockdraft_models.sharding import Placement
 from blockdraft_models.tensor_names import TensorName, embedding_name, head_name, tensor_names
 
@@ -36,7 +36,7 @@ class EmbeddingAndHead(NamedTuple):
 
     Attributes:
         embedding: Float[Array, "vocab hidden"].
-        head: Float[Array, "hidden vocab"], or None when the embedding doubles as head.
+        head: Float[Array, "vocab hidden"], or None when the embedding doubles as head.
     """
 
     embedding: Array
@@ -44,7 +44,8 @@ class EmbeddingAndHead(NamedTuple):
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Scores every token with the target's head, in float32."""
-        return head_logits(hidden, self.embedding, self.head)
+        weight = self.embedding if self.head is None else self.head
+        return project(hidden, weight, dtype=jnp.float32)
 
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
@@ -111,9 +112,10 @@ def load_embedding_and_head(
     """
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
-        table = _load(source, embedding_name(config), dtype, (VOCAB, EMBED), placement)
+        axes = (VOCAB, EMBED)
+        table = _load(source, embedding_name(config), dtype, axes, placement)
         untied = head_name(config)
-        head = None if untied is None else _load(source, untied, dtype, (EMBED, VOCAB), placement)
+        head = None if untied is None else _load(source, untied, dtype, axes, placement)
     return EmbeddingAndHead(table, head), source.checkpoint
 
 
@@ -124,9 +126,7 @@ def _load(
     axes: Axes,
     placement: Placement | None,
 ) -> Array:
-    stored = source.read(name)
-    ordered = stored.T if name.transposed else stored
-    weight = np.asarray(ordered, dtype=jnp.dtype(dtype), order="C")
+    weight = np.asarray(source.read(name), dtype=jnp.dtype(dtype), order="C")
     where = None if placement is None else placement.sharding(axes, source.checkpoint.config)
     placed: Array = jax.device_put(weight, where)
     return placed

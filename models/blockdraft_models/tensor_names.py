@@ -14,8 +14,7 @@ class TensorName:
         path: Dotted attribute path in `Decoder`.
         hf: Name in safetensors files.
         gguf: Name in GGUF files.
-        shape: As both formats store it; matrices are [out, in].
-        transposed: Whether the decoder stores it the other way round, as [in, out].
+        shape: As both formats and the decoder store it; matrices are [out, in].
         permuted_heads: llama.cpp interleaves the rotary halves of q and k rows of
             Llama-architecture models; the number of heads to undo that for, else 0.
     """
@@ -24,7 +23,6 @@ class TensorName:
     hf: str
     gguf: str
     shape: tuple[int, ...]
-    transposed: bool = False
     permuted_heads: int = 0
 
     @property
@@ -44,7 +42,7 @@ def head_name(config: DecoderConfig) -> TensorName | None:
     if config.tie_word_embeddings:
         return None
     shape = (config.vocab_size, config.hidden_size)
-    return TensorName("head.kernel", "lm_head.weight", "output.weight", shape, transposed=True)
+    return TensorName("head.weight", "lm_head.weight", "output.weight", shape)
 
 
 def tensor_names(config: DecoderConfig) -> Iterator[TensorName]:
@@ -74,11 +72,10 @@ def _layer(config: DecoderConfig, layer: int) -> Iterator[TensorName]:
         ours: str, theirs: str, ggml: str, shape: tuple[int, int], heads: int = 0
     ) -> TensorName:
         return TensorName(
-            f"{path}.{ours}.kernel",
+            f"{path}.{ours}.weight",
             f"{hf}.{theirs}.weight",
             f"{gguf}.{ggml}.weight",
             shape,
-            transposed=True,
             permuted_heads=heads,
         )
 

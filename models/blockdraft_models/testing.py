@@ -98,11 +98,7 @@ def decoder_tensors(decoder: Decoder) -> list[tuple[Any, np.ndarray]]:
         Pairs of `TensorName` and array ([out, in] for matrices), in checkpoint order.
     """
     state = {".".join(map(str, k)): v for k, v in nnx.to_flat_state(nnx.state(decoder))}
-    pairs = []
-    for name in tensor_names(decoder.config):
-        weight = np.asarray(state[name.path][...])
-        pairs.append((name, np.array(weight.T if name.transposed else weight, order="C")))
-    return pairs
+    return [(name, np.asarray(state[name.path][...])) for name in tensor_names(decoder.config)]
 
 
 def hf_config(config: DecoderConfig) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
     shape = (TARGET.config.vocab_size, TARGET.config.hidden_size)
     # Small, so that the residual stream is not just the mask token's embedding again.
     embedding = 0.1 * jax.random.normal(keys[0], shape)
-    return EmbeddingAndHead(embedding, None if tied else jax.random.normal(keys[1], shape[::-1]))
+    return EmbeddingAndHead(embedding, None if tied else jax.random.normal(keys[1], shape))
 
 
 def make_method(drafter: Drafter, target: EmbeddingAndHead, **overrides: Any) -> DFlashMethod:

@@ -29,7 +29,7 @@ def reference_draft(
         params: Weights by published name, matrices [out, in].
         config: The drafter's configuration.
         embedding: The target's embedding, [vocab, hidden].
-        head: The target's untied head, [hidden, vocab], or None when the embedding is the head.
+        head: The target's untied head, [vocab, hidden], or None when the embedding is the head.
         features: The target's features of positions 0, 1, ..., [context, feature_width].
         anchor: The token at position `context`.
         block_size: Tokens of the block, the anchor included.
@@ -71,7 +71,7 @@ def reference_draft(
         up = h @ weights[name + "mlp.up_proj.weight"].T
         x = x + (gate / (1.0 + np.exp(-gate)) * up) @ weights[name + "mlp.down_proj.weight"].T
     hidden = rms_norm(x, weights["norm.weight"], eps)[1 - block_size :]
-    logits = hidden @ (table.T if head is None else np.asarray(head, np.float64))
+    logits = hidden @ (table if head is None else np.asarray(head, np.float64)).T
     return np.argmax(logits, axis=-1), logits
 
 

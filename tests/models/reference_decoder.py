@@ -19,7 +19,7 @@ Params = Mapping[str, np.ndarray]
 
 
 def params_from_decoder(decoder: Decoder) -> dict[str, np.ndarray]:
-    """Every weight in float64 under its attribute path, e.g. `layers.0.mlp.up.kernel`."""
+    """Every weight in float64 under its attribute path, e.g. `layers.0.mlp.up.weight`."""
     flat = nnx.to_flat_state(nnx.state(decoder))
     return {
         ".".join(map(str, path)): np.asarray(value[...]).astype(np.float64) for path, value in flat
@@ -36,10 +36,10 @@ class ReferenceDecoder:
         """Scores after each token of one sequence: float64 [tokens, vocab]."""
         final = self._norm(self._layer_outputs(token_ids)[-1], "norm")
         if self.config.tie_word_embeddings:
-            head = self.params["embedding.table"].T
+            head = self.params["embedding.table"]
         else:
-            head = self.params["head.kernel"]
-        scores: np.ndarray = final @ head
+            head = self.params["head.weight"]
+        scores: np.ndarray = final @ head.T
         return scores
 
     def captured(self, token_ids: Sequence[int], layer_ids: Sequence[int]) -> np.ndarray:
@@ -81,7 +81,7 @@ class ReferenceDecoder:
         return self._linear(swish * self._linear(x, f"{name}.up"), f"{name}.down")
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
-        y: np.ndarray = x @ self.params[f"{name}.kernel"]
+        y: np.ndarray = x @ self.params[f"{name}.weight"].T
         bias = self.params.get(f"{name}.bias")
         return y if bias is None else np.add(y, bias)
 

@@ -108,8 +108,8 @@ def test_embedding_and_head_equal_the_decoders(kind: Any, tmp_path: Path) -> Non
 def test_weights_are_placed_on_a_mesh(checkpoint: Path) -> None:
     mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
     placed, _ = load_decoder(checkpoint, dtype=jnp.float32, placement=Placement(mesh))
-    gate = placed.layers[0].mlp.gate.kernel[...]
-    expected = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
+    gate = placed.layers[0].mlp.gate.weight[...]
+    expected = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("model", None))
     assert gate.sharding == expected
     plain, _ = load_decoder(checkpoint, dtype=jnp.float32)
     np.testing.assert_array_equal(run_dense(placed, TOKENS)[0], run_dense(plain, TOKENS)[0])
