@@ -10,11 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import DTypeLike
+from jaxtyping import DTypeLike, Int
 from safetensors.numpy import save_file
 
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.vocabulary import DRAFT_TO_TARGET, draft_ids_of, draft_offsets
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import SafetensorsWeights, read_json
 from blockdraft_models.loading import Checkpoint
@@ -32,10 +33,12 @@ class Drafter:
     Attributes:
         model: The model.
         fingerprint: 16 hexadecimal digits over the configuration, the norms and a part of `fc`.
+        draft_ids: Int[ndarray, "draft"], target ids the drafter can propose; None for all.
     """
 
     model: DFlash
     fingerprint: str
+    draft_ids: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,12 @@ def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter
         for tensor in draft_tensors(config):
             stored = weights.read(names[tensor.name])
             arrays[tensor.name] = np.asarray(stored, dtype=np.float32)
-    return Drafter(build(config, arrays, dtype=dtype), fingerprint(config, arrays))
+        draft_ids = None
+        if config.draft_vocab_size is not None:
+            offsets = np.asarray(weights.read(names[DRAFT_TO_TARGET]))
+            draft_ids = draft_ids_of(offsets, config.decoder.vocab_size)
+    model = build(config, arrays, dtype=dtype)
+    return Drafter(model, fingerprint(config, arrays), draft_ids)
 
 
 def build(config: DFlashConfig, arrays: Mapping[str, np.ndarray], *, dtype: DTypeLike) -> DFlash:
@@ -113,10 +121,21 @@ def published_arrays(model: DFlash) -> dict[str, np.ndarray]:
     }
 
 
-def save_drafter(model: DFlash, directory: Path) -> None:
-    """Write `model.safetensors` and `config.json`; the directory is created if needed."""
+def save_drafter(
+    model: DFlash, directory: Path, draft_ids: Int[np.ndarray, " draft"] | None = None
+) -> None:
+    """Write `model.safetensors` and `config.json`; the directory is created if needed.
+
+    Args:
+        model: The drafter.
+        directory: Where to.
+        draft_ids: Target ids it can propose, `draft_vocab_size` of them if that is set.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(published_arrays(model), directory / "model.safetensors", metadata={"format": "pt"})
+    arrays = published_arrays(model)
+    if draft_ids is not None:
+        arrays[DRAFT_TO_TARGET] = draft_offsets(draft_ids)
+    save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
     config = json.dumps(model.config.to_hf(), indent=2) + "\n"
     (directory / "config.json").write_text(config, encoding="utf-8")
 
@@ -163,6 +182,10 @@ def _names_by_published(stored: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_tensors(path: Path, config: DFlashConfig, found: Mapping[str, tuple[int, ...]]) -> None:
     expected = {tensor.name: tensor.shape for tensor in draft_tensors(config)}
+    if config.draft_vocab_size is not None:
+        expected[DRAFT_TO_TARGET] = (config.draft_vocab_size,)
+        # Its inverse, which some checkpoints carry as well, says nothing new.
+        found = {name: shape for name, shape in found.items() if name != "t2d"}
     misshapen = [
         f"{name} is {list(found[name])}, expected {list(shape)}"
         for name, shape in expected.items()

@@ -55,6 +55,7 @@ class DFlashConfig:
         sample_from_anchor: Whether a slot's output is the token after its position, so that the
             anchor's slot drafts too and one mask fewer is needed; as published, a slot's output
             is the token at its position.
+        draft_vocab_size: Tokens the drafter can propose (`vocabulary.py`); None for all.
         target_fingerprint: The target the drafter was trained for, or None if not recorded.
         trained: Whether the weights were trained.
     """
@@ -68,6 +69,7 @@ class DFlashConfig:
     sliding_window: int | None = None
     is_causal: bool = False
     sample_from_anchor: bool = False
+    draft_vocab_size: int | None = None
     target_fingerprint: str | None = None
     trained: bool = True
 
@@ -80,6 +82,9 @@ class DFlashConfig:
                 f"mask_token_id {self.mask_token_id} is outside the vocabulary of"
                 f" {self.decoder.vocab_size}"
             )
+        most = self.decoder.vocab_size
+        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
+            raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids must not be empty")
         for layer_id in self.target_layer_ids:

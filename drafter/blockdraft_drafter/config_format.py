@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # a checkpoint as plain DFlash would draft nonsense without an error.
 _UNSUPPORTED = (
     "attention_sink_bias",
-    "draft_vocab_size",
     "final_logit_softcapping",
     "output_multiplier",
     "projector_type",
@@ -54,6 +53,7 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
         # The reference implementation attends without a causal mask on every layer.
         "is_causal": bool(config.get("is_causal", nested.get("causal", False))),
         "sample_from_anchor": shifted,
+        "draft_vocab_size": _draft_vocab_size(config, nested),
         "target_fingerprint": ours.get("target_fingerprint"),
         "trained": bool(ours.get("trained", True)),
     }
@@ -94,10 +94,18 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
     }
     if config.sample_from_anchor:
         published["sample_from_anchor"] = True
+    if config.draft_vocab_size is not None:
+        published["draft_vocab_size"] = config.draft_vocab_size
     ours: dict[str, Any] = {"trained": config.trained}
     if config.target_fingerprint is not None:
         ours["target_fingerprint"] = config.target_fingerprint
     return {**published, "blockdraft": ours}
+
+
+def _draft_vocab_size(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int | None:
+    """Return the size of a reduced vocabulary; some spell the full one out."""
+    size = config.get("draft_vocab_size", nested.get("draft_vocab_size"))
+    return None if size is None or size == config.get("vocab_size") else int(size)
 
 
 def _attention_pattern(

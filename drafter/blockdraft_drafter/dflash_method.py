@@ -23,6 +23,7 @@ from blockdraft_drafter.packing import (
     powers_of_two,
     split_rows,
 )
+from blockdraft_drafter.vocabulary import narrowed
 from blockdraft_models.loading import EmbeddingAndHead
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
@@ -78,7 +79,8 @@ class DFlashMethod:
         )
         self._decoder = config.decoder
         self._graph, self._state = nnx.split(drafter.model)
-        self._target = target
+        self._target = narrowed(target, drafter.draft_ids)
+        self._draft_ids = drafter.draft_ids
         self._dtype = target.embedding.dtype
         self._on_recompilation = on_recompilation
         self._warm = False
@@ -173,7 +175,9 @@ class DFlashMethod:
         run = self._executable("draft", blocks.slots.shape[0], *arguments)
         self._context, drafted = run(self._state, *arguments)
         on_host: Drafted = jax.device_get(drafted)
-        return on_host
+        if self._draft_ids is None:
+            return on_host
+        return on_host._replace(token_ids=self._draft_ids[on_host.token_ids])
 
     def _executable(self, kind: str, size: int, *arguments: Any) -> Callable[..., Any]:
         """Return the compiled computation for this size, compiling it if it is new."""

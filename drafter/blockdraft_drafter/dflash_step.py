@@ -18,7 +18,7 @@ class Drafted(NamedTuple):
     """What a block became; a pytree.
 
     Attributes:
-        token_ids: Int[Array, "blocks block_size-1"], the likeliest token of each mask slot.
+        token_ids: Int[Array, "blocks block_size-1"], the likeliest token of each drafting slot.
         log_probs: Float[Array, "blocks block_size-1"], natural logarithm of its probability.
     """
 
@@ -48,10 +48,13 @@ def append_and_draft(
     tokens are wanted is the host's business.
     """
     context = append(model, context, rows)
-    best, log_probs = likeliest(target, denoise(model, target, context, blocks))
-    # The anchor is known: its slot predicts nothing of use.
-    shape = (-1, model.config.block_size)
-    return context, Drafted(best.reshape(shape)[:, 1:], log_probs.reshape(shape)[:, 1:])
+    config = model.config
+    hidden = denoise(model, target, context, blocks)
+    width = hidden.shape[-1]
+    drafting = hidden.reshape(-1, config.slots, width)[:, config.first_drafting_slot :]
+    best, log_probs = likeliest(target, drafting.reshape(-1, width))
+    shape = (-1, config.block_size - 1)
+    return context, Drafted(best.reshape(shape), log_probs.reshape(shape))
 
 
 def denoise(
@@ -66,21 +69,21 @@ def denoise(
         BlockAttend(
             slots=blocks.slots,
             lengths=blocks.lengths,
-            block_size=config.block_size,
+            block_size=config.slots,
             window=config.window(layer),
             is_causal=config.is_causal,
         )
         for layer in range(len(context))
     ]
-    tokens, positions = block_tokens(blocks, config.block_size, config.mask_token_id)
+    tokens, positions = block_tokens(blocks, config.slots, config.mask_token_id)
     return model.draft(target.embedding[tokens], positions, context, attends)
 
 
 def block_tokens(
-    blocks: PackedBlocks, block_size: int, mask_token_id: int
+    blocks: PackedBlocks, slots: int, mask_token_id: int
 ) -> tuple[Int[Array, " tokens"], Int[Array, " tokens"]]:
     """Return the token ids and positions of all blocks, side by side."""
-    offsets = jnp.arange(block_size)
+    offsets = jnp.arange(slots)
     tokens = jnp.where(offsets[None, :] == 0, blocks.anchors[:, None], mask_token_id)
     positions = blocks.lengths[:, None] + offsets[None, :]
     return tokens.reshape(-1), positions.reshape(-1)

@@ -83,7 +83,7 @@ def test_a_server_that_dies_is_heard(
     assert "the server ended with exit code 1" in err
     assert "cannot load the model" in err
     assert "--target some-model --max-sequences 1 --max-context-tokens 512" in err
-    assert "--draft-policy fixed --drafter some-drafter" in err
+    assert "--draft-policy adaptive --drafter some-drafter" in err
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,13 @@ class SequenceBatch:
         teacher_logits: Float[Array, "batch answer teacher"].
     """
 
-    token_ids: Array
-    starts: Array
-    ends: Array
-    features: Array
-    teacher_ids: Array
-    teacher_logits: Array
+    # NumPy arrays until they are placed on devices.
+    token_ids: Any
+    starts: Any
+    ends: Any
+    features: Any
+    teacher_ids: Any
+    teacher_logits: Any
 
 
 jax.tree_util.register_dataclass(SequenceBatch)

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hot-vocabulary",
         type=int,
         default=default.hot_vocabulary,
-        help="the loss runs over this many most frequent ids; 0 for all",
+        help="the drafter proposes only the corpus' most frequent ids, so many; 0: any",
     )
     option("--validation-rows", type=int, default=default.validation_rows, help="rows held out")
     option(

@@ -32,7 +32,7 @@ def export_drafter(
     }
     model = build(trained.model.config, arrays, dtype=jnp.bfloat16)
     try:
-        save_drafter(model, directory)
+        save_drafter(model, directory, trained.draft_ids)
         card = model_card(_facts(trained, settings, command))
         (directory / CARD).write_text(card, encoding="utf-8")
     except OSError as error:

@@ -120,7 +120,8 @@ class FeatureCache:
         """Open the cache of these rows, or make an empty one.
 
         Raises:
-            TrainingError: If the directory holds features of something else.
+            TrainingError: If the directory holds features of something else or damaged ones, or
+                the disk has no room for them.
         """
         self.spec = spec
         self._directory = directory
@@ -219,11 +220,18 @@ class FeatureCache:
 
     def _map(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
         path = self._directory / name
-        mode = "r+" if path.exists() else "w+"
-        if mode == "w+":
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if not path.exists() or path.stat().st_size != size:
+            if self._done:
+                raise TrainingError(
+                    f"{path} is damaged; delete {self._directory} to compute the features again"
+                )
             # Reserves the space now: a full disk is an error here, not a bus error later.
-            with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            try:
+                with path.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise TrainingError(f"no room for {size:,} bytes of {path}: {error}") from error
         return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
 
     def _read_progress(self) -> int:

@@ -23,15 +23,13 @@ class Frozen:
 
     Attributes:
         embedding: Float[Array, "vocab hidden"].
-        head: Float[Array, "vocab hidden"], the output head.
-        hot_head: Float[Array, "hot hidden"], its rows of the hot vocabulary.
+        head: Float[Array, "hot hidden"], the output head's rows of the hot vocabulary.
         hot: The hot vocabulary.
         decoder: State of the whole decoder if features are computed in the step, else None.
     """
 
     embedding: Array
     head: Array
-    hot_head: Array
     hot: HotVocabulary
     decoder: Any = None
 
@@ -44,7 +42,7 @@ def freeze(decoder: Decoder, hot: HotVocabulary, *, online: bool) -> Frozen:
     embedding = decoder.embedding.table[...]
     head = embedding if decoder.head is None else decoder.head.weight[...]
     state = nnx.state(decoder) if online else None
-    return Frozen(embedding, head, head[hot.ids], hot, state)
+    return Frozen(embedding, head[hot.ids], hot, state)
 
 
 def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -62,6 +63,7 @@ class TrainedDrafter:
 
     Attributes:
         model: The drafter.
+        draft_ids: Target ids it can propose, or None for all.
         target: What it drafts for.
         history: Every reading.
         rows: Rows trained on.
@@ -71,6 +73,7 @@ class TrainedDrafter:
     """
 
     model: DFlash
+    draft_ids: np.ndarray | None
     target: Checkpoint
     history: Sequence[dict[str, Any]]
     rows: int
@@ -103,6 +106,10 @@ def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
     dtype = _activation_dtype(settings.dtype)
     counts = frequencies([rows[number].response for number in training], target.config.vocab_size)
     hot = HotVocabulary.of(counts, settings.hot_vocabulary or target.config.vocab_size)
+    draft_ids = np.asarray(hot.ids) if len(hot.ids) < len(counts) else None
+    model.config = replace(
+        model.config, draft_vocab_size=None if draft_ids is None else len(draft_ids)
+    )
     complete: Completion = as_cached
     if settings.online:
         complete = computed_online(decoder, spec, builder.answer_length)
@@ -119,6 +126,7 @@ def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
         sources[rows[number].source] = sources.get(rows[number].source, 0) + 1
     return TrainedDrafter(
         model=model,
+        draft_ids=draft_ids,
         target=target,
         history=history.entries,
         rows=len(training),

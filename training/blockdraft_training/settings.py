@@ -30,7 +30,8 @@ class DFlashSettings:
         weight_decay: Of AdamW.
         decay: γ of the position weights; None for the published one.
         distillation: Share of the target's distribution in the labels.
-        hot_vocabulary: Size of the loss's vocabulary, the corpus' most frequent ids; 0 for all.
+        hot_vocabulary: Size of the draft vocabulary, the corpus' most frequent ids: what the loss
+            runs over and the drafter can propose; 0 for all.
         validation_rows: Rows held out to measure acceptance.
         checkpoint_every: Steps between checkpoints.
         report_every: Steps between readings of the metrics.

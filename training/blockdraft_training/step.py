@@ -98,7 +98,7 @@ def make_step(
             key, batch.starts, batch.ends, objective.blocks_per_sequence, length
         )
         hidden = draft_blocks(drafter, frozen.embedding, batch, anchors)
-        logits = hidden @ frozen.hot_head.astype(dtype).T
+        logits = hidden @ frozen.head.astype(dtype).T
         labels = labels_of(batch, anchors, slots, frozen.hot)
         return block_loss(
             logits, labels, decay=objective.decay, distillation=objective.distillation

@@ -1,8 +1,7 @@
 """Acceptance on held-out answers, exactly as serving would have it.
 
 The answer is known, so speculative decoding of it can be replayed: draft from every one of its
-tokens at once, then walk from anchor to anchor over what was accepted. Candidates are the whole
-vocabulary, as in serving.
+tokens at once, then walk from anchor to anchor over what was accepted.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Int
 
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_training.blocks import SequenceBatch, draft_blocks
 from blockdraft_training.data import BatchBuilder
 from blockdraft_training.frozen import Completion, Frozen
 
-# Rows of the head computed at once: a full vocabulary of logits for every slot would be large.
+# Rows of the head computed at once: logits of every slot of a long answer would be large.
 _HEAD_ROWS = 512
 
 
@@ -40,19 +39,16 @@ class Acceptance:
 
 
 def drafted_tokens(
-    model: DFlash,
-    embedding: Float[Array, "vocab hidden"],
-    head: Float[Array, "vocab hidden"],
-    batch: SequenceBatch,
-    anchors: Int[Array, "batch blocks"],
+    model: DFlash, frozen: Frozen, batch: SequenceBatch, anchors: Int[Array, "batch blocks"]
 ) -> Int[Array, "batch blocks slots"]:
-    """Return the likeliest token of every slot, over the whole vocabulary."""
-    hidden = draft_blocks(model, embedding, batch, anchors)
+    """Return what the drafter proposes for every slot, target ids of its draft vocabulary."""
+    hidden = draft_blocks(model, frozen.embedding, batch, anchors)
     rows = hidden.reshape(-1, hidden.shape[-1])
     padding = -len(rows) % _HEAD_ROWS
     parts = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1])
-    tokens = jax.lax.map(lambda part: jnp.argmax(part @ head.T, axis=-1), parts)
-    drafted: Array = tokens.reshape(-1)[: len(rows)].reshape(hidden.shape[:-1])
+    head = frozen.head.astype(rows.dtype)
+    best = jax.lax.map(lambda part: jnp.argmax(part @ head.T, axis=-1), parts)
+    drafted: Array = frozen.hot.ids[best.reshape(-1)[: len(rows)]].reshape(hidden.shape[:-1])
     return drafted
 
 
@@ -105,7 +101,7 @@ def make_validation(
         nnx.replace_by_pure_dict(state, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
         drafter = nnx.merge(graph, state)
         anchors = batch.starts[:, None] + jnp.arange(builder.answer_length)[None, :]
-        drafted = drafted_tokens(drafter, frozen.embedding, frozen.head, batch, anchors)
+        drafted = drafted_tokens(drafter, frozen, batch, anchors)
         positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
         clipped = jnp.minimum(positions, builder.length - 1)
         true = batch.token_ids[0][clipped]

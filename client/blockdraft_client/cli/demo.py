@@ -39,13 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
-    option("--max-output-tokens", type=int, default=64, metavar="N", help="default: %(default)s")
+    option("--max-output-tokens", type=int, default=96, metavar="N", help="default: %(default)s")
     option(
         "--runs",
         type=int,
         default=MIN_RUNS,
         metavar="N",
         help=f"measured runs of each kind, at least {MIN_RUNS} (default: %(default)s)",
+    )
+    option(
+        "--draft-policy",
+        choices=("adaptive", "fixed"),
+        default="adaptive",
+        help="fixed drafts whole blocks, whether they pay or not (default: %(default)s)",
     )
     option("--json", action="store_true", help="print one JSON object")
 
@@ -91,8 +97,7 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
     arguments = ["--target", args.target, "--max-sequences", "1"]
     arguments += ["--max-context-tokens", str(context)]
-    # The adaptive policy would stop asking an untrained drafter at once.
-    arguments += ["--draft-policy", "fixed"]
+    arguments += ["--draft-policy", args.draft_policy]
     if args.drafter is not None:
         arguments += ["--drafter", args.drafter]
     return arguments

@@ -1,0 +1,44 @@
+"""A drafter's own, smaller vocabulary: the target's frequent tokens.
+
+For a small target the output head is most of a draft's cost, and a drafter hardly ever guesses a
+rare token right. Published as `draft_vocab_size` in the configuration and a tensor `d2t` of
+offsets: draft token i is target token i + d2t[i] (EAGLE-3, speculators).
+"""
+
+import numpy as np
+from jaxtyping import Int
+
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.loading import EmbeddingAndHead
+
+DRAFT_TO_TARGET = "d2t"
+
+
+def draft_offsets(draft_ids: Int[np.ndarray, " draft"]) -> Int[np.ndarray, " draft"]:
+    """Return the published form of some target ids."""
+    offsets: np.ndarray = draft_ids.astype(np.int64) - np.arange(len(draft_ids))
+    return offsets
+
+
+def draft_ids_of(offsets: Int[np.ndarray, " draft"], vocab_size: int) -> Int[np.ndarray, " draft"]:
+    """Return the target ids that published offsets mean.
+
+    Raises:
+        CheckpointError: If they are not distinct ids of the target.
+    """
+    ids = np.arange(len(offsets)) + np.asarray(offsets, np.int64)
+    if ids.min() < 0 or ids.max() >= vocab_size or len(np.unique(ids)) < len(ids):
+        raise CheckpointError(
+            f"{DRAFT_TO_TARGET} does not name distinct tokens of a vocabulary of {vocab_size}"
+        )
+    return ids.astype(np.int32)
+
+
+def narrowed(
+    target: EmbeddingAndHead, draft_ids: Int[np.ndarray, " draft"] | None
+) -> EmbeddingAndHead:
+    """Return the target's embedding with the head's rows of the draft vocabulary only."""
+    if draft_ids is None:
+        return target
+    head = target.embedding if target.head is None else target.head
+    return EmbeddingAndHead(target.embedding, head[draft_ids])
