@@ -1,0 +1,132 @@
+"""A tiny target on disk with a corpus of its greedy answers, and short training runs on it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from tests.models.builders import random_decoder
+
+from blockdraft_models.attention import DenseAttend
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.loading import Checkpoint, load_checkpoint_config
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_training.corpus import CorpusRow
+from blockdraft_training.history import Reading
+from blockdraft_training.run import Reporter
+from blockdraft_training.settings import DFlashSettings
+
+ROWS, PROMPT, LENGTH = 64, 8, 64
+# Of the short runs.
+SHORT_ROWS, SHORT_LENGTH = 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and what it answered.
+
+    Attributes:
+        target: Directory of the target.
+        decoder: The same, loaded.
+        rows: Its greedy answers to random prompts, `LENGTH` tokens each with the prompt.
+        corpus: File of the rows.
+        short: File of the first `SHORT_ROWS` rows, cut to `SHORT_LENGTH` tokens.
+    """
+
+    target: Path
+    decoder: Decoder
+    rows: Sequence[CorpusRow]
+    corpus: Path
+    short: Path
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The target's shape and fingerprint."""
+        return load_checkpoint_config(self.target)
+
+    def settings(self, output: Path, **changes: Any) -> DFlashSettings:
+        """Return the settings of a run of a few steps on the short rows."""
+        fields: dict[str, Any] = {
+            "corpus": (self.short,),
+            "output": output,
+            "target": str(self.target),
+            "feature_layers": (1, 2),
+            "layers": 2,
+            "block_size": 4,
+            "steps": 4,
+            "batch_size": 4,
+            "blocks_per_sequence": 4,
+            "learning_rate": 3e-3,
+            "hot_vocabulary": 64,
+            "validation_rows": 2,
+            "checkpoint_every": 2,
+            "report_every": 1,
+        }
+        return DFlashSettings(**{**fields, **changes})
+
+
+def make_pair(directory: Path, seed: int = 0) -> Pair:
+    """Write a target and its corpus."""
+    decoder = random_decoder(tiny_config(num_layers=4), seed)
+    write_hf_checkpoint(decoder, directory / "target")
+    rows = greedy_rows(decoder, ROWS, LENGTH, seed=seed)
+    short = [
+        CorpusRow(row.id, row.source, 0.0, row.prompt, row.response[: SHORT_LENGTH - PROMPT])
+        for row in rows[:SHORT_ROWS]
+    ]
+    corpus = write_rows(rows, directory / "corpus.jsonl")
+    return Pair(
+        directory / "target", decoder, rows, corpus, write_rows(short, directory / "short.jsonl")
+    )
+
+
+def write_rows(rows: Sequence[CorpusRow], path: Path) -> Path:
+    """Write a corpus without a manifest."""
+    path.write_text("".join(row.to_json() + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def greedy_rows(decoder: Decoder, count: int, length: int, *, seed: int) -> list[CorpusRow]:
+    """Return the target's greedy answers to random prompts of two sources."""
+    most = min(256, decoder.config.vocab_size)
+    prompts = np.random.default_rng(seed).integers(0, most, (count, PROMPT))
+    ids = np.zeros((count, length), np.int32)
+    ids[:, :PROMPT] = prompts
+    texts: list[list[int]] = np.asarray(_continued(*nnx.split(decoder), jnp.asarray(ids))).tolist()
+    return [
+        CorpusRow(
+            f"r{number}",
+            ("math", "code")[number % 2],
+            0.0,
+            tuple(text[:PROMPT]),
+            tuple(text[PROMPT:]),
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+@partial(jax.jit, static_argnums=0)
+def _continued(graph: nnx.GraphDef[Decoder], state: Any, ids: jax.Array) -> jax.Array:
+    decoder = nnx.merge(graph, state)
+    count, length = ids.shape
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), count)
+    caches = [None] * decoder.config.num_layers
+
+    def extend(position: jax.Array, ids: jax.Array) -> jax.Array:
+        output = decoder(ids.reshape(-1), positions, caches, DenseAttend(count, length))
+        hidden = output.hidden.reshape(count, length, -1)[:, position - 1]
+        chosen = jnp.argmax(decoder.logits(hidden), axis=-1).astype(jnp.int32)
+        return ids.at[:, position].set(chosen)
+
+    continued: jax.Array = jax.lax.fori_loop(PROMPT, length, extend, ids)
+    return continued
+
+
+def reporter(reading: Callable[[Reading], None] = lambda reading: None) -> Reporter:
+    """Return a reporter that only passes readings on."""
+    return Reporter(lambda done, total: None, lambda read, steps: reading(read))
