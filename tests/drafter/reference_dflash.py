@@ -35,9 +35,13 @@ def reference_draft(
         block_size: Tokens of the block, the anchor included.
 
     Returns:
-        The likeliest token of each mask slot, [block_size - 1], and its logits,
+        The likeliest token of each drafted position, [block_size - 1], and its logits,
         [block_size - 1, vocab].
     """
+    drafted = block_size - 1
+    if config.sample_from_anchor:
+        # The anchor's slot drafts too: one mask fewer for as many tokens.
+        block_size -= 1
     weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
     decoder = config.decoder
     eps = decoder.rms_norm_eps
@@ -70,7 +74,7 @@ def reference_draft(
         gate = h @ weights[name + "mlp.gate_proj.weight"].T
         up = h @ weights[name + "mlp.up_proj.weight"].T
         x = x + (gate / (1.0 + np.exp(-gate)) * up) @ weights[name + "mlp.down_proj.weight"].T
-    hidden = rms_norm(x, weights["norm.weight"], eps)[1 - block_size :]
+    hidden = rms_norm(x, weights["norm.weight"], eps)[-drafted:]
     logits = hidden @ (table if head is None else np.asarray(head, np.float64)).T
     return np.argmax(logits, axis=-1), logits
 
