@@ -1,0 +1,144 @@
+"""An exported drafter is one that anybody can load, with a card that says what it is."""
+
+import errno
+import os
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from tests.drafter.builders import TARGET, drafter_config, random_drafter
+
+from blockdraft_drafter.checkpoint import draft_tensors, load_drafter, published_arrays
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.huggingface import read_json
+from blockdraft_training import export
+from blockdraft_training.errors import TrainingError
+from blockdraft_training.export import export_drafter
+from blockdraft_training.run import TrainedDrafter
+from blockdraft_training.settings import DFlashSettings
+from blockdraft_training.validation import Acceptance
+
+COMMAND = "blockdraft train dflash --corpus corpus.jsonl"
+SETTINGS = DFlashSettings(corpus=(Path("corpus.jsonl"),), output=Path("run"), block_size=4, steps=9)
+
+
+def trained(draft_ids: np.ndarray | None = None) -> TrainedDrafter:
+    config = drafter_config(
+        target_fingerprint=TARGET.fingerprint,
+        trained=True,
+        sample_from_anchor=True,
+        draft_vocab_size=None if draft_ids is None else len(draft_ids),
+    )
+    return TrainedDrafter(
+        model=random_drafter(config).model,
+        draft_ids=draft_ids,
+        target=TARGET,
+        history=({"step": 9, "loss": 1.2345},),
+        rows=12,
+        response_tokens=345,
+        sources={"math": 8, "code": 4},
+        acceptance=Acceptance(2.5, {"math": 3.25, "code": 1.75}, (0.9, 0.5, 0.1)),
+    )
+
+
+@pytest.mark.parametrize("draft_ids", [None, np.array([1, 5, 9, 60], np.int32)], ids=str)
+def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | None) -> None:
+    made = trained(draft_ids)
+    export_drafter(made, SETTINGS, tmp_path / "new" / "drafter", COMMAND)
+    loaded = load_drafter(tmp_path / "new" / "drafter", TARGET, dtype=jnp.float32)
+    # DecoderConfig's name is no part of the format.
+    config = loaded.model.config
+    assert replace(config, decoder=made.model.config.decoder) == made.model.config
+    if draft_ids is None:
+        assert loaded.draft_ids is None
+    else:
+        assert loaded.draft_ids is not None
+        assert loaded.draft_ids.tolist() == draft_ids.tolist()
+    ours, theirs = published_arrays(made.model), published_arrays(loaded.model)
+    for name, array in ours.items():
+        rounded = array.astype(jnp.bfloat16).astype(np.float32)
+        np.testing.assert_array_equal(theirs[name], rounded, err_msg=name)
+
+
+def test_files_are_as_published(tmp_path: Path) -> None:
+    made = trained()
+    export_drafter(made, SETTINGS, tmp_path, COMMAND)
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        names = set(file.keys())
+        dtypes = {file.get_slice(name).get_dtype() for name in names}
+    assert names == {tensor.name for tensor in draft_tensors(made.model.config)}
+    assert {"fc.weight", "hidden_norm.weight", "norm.weight"} < names
+    assert "layers.1.self_attn.k_norm.weight" in names
+    assert dtypes == {"BF16"}
+    config = read_json(tmp_path / "config.json", required=True)
+    assert config["architectures"] == ["DFlashDraftModel"]
+    # The published format counts the slots.
+    assert (config["block_size"], config["sample_from_anchor"]) == (3, True)
+    assert config["dflash_config"]["target_layer_ids"] == list(made.model.config.target_layer_ids)
+    assert config["blockdraft"] == {"trained": True, "target_fingerprint": TARGET.fingerprint}
+    assert DFlashConfig.from_hf(config).block_size == 4
+
+
+def test_the_card_says_what_it_is(tmp_path: Path) -> None:
+    export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for words in (
+        f"fingerprint `{TARGET.fingerprint}`",
+        "3 tokens",
+        "## Data",
+        "12 answers of the target, 345 tokens",
+        "code 4, math 8",
+        "## Recipe",
+        COMMAND,
+        "- learning_rate: 0.0006",
+        "9 steps, last loss 1.234",
+        "math 3.25",
+        "## Limits",
+        "Made for this target alone",
+    ):
+        assert words in card, words
+
+
+def test_another_target_is_refused(tmp_path: Path) -> None:
+    export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+    other = replace(TARGET, fingerprint="f" * 16)
+    with pytest.raises(CheckpointError, match="was made for target"):
+        load_drafter(tmp_path, other, dtype=jnp.float32)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("name", ["config.json", "README.md"])
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(TrainingError, match=rf"cannot be written to {tmp_path}.*No space left"):
+        export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+
+
+def test_weights_that_find_no_room_are_a_clear_error(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(TrainingError, match=rf"cannot be written to {tmp_path}.*too large"):
+            export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_directory_that_cannot_be_made_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match="cannot be written to"):
+        export_drafter(trained(), SETTINGS, tmp_path / "file" / "drafter", COMMAND)
+
+    def read_only(*arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(export, "save_drafter", read_only)
+    with pytest.raises(TrainingError, match="Read-only file system"):
+        export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
