@@ -8,6 +8,7 @@ from blockdraft_verifier.buckets import Bucket
 from blockdraft_verifier.cost_model import (
     LEARNING_RATE,
     PRIOR_ACCEPTANCE,
+    TIME_LEARNING_RATE,
     AcceptanceEstimate,
     CostModel,
 )
@@ -117,3 +118,30 @@ def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
     assert costs.verify_seconds(4, 32) == 8.0
     assert costs.verify_seconds(4, 33) == 8.0 + 1.0
     assert costs.verify_seconds(4, 64) == 16.0
+
+
+def test_times_are_learned_while_serving() -> None:
+    costs = model(FLAT, 10.0)
+    assert costs.best_draft_length(estimates(0.9), 7) == 0
+    # The drafter was timed while something else was compiling.
+    for _ in range(60):
+        costs.observe_draft(1, 0.1)
+    assert costs.draft_seconds(1) == pytest.approx(0.1, abs=1e-3)
+    assert costs.best_draft_length(estimates(0.9), 7) == 7
+
+
+def test_a_verification_teaches_its_own_shape_only() -> None:
+    costs = model(FLAT, 0.0)
+    costs.observe_verification(3, 13, 2.0)
+    learned = 1.0 + TIME_LEARNING_RATE
+    assert costs.verify_seconds(4, 16) == pytest.approx(learned)
+    assert costs.verify_seconds(4, 8) == costs.verify_seconds(4, 32) == 1.0
+
+
+def test_a_draft_teaches_its_own_batch_size_only() -> None:
+    costs = model(FLAT, 1.0, 2.0, 4.0)
+    costs.observe_draft(2, 3.0)
+    seconds = [costs.draft_seconds(rows) for rows in (1, 2, 3, 4)]
+    assert seconds == pytest.approx([1.0, 2.0 + TIME_LEARNING_RATE, 4.0, 4.0])
+    costs.observe_draft(9, 5.0)
+    assert costs.draft_seconds(4) == pytest.approx(4.0 + TIME_LEARNING_RATE)

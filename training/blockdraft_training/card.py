@@ -120,10 +120,12 @@ def acceptance_table(report: dict[str, Any]) -> str:
     """Return τ of each dataset and temperature of a report as a Markdown table."""
     lines = ["| dataset | temperature | τ | 95 % interval | answers |", "|---|---|---|---|---|"]
     for result in report["results"]:
-        low, high = result["acceptance_length_ci95"] or (float("nan"), float("nan"))
+        tau, interval = result["acceptance_length"], result["acceptance_length_ci95"]
         lines.append(
             f"| {result['dataset']} | {result['temperature']:g} |"
-            f" {result['acceptance_length']:.2f} | {low:.2f}–{high:.2f} | {result['samples']} |"
+            f" {'-' if tau is None else f'{tau:.2f}'} |"
+            f" {'-' if interval is None else '–'.join(f'{edge:.2f}' for edge in interval)} |"
+            f" {result['samples']} |"
         )
     return "\n".join(lines)
 

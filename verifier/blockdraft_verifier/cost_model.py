@@ -1,9 +1,9 @@
 """How many tokens to draft: the number that maximizes expected tokens per second.
 
 Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
-draft step for each batch size. Measured while serving: how often the drafted token at each
-position is right given that those before it were, and what the trip to the drafter costs.
-Pure Python.
+draft step for each batch size. Measured while serving: both again, since the processes of a host
+warm up while the others compile, and contexts grow; how often the drafted token at each position
+is right given that those before it were; and what the trip to the drafter costs. Pure Python.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,8 @@ from blockdraft_verifier.buckets import Bucket, bucket_for
 
 # With this weight the last ~20 proposals decide an estimate.
 LEARNING_RATE = 0.05
+# Times vary less than acceptance: the last ~5 steps of a shape decide.
+TIME_LEARNING_RATE = 0.2
 # Drafting that does not pay is tried again this often, in steps: text changes.
 EXPLORE_EVERY_STEPS = 64
 # Before anything is measured, assume a usable drafter, so that it gets measured.
@@ -51,17 +53,30 @@ class CostModel:
         """Use the measured seconds of each compiled bucket."""
         self._verify_seconds = dict(verify_seconds)
         self._buckets = tuple(sorted(verify_seconds))
-        self._draft_seconds: tuple[float, ...] = ()
+        self._draft_seconds: list[float] = []
         self._transport_seconds = 0.0
 
     def attach_drafter(self, step_seconds: Sequence[float]) -> None:
         """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences."""
-        self._draft_seconds = tuple(step_seconds)
+        self._draft_seconds = list(step_seconds)
         self._transport_seconds = 0.0
 
     def observe_transport(self, seconds: float) -> None:
         """Learn what waiting for the drafter costs beyond its own computation."""
         self._transport_seconds += LEARNING_RATE * (seconds - self._transport_seconds)
+
+    def observe_verification(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn what a step over `rows` sequences and `tokens` tokens took."""
+        bucket = bucket_for(self._buckets, rows, tokens)
+        known = self._verify_seconds[bucket]
+        self._verify_seconds[bucket] = known + TIME_LEARNING_RATE * (seconds - known)
+
+    def observe_draft(self, rows: int, seconds: float) -> None:
+        """Learn what computing proposals for `rows` sequences together took."""
+        if self._draft_seconds:
+            index = self._draft_index(rows)
+            known = self._draft_seconds[index]
+            self._draft_seconds[index] = known + TIME_LEARNING_RATE * (seconds - known)
 
     def verify_seconds(self, rows: int, tokens: int) -> float:
         """Return the seconds of a step over `rows` sequences and `tokens` tokens together."""
@@ -76,8 +91,10 @@ class CostModel:
         """Return the seconds of one proposal for `rows` sequences, transport included."""
         if not self._draft_seconds:
             return 0.0
-        index = min((rows - 1).bit_length(), len(self._draft_seconds) - 1)
-        return self._draft_seconds[index] + self._transport_seconds
+        return self._draft_seconds[self._draft_index(rows)] + self._transport_seconds
+
+    def _draft_index(self, rows: int) -> int:
+        return min((rows - 1).bit_length(), len(self._draft_seconds) - 1)
 
     def best_draft_length(self, estimates: Sequence[AcceptanceEstimate], limit: int) -> int:
         """Return the draft length, at most `limit`, that gains the most tokens per second.

@@ -71,10 +71,19 @@ class PendingStep:
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Seconds spent waiting for the drafter, and how much of that it was computing."""
+    """Seconds spent waiting for the drafter, how much of that it was computing, and how much for.
+
+    Attributes:
+        waited: Seconds until the answers were there.
+        computed: Seconds the drafter computed.
+        answers: Answers taken in.
+        proposals: Proposals with tokens among them.
+    """
 
     waited: float = 0.0
     computed: float = 0.0
+    answers: int = 0
+    proposals: int = 0
 
     @property
     def transport(self) -> float:
@@ -175,6 +184,8 @@ class DraftCoordinator:
                 response = self._transport.receive(left if block else 0.0)
                 if response is not None:
                     times.computed += response.timings.compute_time.ToTimedelta().total_seconds()
+                    times.answers += 1
+                    times.proposals += sum(bool(p.token_ids) for p in response.proposals)
                     self._apply(response)
                     if wait == "any":
                         wait = "none"

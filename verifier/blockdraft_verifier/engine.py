@@ -191,6 +191,9 @@ class Engine:
             return preempted
         result = self._runner.run(rows)
         self._steps += 1
+        if self._costs is not None:
+            tokens = sum(len(row.token_ids) for row in rows)
+            self._costs.observe_verification(len(rows), tokens, result.seconds)
         progress = [
             self.scheduler.commit(row, outcome)
             for row, outcome in zip(rows, result.rows, strict=True)
@@ -240,6 +243,9 @@ class Engine:
         times = self.drafts.collect(wait="all" if self._config.draft_groups == 1 else "none")
         if times.computed and self._costs is not None:
             self._costs.observe_transport(times.transport)
+            # Several answers were computed apart; their sum is the time of no batch.
+            if times.answers == 1 and times.proposals:
+                self._costs.observe_draft(times.proposals, times.computed)
         return times
 
     def _plan(self) -> tuple[tuple[Row, ...], bool]:
