@@ -126,6 +126,7 @@ def test_refuses_what_it_cannot_compute(changes: dict[str, Any], message: str) -
         {},
         {"is_causal": True, "target_fingerprint": "0123456789abcdef", "trained": True},
         {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 9},
+        {"sample_from_anchor": True, "block_size": 9},
     ],
 )
 def test_round_trip(changes: dict[str, Any]) -> None:
@@ -134,6 +135,19 @@ def test_round_trip(changes: dict[str, Any]) -> None:
     assert again.to_hf() == config.to_hf()
     assert (again.layer_types, again.sliding_window) == (config.layer_types, config.sliding_window)
     assert again.trained == config.trained
+    assert (again.block_size, again.slots) == (config.block_size, config.slots)
+
+
+def test_a_block_whose_anchor_drafts_has_a_token_more_than_slots() -> None:
+    config = DFlashConfig.from_hf(published(sample_from_anchor=True))
+    assert (config.slots, config.block_size, config.first_drafting_slot) == (16, 17, 0)
+    written = config.to_hf()
+    assert (written["block_size"], written["sample_from_anchor"]) == (16, True)
+    nested = published(dflash_config={**QWEN3_4B["dflash_config"], "sample_from_anchor": True})
+    assert DFlashConfig.from_hf(nested).block_size == 17
+    plain = DFlashConfig.from_hf(QWEN3_4B)
+    assert (plain.slots, plain.block_size, plain.first_drafting_slot) == (16, 16, 1)
+    assert "sample_from_anchor" not in plain.to_hf()
 
 
 def test_rope_scaling_round_trips() -> None:

@@ -1,0 +1,69 @@
+"""Speculative decoding of known answers with the drafter that serves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.method import ContextRow, DraftMethod
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_training.corpus import CorpusRow
+
+SEQUENCES = 4
+
+
+def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> DraftMethod:
+    """Load a drafter as its process does; `rows` features fit in a step."""
+    return load_engine(
+        DrafterConfig(
+            target=str(target),
+            drafter=str(drafter),
+            max_sequences=SEQUENCES,
+            max_context_tokens=longest,
+            max_feature_rows=rows,
+        )
+    ).method
+
+
+def decoded(
+    method: DraftMethod, rows: Sequence[CorpusRow], features: Sequence[NDArray[np.generic]]
+) -> list[int]:
+    """Return the tokens gained by each verification of each answer, row by row.
+
+    Args:
+        method: The drafter.
+        rows: What the target says.
+        features: Of each row's tokens.
+    """
+    gained: list[int] = []
+    for first in range(0, len(rows), SEQUENCES):
+        some = range(first, min(first + SEQUENCES, len(rows)))
+        walks = _walks(method, [rows[row] for row in some], [features[row] for row in some])
+        gained += [gain for walk in walks for gain in walk]
+    return gained
+
+
+def _walks(
+    method: DraftMethod, rows: Sequence[CorpusRow], features: Sequence[NDArray[np.generic]]
+) -> list[list[int]]:
+    """Decode up to `SEQUENCES` answers side by side, each in its slot."""
+    drafted = method.spec.block_size - 1
+    walks: list[list[int]] = [[] for _ in rows]
+    anchors, sent = [0] * len(rows), [0] * len(rows)
+    # Blocks that reach beyond the answer cannot be judged.
+    while going := [s for s, row in enumerate(rows) if anchors[s] + drafted < len(row.response)]:
+        steps = []
+        for slot in going:
+            position = len(rows[slot].prompt) + anchors[slot]
+            new = np.asarray(features[slot][sent[slot] : position])
+            anchor = rows[slot].response[anchors[slot]]
+            steps.append(ContextRow(slot, sent[slot], new, anchor, drafted))
+            sent[slot] = position
+        for slot, proposal in zip(going, method.step(steps), strict=True):
+            wanted = rows[slot].response[anchors[slot] + 1 :]
+            right = [a == b for a, b in zip(proposal.token_ids, wanted, strict=False)]
+            walks[slot].append(1 + (right.index(False) if False in right else drafted))
+            anchors[slot] += walks[slot][-1]
+    return walks
