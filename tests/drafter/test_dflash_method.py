@@ -32,6 +32,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "is_causal": True,
     },
     "block_of_6": {"block_size": 6},
+    "from_anchor": {"sample_from_anchor": True},
+    "from_anchor_causal_sliding": {
+        "sample_from_anchor": True,
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 2,
+        "is_causal": True,
+    },
 }
 
 
@@ -118,13 +125,15 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     context = dflash_step.append(model, context, rows)
     blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
     hidden = dflash_step.denoise(model, target, context, blocks)
-    logits = np.asarray(target.logits(hidden[1:]))
+    logits = np.asarray(target.logits(hidden[config.first_drafting_slot :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("architecture", ["published", "sliding", "causal", "block_of_6"])
+@pytest.mark.parametrize(
+    "architecture", ["published", "sliding", "causal", "block_of_6", "from_anchor"]
+)
 def test_drafts_equal_the_reference_at_every_length(
     setups: Callable[..., Setup], architecture: str, tied: bool
 ) -> None:
