@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike, Int
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
@@ -135,7 +135,8 @@ def save_drafter(
     arrays = published_arrays(model)
     if draft_ids is not None:
         arrays[DRAFT_TO_TARGET] = draft_offsets(draft_ids)
-    save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
+    # Not `save_file`: that makes a file only its owner can read.
+    (directory / "model.safetensors").write_bytes(save(arrays, metadata={"format": "pt"}))
     config = json.dumps(model.config.to_hf(), indent=2) + "\n"
     (directory / "config.json").write_text(config, encoding="utf-8")
 
