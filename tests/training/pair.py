@@ -24,6 +24,7 @@ from blockdraft_training.settings import DFlashSettings
 ROWS, PROMPT, LENGTH = 64, 8, 64
 # Of the short runs.
 SHORT_ROWS, SHORT_LENGTH = 16, 32
+WORDS, MONOTONY = 32, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Pair:
 
 def make_pair(directory: Path, seed: int = 0) -> Pair:
     """Write a target and its corpus."""
-    decoder = random_decoder(tiny_config(num_layers=4), seed)
+    decoder = monotonous_decoder(seed)
     write_hf_checkpoint(decoder, directory / "target")
     rows = greedy_rows(decoder, ROWS, LENGTH, seed=seed)
     short = [
@@ -83,6 +84,20 @@ def make_pair(directory: Path, seed: int = 0) -> Pair:
     return Pair(
         directory / "target", decoder, rows, corpus, write_rows(short, directory / "short.jsonl")
     )
+
+
+def monotonous_decoder(seed: int) -> Decoder:
+    """Return a random target that minds its last token most, and knows few words.
+
+    Its answers are soon nearly periodic: a drafter as tiny can learn them in seconds.
+    """
+    decoder = random_decoder(tiny_config("qwen3", num_layers=4), seed)
+    for layer in decoder.layers:
+        for last in (layer.attention.output, layer.mlp.down):
+            last.weight[...] = last.weight[...] / MONOTONY
+    assert decoder.head is not None
+    decoder.head.weight[...] = decoder.head.weight[...].at[WORDS:].set(0.0)
+    return decoder
 
 
 def write_rows(rows: Sequence[CorpusRow], path: Path) -> Path:

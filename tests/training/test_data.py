@@ -25,9 +25,13 @@ def row(number: int, prompt: tuple[int, ...], source: str = "math") -> CorpusRow
 def builder(tmp_path: Path) -> BatchBuilder:
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 40, (7, 2)).tolist()
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.integers(1, 60, count).tolist())
+
     rows = [
-        CorpusRow(f"r{number}", "math", 0.0, *(tuple(rng.integers(1, 60, n).tolist()) for n in two))
-        for number, two in enumerate(sizes)
+        CorpusRow(f"r{number}", "math", 0.0, ids(prompt), ids(response))
+        for number, (prompt, response) in enumerate(sizes)
     ]
     cache = FeatureCache(tmp_path, rows, FeatureSpec((0,), 3), hidden_size=4, fingerprint="f")
     cache.features[:] = rng.standard_normal(cache.features.shape)

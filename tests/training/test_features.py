@@ -36,11 +36,13 @@ def decoder() -> Decoder:
 @pytest.fixture(scope="module")
 def rows() -> list[CorpusRow]:
     rng = np.random.default_rng(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, VOCAB, count).tolist())
+
     return [
-        CorpusRow(
-            f"r{number}", "math", 0.7, *(tuple(rng.integers(0, VOCAB, n).tolist()) for n in sizes)
-        )
-        for number, sizes in enumerate(LENGTHS)
+        CorpusRow(f"r{number}", "math", 0.7, ids(prompt), ids(response))
+        for number, (prompt, response) in enumerate(LENGTHS)
     ]
 
 

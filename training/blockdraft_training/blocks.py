@@ -29,7 +29,7 @@ class SequenceBatch:
         teacher_logits: Float[Array, "batch answer teacher"].
     """
 
-    # NumPy arrays until they are placed on devices.
+    # Any: NumPy arrays until they are placed on devices.
     token_ids: Any
     starts: Any
     ends: Any

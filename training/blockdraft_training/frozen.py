@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jaxtyping import Array
 
 from blockdraft_models.decoder import Decoder
 from blockdraft_training.blocks import SequenceBatch
@@ -28,8 +27,9 @@ class Frozen:
         decoder: State of the whole decoder if features are computed in the step, else None.
     """
 
-    embedding: Array
-    head: Array
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    embedding: Any
+    head: Any
     hot: HotVocabulary
     decoder: Any = None
 

@@ -7,6 +7,7 @@ with the target's own distribution over its likeliest tokens (distillation).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +35,9 @@ class HotVocabulary:
         index: Int[Array, "vocab"], place in `ids`, or -1.
     """
 
-    ids: Array
-    index: Array
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    ids: Any
+    index: Any
 
     @classmethod
     def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
@@ -82,13 +84,14 @@ class BlockMetrics:
         gradient_norm: Of each step.
     """
 
-    loss: Array
-    weight: Array
-    correct: Array
-    seen: Array
-    gained: Array
-    blocks: Array
-    gradient_norm: Array
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    loss: Any
+    weight: Any
+    correct: Any
+    seen: Any
+    gained: Any
+    blocks: Any
+    gradient_norm: Any
 
     @classmethod
     def zero(cls, slots: int) -> "BlockMetrics":

@@ -21,8 +21,9 @@ def progress_reporter() -> Iterator[Reporter]:
         tasks: dict[str, TaskID] = {}
 
         def show(name: str, done: int, total: int) -> None:
-            task = tasks.setdefault(name, progress.add_task(name, total=total))
-            progress.update(task, completed=done, total=total)
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
 
         def features(done: int, total: int) -> None:
             show("features", done, total)

@@ -216,8 +216,7 @@ class _Loop:
             if not math.isfinite(float(metrics.gradient_norm)) or not math.isfinite(reading.loss):
                 raise DivergedError(
                     f"the loss is not a number at step {step}; {checkpoints.path()};"
-                    " resume from it with a lower --learning-rate and another --output, given as"
-                    " --init"
+                    " start again with a lower --learning-rate and another --output"
                 )
             state = replace(state, metrics=BlockMetrics.zero(self._slots))
             if saving:
@@ -247,16 +246,19 @@ def _rows(settings: DFlashSettings, target: Checkpoint) -> list[CorpusRow]:
     longest = settings.max_length
     if longest is None:
         return rows
-    return [
+    cut = [
         replace(row, response=row.response[: longest - len(row.prompt)])
         for row in rows
         if len(row.prompt) + 2 <= longest
     ]
+    if not cut:
+        raise TrainingError(f"no row has two tokens of an answer within {longest} tokens")
+    return cut
 
 
 def _initial_model(settings: DFlashSettings, decoder: Decoder, target: Checkpoint) -> DFlash:
-    copied = settings.copied_layers or _default_copied(target.config.num_layers, settings.layers)
-    layers = len(copied) if settings.init == "target" else settings.layers
+    copied = _copied_layers(settings, target.config.num_layers)
+    layers = len(copied) or settings.layers
     config = DFlashConfig.default_for(
         target.config, block_size=settings.block_size, num_layers=layers
     )
@@ -282,12 +284,16 @@ def _initial_model(settings: DFlashSettings, decoder: Decoder, target: Checkpoin
     return model
 
 
-def _default_copied(target_layers: int, layers: int) -> tuple[int, ...]:
-    """Return the target's first layer and its last ones."""
-    if layers > target_layers:
+def _copied_layers(settings: DFlashSettings, target_layers: int) -> tuple[int, ...]:
+    """Return the target layers to start from, the first and the last ones if none are named."""
+    if settings.init != "target":
+        return ()
+    copied, layers = settings.copied_layers, settings.layers
+    if not copied and layers > target_layers:
         raise TrainingError(f"{layers} draft layers cannot copy {target_layers} target layers")
-    last = range(target_layers - layers + 1, target_layers)
-    return (0, *last)
+    if not all(0 <= layer < target_layers for layer in copied):
+        raise TrainingError(f"copied layers {copied} are not all layers of {target_layers}")
+    return copied or (0, *range(target_layers - layers + 1, target_layers))
 
 
 def _filled_cache(

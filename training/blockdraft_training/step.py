@@ -44,7 +44,8 @@ class TrainState:
         metrics: Sums since they were last read.
     """
 
-    step: Array
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    step: Any
     params: Any
     optimizer: Any
     metrics: BlockMetrics
@@ -55,7 +56,8 @@ jax.tree_util.register_dataclass(TrainState)
 
 def initial_state(model: DFlash, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the state before the first step."""
-    params = nnx.to_pure_dict(nnx.state(model))
+    # Copied: a step donates them, and copied layers may share arrays with the target.
+    params = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(model)))
     slots = model.config.block_size - 1
     return TrainState(
         jnp.zeros((), jnp.int32), params, optimizer.init(params), BlockMetrics.zero(slots)
@@ -110,7 +112,7 @@ def make_step(
             state.params, frozen, batch, state.step
         )
         # Summed, so that one bad step shows whenever the sums are read.
-        metrics = replace(metrics, gradient_norm=optax.global_norm(gradients))
+        metrics = replace(metrics, gradient_norm=optax.tree.norm(gradients))
         # optax divides floats by its integer step count, also where promotion is strict.
         with jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)

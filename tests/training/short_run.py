@@ -1,0 +1,39 @@
+"""A short run in a process of its own: `python -m tests.training.short_run SETTINGS`.
+
+Trains with the pickled settings in the file over all devices of the process, and once more with
+a batch of one row less; prints the losses of the first and the refusal of the second as JSON.
+"""
+
+import json
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tests.training.pair import reporter
+
+from blockdraft_training import run
+from blockdraft_training.errors import TrainingError
+from blockdraft_training.settings import DFlashSettings
+
+
+def main(path: Path) -> None:
+    """Train twice."""
+    # Measuring the machine takes longer than the run.
+    setattr(run, "matmul_peak", lambda dtype: 1e9)  # noqa: B010, mypy sees a foreign name
+    settings: DFlashSettings = pickle.loads(path.read_bytes())
+    trained = run.train_dflash(settings, reporter())
+    odd = replace(
+        settings, batch_size=settings.batch_size - 1, output=settings.output.with_name("odd")
+    )
+    try:
+        run.train_dflash(odd, reporter())
+        refusal = None
+    except TrainingError as error:
+        refusal = str(error)
+    losses = [entry["loss"] for entry in trained.history]
+    print(json.dumps({"losses": losses, "refusal": refusal}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
