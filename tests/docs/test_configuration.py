@@ -17,9 +17,7 @@ OWN_SECTION = ("serve", "server", "verifier", "drafter", "demo")
 # Commands of a command, and where each is implemented.
 SUBCOMMANDS = {
     f"bench {name}": subcommand.module for name, subcommand in bench_command.SUBCOMMANDS.items()
-} | {
-    f"train {name}": subcommand.module for name, subcommand in train_command.SUBCOMMANDS.items()
-}
+} | {f"train {name}": subcommand.module for name, subcommand in train_command.SUBCOMMANDS.items()}
 # Stated by the page in other words than the parser's value.
 IN_WORDS = {"--prompt", "--verifier", "--compilation-cache", "--dataset"}
 
