@@ -5,20 +5,25 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import ml_dtypes
 import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from blockdraft_drafter.checkpoint import Drafter
+from blockdraft_drafter.compiled_method import CompiledMethod
 from blockdraft_drafter.context import SlotPool
 from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
+from blockdraft_drafter.eagle3_method import Eagle3Method
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.dtypes import compute_dtype
-from blockdraft_models.loading import load_embedding_and_head
+from blockdraft_models.loading import EmbeddingAndHead, load_embedding_and_head
 from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
@@ -98,15 +103,7 @@ def load_engine(
         num_layers=config.draft_layers,
         dtype=dtype,
     )
-    method = DFlashMethod(
-        drafter,
-        target,
-        max_sequences=config.max_sequences,
-        max_context_tokens=config.max_context_tokens,
-        max_feature_rows=config.max_feature_rows,
-        feature_dtype=np.dtype(ml_dtypes.bfloat16),
-        on_recompilation=on_recompilation,
-    )
+    method = make_method(drafter, target, config, on_recompilation)
     loaded = time.perf_counter()
     method.warm_up()
     return_free_memory()
@@ -120,3 +117,22 @@ def load_engine(
         1e3 * method.step_seconds[0],
     )
     return Engine(method, SlotPool(config.max_sequences), checkpoint.fingerprint)
+
+
+def make_method(
+    drafter: Drafter | Eagle3Drafter,
+    target: EmbeddingAndHead,
+    config: DrafterConfig,
+    on_recompilation: Callable[[], None],
+) -> CompiledMethod:
+    """Return the draft method of a drafter, with room for contexts."""
+    limits: dict[str, Any] = {
+        "max_sequences": config.max_sequences,
+        "max_context_tokens": config.max_context_tokens,
+        "max_feature_rows": config.max_feature_rows,
+        "feature_dtype": np.dtype(ml_dtypes.bfloat16),
+        "on_recompilation": on_recompilation,
+    }
+    if isinstance(drafter, Eagle3Drafter):
+        return Eagle3Method(drafter, target, **limits)
+    return DFlashMethod(drafter, target, **limits)

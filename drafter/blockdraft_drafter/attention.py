@@ -1,6 +1,8 @@
 """Attention of draft blocks over their contexts and themselves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,28 +46,15 @@ class BlockAttend:
         kv_heads, blocks = k.shape[1], self.slots.shape[0]
         block = (blocks, self.block_size, kv_heads)
         queries = q.reshape(*block, heads // kv_heads, head_dim) * head_dim**-0.5
-        own_keys, own_values = k.reshape(*block, head_dim), v.reshape(*block, head_dim)
         offsets = jnp.arange(self.block_size)
-        # A block sees itself first, so the running maximum is finite from the start.
-        state = _attend_part(queries, own_keys, own_values, self._own_mask(offsets), None)
-        keys, values = cache
-
-        def add_chunk(chunk: Int[Array, ""], state: _State) -> _State:
-            start = chunk * CHUNK
-            positions = start + jnp.arange(CHUNK)
-            mask = self._context_mask(offsets, positions)
-            return _attend_part(
-                queries,
-                _read(keys, self.slots, start),
-                _read(values, self.slots, start),
-                mask,
-                state,
-            )
-
-        chunks = (jnp.max(self.lengths) + CHUNK - 1) // CHUNK
-        _, normalizer, weighted = jax.lax.fori_loop(0, chunks, add_chunk, state)
-        attended = (weighted / normalizer[..., None]).astype(q.dtype)
-        return attended.transpose(0, 3, 1, 2, 4).reshape(tokens, heads, head_dim), cache
+        attended = attend_with_context(
+            queries,
+            (k.reshape(*block, head_dim), v.reshape(*block, head_dim)),
+            self._own_mask(offsets),
+            ContextView(cache, self.slots, self.lengths),
+            lambda positions: self._context_mask(offsets, positions),
+        )
+        return attended.astype(q.dtype).reshape(tokens, heads, head_dim), cache
 
     def _own_mask(self, offsets: Int[Array, " block"]) -> Bool[Array, "1 block block"]:
         """Return which block positions (last axis) each block position sees."""
@@ -87,6 +76,103 @@ class BlockAttend:
         query_positions = self.lengths[:, None] + offsets[None, :]
         near = query_positions[:, :, None] - positions[None, None, :] < self.window
         return live & near
+
+
+class ContextView(NamedTuple):
+    """One layer's contexts of a batch.
+
+    Attributes:
+        layer: Keys and values of every slot.
+        slots: Context slot of each block, [blocks].
+        lengths: Positions of each slot that exist, [blocks].
+    """
+
+    layer: LayerContext
+    slots: Int[Array, " blocks"]
+    lengths: Int[Array, " blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainAttend:
+    """Attention of one more entry per sequence over its context and the entries drafted before.
+
+    An `Attend` of `blockdraft_models`, whose cache are the drafted entries: nothing of them is
+    stored in the context, since the next draft starts from what the target said.
+
+    Attributes:
+        context: What was committed.
+    """
+
+    context: ContextView
+
+    def nothing(self) -> LayerContext:
+        """Return the cache before the first entry."""
+        _, _, kv_heads, head_dim = self.context.layer[0].shape
+        blocks = self.context.slots.shape[0]
+        empty = jnp.zeros((blocks, 0, kv_heads, head_dim), self.context.layer[0].dtype)
+        return empty, empty
+
+    def __call__(
+        self,
+        q: Float[Array, "blocks heads head_dim"],
+        k: Float[Array, "blocks kv_heads head_dim"],
+        v: Float[Array, "blocks kv_heads head_dim"],
+        cache: LayerContext,
+        /,
+    ) -> tuple[Float[Array, "blocks heads head_dim"], LayerContext]:
+        """Attend; the entry sees itself too."""
+        blocks, heads, head_dim = q.shape
+        kv_heads = k.shape[1]
+        keys, values = cache
+        own = (
+            jnp.concatenate([keys, k[:, None]], axis=1),
+            jnp.concatenate([values, v[:, None]], axis=1),
+        )
+        lengths = self.context.lengths
+        attended = attend_with_context(
+            q.reshape(blocks, 1, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5,
+            own,
+            jnp.ones((1, 1, own[0].shape[1]), jnp.bool_),
+            self.context,
+            lambda positions: (positions[None, :] < lengths[:, None])[:, None, :],
+        )
+        return attended.astype(q.dtype).reshape(blocks, heads, head_dim), own
+
+
+def attend_with_context(
+    queries: Float[Array, "blocks queries kv_heads group head_dim"],
+    own: LayerContext,
+    own_mask: Bool[Array, "blocks_or_1 queries keys"],
+    context: ContextView,
+    context_mask: Callable[[Int[Array, " chunk"]], Bool[Array, "blocks queries_or_1 chunk"]],
+) -> Float[Array, "blocks queries kv_heads group head_dim"]:
+    """Attend to a block's own keys and to its context, chunk by chunk, in float32.
+
+    Args:
+        queries: Scaled queries.
+        own: The block's own keys and values, each [blocks, keys, kv_heads, head_dim].
+        own_mask: Which of them each query sees; at least one each.
+        context: The contexts.
+        context_mask: Which of some positions of the context each query sees.
+    """
+    # The own keys come first, so the running maximum is finite from the start.
+    state = _attend_part(queries, *own, own_mask, None)
+    keys, values = context.layer
+
+    def add_chunk(chunk: Int[Array, ""], state: _State) -> _State:
+        start = chunk * CHUNK
+        return _attend_part(
+            queries,
+            _read(keys, context.slots, start),
+            _read(values, context.slots, start),
+            context_mask(start + jnp.arange(CHUNK)),
+            state,
+        )
+
+    chunks = (jnp.max(context.lengths) + CHUNK - 1) // CHUNK
+    _, normalizer, weighted = jax.lax.fori_loop(0, chunks, add_chunk, state)
+    attended: Array = (weighted / normalizer[..., None]).transpose(0, 3, 1, 2, 4)
+    return attended
 
 
 # Running maximum and normalizer, [blocks, kv_heads, group, block]; weighted values with a

@@ -1,29 +1,37 @@
-"""Drafters on disk, in the format in which they are published: safetensors and config.json."""
+"""DFlash drafters on disk, as they are published: safetensors and config.json."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike, Int
-from safetensors.numpy import save
 
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
-from blockdraft_drafter.vocabulary import DRAFT_TO_TARGET, draft_ids_of, draft_offsets
+from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_drafter.tensor_files import (
+    DraftTensor,
+    arrays_of,
+    check_tensors,
+    fingerprint_of,
+    module_of,
+    names_by_published,
+    write_files,
+)
+from blockdraft_drafter.vocabulary import (
+    DRAFT_TO_TARGET,
+    TARGET_TO_DRAFT,
+    draft_ids_of,
+    draft_offsets,
+)
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import SafetensorsWeights, read_json
 from blockdraft_models.loading import Checkpoint
 from blockdraft_models.tensor_names import tensor_names
 
 _PREFIX = "model."
-_FINGERPRINT_ROWS = 64
-_FINGERPRINT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +47,6 @@ class Drafter:
     model: DFlash
     fingerprint: str
     draft_ids: np.ndarray | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftTensor:
-    """One weight of a drafter.
-
-    Attributes:
-        path: Dotted attribute path in `DFlash`.
-        name: Published name.
-        shape: As published and as `DFlash` stores it; matrices are [out, in].
-    """
-
-    path: str
-    name: str
-    shape: tuple[int, ...]
 
 
 def draft_tensors(config: DFlashConfig) -> Iterator[DraftTensor]:
@@ -86,7 +79,7 @@ def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter
         raise CheckpointError(f"{path}: {error}") from error
     check_fits(config, target)
     with SafetensorsWeights(path) as weights:
-        names = _names_by_published(weights.shapes())
+        names = names_by_published(weights.shapes())
         _check_tensors(path, config, {name: weights.shapes()[names[name]] for name in names})
         arrays = {}
         for tensor in draft_tensors(config):
@@ -102,23 +95,15 @@ def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter
 
 def build(config: DFlashConfig, arrays: Mapping[str, np.ndarray], *, dtype: DTypeLike) -> DFlash:
     """Return the model with these weights, given by published name in published layout."""
-    abstract = nnx.eval_shape(lambda: DFlash(config, dtype=dtype, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(abstract)
-    flat = dict(nnx.to_flat_state(state))
-    tensors = {tensor.path: tensor for tensor in draft_tensors(config)}
-    for key, variable in flat.items():
-        tensor = tensors[".".join(map(str, key))]
-        weight = np.array(arrays[tensor.name], dtype=jnp.dtype(dtype), order="C")
-        flat[key] = variable.replace(jnp.asarray(weight))
-    return nnx.merge(graph, nnx.from_flat_state(flat))
+    tensors = list(draft_tensors(config))
+    return module_of(
+        lambda: DFlash(config, dtype=dtype, rngs=nnx.Rngs(0)), tensors, arrays, dtype=dtype
+    )
 
 
 def published_arrays(model: DFlash) -> dict[str, np.ndarray]:
     """Return a model's weights by published name, in published layout and their own dtype."""
-    state = {".".join(map(str, key)): v for key, v in nnx.to_flat_state(nnx.state(model))}
-    return {
-        tensor.name: np.array(state[tensor.path][...]) for tensor in draft_tensors(model.config)
-    }
+    return arrays_of(model, list(draft_tensors(model.config)))
 
 
 def save_drafter(
@@ -131,31 +116,18 @@ def save_drafter(
         directory: Where to.
         draft_ids: Target ids it can propose, `draft_vocab_size` of them if that is set.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     arrays = published_arrays(model)
     if draft_ids is not None:
         arrays[DRAFT_TO_TARGET] = draft_offsets(draft_ids)
-    # Not `save_file`: that makes a file only its owner can read.
-    (directory / "model.safetensors").write_bytes(save(arrays, metadata={"format": "pt"}))
-    config = json.dumps(model.config.to_hf(), indent=2) + "\n"
-    (directory / "config.json").write_text(config, encoding="utf-8")
+    write_files(directory, arrays, model.config.to_hf())
 
 
 def fingerprint(config: DFlashConfig, arrays: Mapping[str, np.ndarray]) -> str:
-    """Identify a drafter by its configuration, its norms and the first rows of `fc`.
-
-    The norms alone would not tell random initializations apart: they all start at one.
-    """
-    digest = hashlib.sha256(json.dumps(config.to_hf(), sort_keys=True).encode())
-    for tensor in draft_tensors(config):
-        if tensor.name.endswith("norm.weight") or tensor.name == "fc.weight":
-            array = arrays[tensor.name]
-            rows = array[:_FINGERPRINT_ROWS] if array.ndim == 2 else array
-            digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
-    return digest.hexdigest()[:_FINGERPRINT_LENGTH]
+    """Identify a drafter by its configuration and a part of its weights."""
+    return fingerprint_of(config.to_hf(), list(draft_tensors(config)), arrays)
 
 
-def check_fits(config: DFlashConfig, target: Checkpoint) -> None:
+def check_fits(config: DFlashConfig | Eagle3Config, target: Checkpoint) -> None:
     """Check that a drafter can draft for a target.
 
     Raises:
@@ -176,30 +148,10 @@ def check_fits(config: DFlashConfig, target: Checkpoint) -> None:
         )
 
 
-def _names_by_published(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Map published names to stored ones, which some repackagers prefix."""
-    return {name.removeprefix(_PREFIX): name for name in stored}
-
-
 def _check_tensors(path: Path, config: DFlashConfig, found: Mapping[str, tuple[int, ...]]) -> None:
     expected = {tensor.name: tensor.shape for tensor in draft_tensors(config)}
     if config.draft_vocab_size is not None:
         expected[DRAFT_TO_TARGET] = (config.draft_vocab_size,)
         # Its inverse, which some checkpoints carry as well, says nothing new.
-        found = {name: shape for name, shape in found.items() if name != "t2d"}
-    misshapen = [
-        f"{name} is {list(found[name])}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    problems = [
-        f"{what}: {', '.join(names)}"
-        for what, names in (
-            ("missing", sorted(expected.keys() - found.keys())),
-            ("unexpected", sorted(found.keys() - expected.keys())),
-            ("shape", misshapen),
-        )
-        if names
-    ]
-    if problems:
-        raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
+        found = {name: shape for name, shape in found.items() if name != TARGET_TO_DRAFT}
+    check_tensors(path, expected, found)

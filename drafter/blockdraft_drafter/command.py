@@ -18,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.target,
         help="directory, .gguf file, hub id or the default's name",
     )
-    option("--drafter", default=default.drafter, help="directory, hub id, random[:seed] or auto")
+    option(
+        "--drafter",
+        default=default.drafter,
+        help="directory, hub id, auto, eagle3 or random[:seed]",
+    )
     option("--listen", default=DEFAULT_LISTEN, help="host:port or unix:/path")
     option("--metrics-port", type=int, help="serve Prometheus metrics on this port")
     option(

@@ -85,7 +85,7 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
         "num_key_value_heads": decoder.num_kv_heads,
         "num_target_layers": config.num_target_layers,
         "rms_norm_eps": decoder.rms_norm_eps,
-        "rope_scaling": _rope_scaling(decoder),
+        "rope_scaling": decoder.rope_scaling_hf(),
         "rope_theta": decoder.rope_theta,
         "sliding_window": config.sliding_window,
         "tie_word_embeddings": decoder.tie_word_embeddings,
@@ -123,19 +123,6 @@ def _attention_pattern(
     # Qwen3Config: the first max_window_layers layers attend to everything.
     full = min(config.get("max_window_layers", 28), num_layers)
     return window, ("full_attention",) * full + ("sliding_attention",) * (num_layers - full)
-
-
-def _rope_scaling(decoder: DecoderConfig) -> dict[str, Any] | None:
-    scaling = decoder.rope_scaling
-    if scaling is None:
-        return None
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position_embeddings,
-    }
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:

@@ -1,45 +1,71 @@
-"""DFlash behind the draft-method interface: compiled steps over a shared context buffer."""
+"""DFlash behind the draft-method interface."""
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
+from jaxtyping import DTypeLike
 
 from blockdraft_drafter import buffer, dflash_step
+from blockdraft_drafter.buffer import LayerContext
 from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.dflash_step import Drafted
-from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
-from blockdraft_drafter.packing import (
-    PackedBlocks,
-    PackedRows,
-    flatten_rows,
-    next_power_of_two,
-    pack_blocks,
-    pad_rows,
-    powers_of_two,
-    split_rows,
-)
+from blockdraft_drafter.compiled_method import CompiledMethod, Drafted
+from blockdraft_drafter.method import MethodSpec
+from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
+from blockdraft_models.config import DecoderConfig
 from blockdraft_models.loading import EmbeddingAndHead
 
-# A context this long is typical of a chat; the measured step seconds include attending to it.
-_MEASURED_CONTEXT = 512
-_MEASURED_RUNS = 5
+NAME = "dflash"
 
 
-class DFlashMethod:
-    """Appends and drafts in as few device calls as possible, with few compiled shapes.
+@dataclass(frozen=True, slots=True)
+class DFlashSteps:
+    """The `DraftSteps` of DFlash; weights are the drafter's state and the target's two matrices.
 
-    Features are flat rows, so a long prefill beside short appends is not padded to a rectangle. A
-    draft step over a batch of B blocks (B a power of two) is one call that also appends up to
-    B * block_size rows, all that verification can yield. Rows beyond that, and steps in which
-    nothing is drafted, go through append-only calls over a power of two of rows. That is one
-    executable per batch size and one per row count, not one per pair.
+    Attributes:
+        graph: The drafter without its weights.
+        decoder: Its draft layers.
+        max_sequences: Context slots.
+        max_context_tokens: Positions per slot.
+        dtype: Of the contexts.
     """
+
+    graph: nnx.GraphDef[Any]
+    decoder: DecoderConfig
+    max_sequences: int
+    max_context_tokens: int
+    dtype: DTypeLike
+
+    def allocate(self) -> list[LayerContext]:
+        """Return the empty context buffer of all slots."""
+        return buffer.allocate(
+            self.decoder,
+            slots=self.max_sequences,
+            capacity=self.max_context_tokens,
+            dtype=self.dtype,
+        )
+
+    def append(
+        self, weights: Any, context: list[LayerContext], rows: PackedRows
+    ) -> list[LayerContext]:
+        """Return the buffer with some rows added."""
+        state, _ = weights
+        return dflash_step.append(nnx.merge(self.graph, state), context, rows)
+
+    def append_and_draft(
+        self, weights: Any, context: list[LayerContext], rows: PackedRows, blocks: PackedBlocks
+    ) -> tuple[list[LayerContext], Drafted]:
+        """Return the buffer with some rows added, and drafts that see them."""
+        state, target = weights
+        model = nnx.merge(self.graph, state)
+        return dflash_step.append_and_draft(model, target, context, rows, blocks)
+
+
+class DFlashMethod(CompiledMethod):
+    """A loaded DFlash drafter with room for contexts."""
 
     def __init__(
         self,
@@ -64,8 +90,8 @@ class DFlashMethod:
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
         """
         config = drafter.model.config
-        self._spec = MethodSpec(
-            name="dflash",
+        spec = MethodSpec(
+            name=NAME,
             block_size=config.block_size,
             target_layer_ids=config.target_layer_ids,
             feature_width=config.feature_width,
@@ -77,138 +103,15 @@ class DFlashMethod:
             fingerprint=drafter.fingerprint,
             trained=config.trained,
         )
-        self._decoder = config.decoder
-        self._graph, self._state = nnx.split(drafter.model)
-        self._target = narrowed(target, drafter.draft_ids)
-        self._draft_ids = drafter.draft_ids
-        self._dtype = target.embedding.dtype
-        self._on_recompilation = on_recompilation
-        self._warm = False
-        self._step_seconds: tuple[float, ...] = ()
-        self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
-        self._rows_per_block = next_power_of_two(config.block_size)
-        self._most_rows = next_power_of_two(max(max_feature_rows, self._rows_per_block))
-        self._context = self._allocate()
-
-    @property
-    def spec(self) -> MethodSpec:
-        """The fixed facts."""
-        return self._spec
-
-    @property
-    def step_seconds(self) -> tuple[float, ...]:
-        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
-        return self._step_seconds
-
-    def warm_up(self) -> None:
-        """Compile every shape that `step` can meet and measure the draft steps."""
-        nowhere = ContextRow(
-            slot=self._spec.max_sequences,
-            context_length=0,
-            features=np.zeros((0, self._spec.feature_width), self._spec.feature_dtype),
-            anchor_token_id=0,
-            draft_length=1,
+        graph, state = nnx.split(drafter.model)
+        steps = DFlashSteps(
+            graph, config.decoder, max_sequences, max_context_tokens, target.embedding.dtype
         )
-        for size in powers_of_two(self._rows_per_block, self._most_rows):
-            self._append(self._pad(flatten_rows([nowhere]), size))
-        seconds = []
-        length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
-        for size in powers_of_two(1, self._spec.max_sequences):
-            rows = self._pad(flatten_rows([nowhere]), size * self._rows_per_block)
-            blocks = pack_blocks([nowhere] * size, size)
-            # A draft only reads, so whatever lies in the slots is good enough to be timed on.
-            blocks = blocks._replace(
-                slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
-            )
-            self._draft(rows, blocks)
-            runs = []
-            for _ in range(_MEASURED_RUNS):
-                started = time.perf_counter()
-                self._draft(rows, blocks)
-                runs.append(time.perf_counter() - started)
-            seconds.append(statistics.median(runs))
-        self._step_seconds = tuple(seconds)
-        self._warm = True
-
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
-        """Append each row's features to its slot, then draft for the rows that ask for it.
-
-        Args:
-            rows: At most max_sequences rows with distinct slots.
-
-        Returns:
-            One proposal per row, in order; empty for rows that only append.
-
-        Raises:
-            ContextsLostError: If the device step failed; the contents of all slots are gone.
-        """
-        try:
-            return self._step(rows)
-        except jax.errors.JaxRuntimeError as error:
-            # The buffer was donated to the failed call and cannot be relied on.
-            self._context = self._allocate()
-            raise ContextsLostError(f"the draft step failed: {error}") from error
-
-    def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
-        drafting = [row for row in rows if row.draft_length > 0]
-        size = next_power_of_two(len(drafting)) if drafting else 0
-        fused_rows = size * self._rows_per_block
-        *leading, last = split_rows(flatten_rows(rows), fused_rows, self._most_rows)
-        for part in leading:
-            count = max(next_power_of_two(part.slots.shape[0]), self._rows_per_block)
-            self._append(self._pad(part, count))
-        if not drafting:
-            return [Proposal()] * len(rows)
-        drafted = self._draft(self._pad(last, fused_rows), pack_blocks(drafting, size))
-        index = iter(range(len(drafting)))
-        return [
-            _proposal(drafted, next(index), row.draft_length) if row.draft_length else Proposal()
-            for row in rows
-        ]
-
-    def _append(self, rows: PackedRows) -> None:
-        run = self._executable("append", rows.slots.shape[0], self._context, rows)
-        self._context = run(self._state, self._context, rows)
-
-    def _draft(self, rows: PackedRows, blocks: PackedBlocks) -> Drafted:
-        arguments = (self._target, self._context, rows, blocks)
-        run = self._executable("draft", blocks.slots.shape[0], *arguments)
-        self._context, drafted = run(self._state, *arguments)
-        on_host: Drafted = jax.device_get(drafted)
-        if self._draft_ids is None:
-            return on_host
-        return on_host._replace(token_ids=self._draft_ids[on_host.token_ids])
-
-    def _executable(self, kind: str, size: int, *arguments: Any) -> Callable[..., Any]:
-        """Return the compiled computation for this size, compiling it if it is new."""
-        key = (kind, size)
-        if key not in self._executables:
-            if self._warm:
-                self._on_recompilation()
-            function = dflash_step.append if kind == "append" else dflash_step.append_and_draft
-
-            def on_state(state: Any, *rest: Any) -> Any:
-                return function(nnx.merge(self._graph, state), *rest)
-
-            donated = 1 if kind == "append" else 2
-            jitted = jax.jit(on_state, donate_argnums=donated)
-            self._executables[key] = jitted.lower(self._state, *arguments).compile()
-        return self._executables[key]
-
-    def _allocate(self) -> list[buffer.LayerContext]:
-        return buffer.allocate(
-            self._decoder,
-            slots=self._spec.max_sequences,
-            capacity=self._spec.max_context_tokens,
-            dtype=self._dtype,
+        super().__init__(
+            spec,
+            steps,
+            (state, narrowed(target, drafter.draft_ids)),
+            # The head scores the draft vocabulary only.
+            draft_ids=drafter.draft_ids,
+            on_recompilation=on_recompilation,
         )
-
-    def _pad(self, flat: PackedRows, size: int) -> PackedRows:
-        return pad_rows(flat, size, unused_slot=self._spec.max_sequences)
-
-
-def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:
-    return Proposal(
-        token_ids=tuple(drafted.token_ids[block, :length].tolist()),
-        log_probs=tuple(drafted.log_probs[block, :length].tolist()),
-    )

@@ -1,7 +1,6 @@
 """The two computations of a drafter step, as pure functions to be compiled whole."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -9,21 +8,11 @@ from jaxtyping import Array, Float, Int
 from blockdraft_drafter import buffer
 from blockdraft_drafter.attention import BlockAttend
 from blockdraft_drafter.buffer import LayerContext
+from blockdraft_drafter.compiled_method import Drafted
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.vocabulary import likeliest
 from blockdraft_models.loading import EmbeddingAndHead
-
-
-class Drafted(NamedTuple):
-    """What a block became; a pytree.
-
-    Attributes:
-        token_ids: Int[Array, "blocks block_size-1"], the likeliest token of each drafting slot.
-        log_probs: Float[Array, "blocks block_size-1"], natural logarithm of its probability.
-    """
-
-    token_ids: Array
-    log_probs: Array
 
 
 def append(model: DFlash, context: Sequence[LayerContext], rows: PackedRows) -> list[LayerContext]:
@@ -87,13 +76,3 @@ def block_tokens(
     tokens = jnp.where(offsets[None, :] == 0, blocks.anchors[:, None], mask_token_id)
     positions = blocks.lengths[:, None] + offsets[None, :]
     return tokens.reshape(-1), positions.reshape(-1)
-
-
-def likeliest(
-    target: EmbeddingAndHead, hidden: Float[Array, "rows hidden"]
-) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
-    """Return each row's likeliest token, the lowest id among equals, and its log-probability."""
-    logits = target.logits(hidden)
-    maximum = jnp.max(logits, axis=1, keepdims=True)
-    normalizer = jnp.sum(jnp.exp(logits - maximum), axis=1)
-    return jnp.argmax(logits, axis=1).astype(jnp.int32), -jnp.log(normalizer)

@@ -24,6 +24,7 @@ class MethodSpec:
         max_feature_rows: Most feature rows per sequence and step.
         fingerprint: Identity of weights and configuration, 16 hexadecimal digits.
         trained: Whether the weights were trained for the target.
+        reads_tokens: Whether a context row must bring its tokens beside its features.
     """
 
     name: str
@@ -37,6 +38,7 @@ class MethodSpec:
     max_feature_rows: int
     fingerprint: str
     trained: bool
+    reads_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class ContextRow:
         features: Features of the newly committed positions, [rows, feature_width].
         anchor_token_id: The newest token of the sequence, at position context_length + rows.
         draft_length: Tokens to draft, 0 to block_size - 1; 0 only appends.
+        token_ids: Tokens at the positions of the features; may be empty for a method that does
+            not read them.
     """
 
     slot: int
@@ -56,6 +60,7 @@ class ContextRow:
     features: NDArray[Any]
     anchor_token_id: int
     draft_length: int
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockdraft_drafter.method import ContextRow
 
@@ -18,11 +19,13 @@ class PackedRows(NamedTuple):
         features: [rows, feature_width]; zeros in padding.
         slots: Context slot of each row; out of range, hence never written, in padding. [rows]
         positions: Position of each row in its sequence, [rows].
+        next_tokens: Token after each row's own, [rows]; 0 where the rows came without tokens.
     """
 
     features: HostOrDevice
     slots: HostOrDevice
     positions: HostOrDevice
+    next_tokens: HostOrDevice
 
 
 class PackedBlocks(NamedTuple):
@@ -63,7 +66,14 @@ def flatten_rows(rows: Sequence[ContextRow]) -> PackedRows:
         np.concatenate([row.features for row in rows]),
         np.repeat(np.array([row.slot for row in rows], np.int32), counts),
         np.concatenate(positions),
+        np.concatenate([_next_tokens(row) for row in rows]),
     )
+
+
+def _next_tokens(row: ContextRow) -> NDArray[np.int32]:
+    if not row.token_ids:
+        return np.zeros(row.features.shape[0], np.int32)
+    return np.array((*row.token_ids[1:], row.anchor_token_id), np.int32)
 
 
 def pad_rows(flat: PackedRows, size: int, unused_slot: int) -> PackedRows:
@@ -75,6 +85,7 @@ def pad_rows(flat: PackedRows, size: int, unused_slot: int) -> PackedRows:
         np.pad(flat.features, ((0, padding), (0, 0))),
         np.pad(flat.slots, (0, padding), constant_values=unused_slot),
         np.pad(flat.positions, (0, padding)),
+        np.pad(flat.next_tokens, (0, padding)),
     )
 
 

@@ -151,6 +151,7 @@ class Session:
             features=features,
             anchor_token_id=sequence.anchor_token_id,
             draft_length=sequence.draft_length,
+            token_ids=tuple(sequence.token_ids),
         )
         return _Accepted(sequence.sequence_id, context, row)
 

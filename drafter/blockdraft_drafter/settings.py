@@ -15,12 +15,13 @@ class DrafterConfig:
     Attributes:
         target: The target's checkpoint: a directory, a `.gguf` file, a hub id, or the name of the
             default target.
-        drafter: A directory, a hub id `org/name`, `random[:seed]`, or "auto": the drafter shipped
-            for this target if there is one, else a random one.
+        drafter: A directory, a hub id `org/name`, `random[:seed]`, `random-eagle3[:seed]`,
+            "eagle3": the EAGLE-3 drafter shipped for this target, or "auto": the DFlash drafter
+            shipped for it if there is one, else a random one.
         max_sequences: Most sequences with a context at once.
         max_context_tokens: Most committed positions per sequence.
         max_feature_rows: Most feature rows per sequence in one request.
-        block_size: Tokens per block of a random drafter.
+        block_size: Tokens per block of a random drafter, and of one that leaves it open.
         draft_layers: Layers of a random drafter.
         dtype: Element type of weights, activations and contexts; "auto" is bfloat16 on TPU and
             float32 elsewhere.

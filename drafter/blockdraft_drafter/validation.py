@@ -53,6 +53,7 @@ def check_sequence(
         )
     if not 0 <= sequence.draft_length < spec.block_size:
         raise _invalid(f"draft_length {sequence.draft_length} is not in [0, {spec.block_size})")
+    _check_tokens(sequence, features.shape[0], spec)
     length = expected_start + features.shape[0]
     if length > spec.max_context_tokens:
         raise SequenceRefusedError(
@@ -60,6 +61,14 @@ def check_sequence(
             f"the context would have {length} positions, more than {spec.max_context_tokens}",
         )
     return features
+
+
+def _check_tokens(sequence: drafter_pb2.SequenceDraft, rows: int, spec: MethodSpec) -> None:
+    tokens = sequence.token_ids
+    if (tokens or spec.reads_tokens) and len(tokens) != rows:
+        raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")
+    if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
+        raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
 
 
 def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDArray[Any]:

@@ -5,13 +5,16 @@ rare token right. Published as `draft_vocab_size` in the configuration and a ten
 offsets: draft token i is target token i + d2t[i] (EAGLE-3, speculators).
 """
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.loading import EmbeddingAndHead
 
 DRAFT_TO_TARGET = "d2t"
+# A mask of the target's vocabulary that some checkpoints carry for training.
+TARGET_TO_DRAFT = "t2d"
 
 
 def draft_offsets(draft_ids: Int[np.ndarray, " draft"]) -> Int[np.ndarray, " draft"]:
@@ -42,3 +45,13 @@ def narrowed(
         return target
     head = target.embedding if target.head is None else target.head
     return EmbeddingAndHead(target.embedding, head[draft_ids])
+
+
+def likeliest(
+    target: EmbeddingAndHead, hidden: Float[Array, "rows hidden"]
+) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
+    """Return each row's likeliest token, the lowest id among equals, and its log-probability."""
+    logits = target.logits(hidden)
+    maximum = jnp.max(logits, axis=1, keepdims=True)
+    normalizer = jnp.sum(jnp.exp(logits - maximum), axis=1)
+    return jnp.argmax(logits, axis=1).astype(jnp.int32), -jnp.log(normalizer)

@@ -23,10 +23,25 @@ class AttentionProjections(nnx.Module):
         key_norm: Per-head RMSNorm (Qwen3) or None.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initializes random projections."""
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        input_size: int | None = None,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs | None,
+    ) -> None:
+        """Initializes random projections.
+
+        Args:
+            config: The decoder.
+            input_size: Width of the input, if it is not `hidden_size`.
+            dtype: Of the weights.
+            rngs: Source of randomness; None gives zeros.
+        """
         self.config = config
         hidden, bias = config.hidden_size, config.attention_bias
+        inputs = hidden if input_size is None else input_size
         q_width = config.num_heads * config.head_dim
         kv_width = config.num_kv_heads * config.head_dim
 
@@ -38,16 +53,16 @@ class AttentionProjections(nnx.Module):
                 return None
             return RMSNorm(config.head_dim, config.rms_norm_eps, axis=None, dtype=dtype)
 
-        self.query = linear(hidden, q_width, (HEADS, EMBED))
-        self.key = linear(hidden, kv_width, (KV_HEADS, EMBED))
-        self.value = linear(hidden, kv_width, (KV_HEADS, EMBED))
+        self.query = linear(inputs, q_width, (HEADS, EMBED))
+        self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
+        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.output = linear(q_width, hidden, (EMBED, HEADS))
         self.query_norm = head_norm()
         self.key_norm = head_norm()
 
     def __call__(
         self,
-        x: Float[Array, "tokens hidden"],
+        x: Float[Array, "tokens inputs"],
         rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
         cache: LayerCache,
         attend: Attend[LayerCache],

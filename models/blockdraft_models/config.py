@@ -162,6 +162,12 @@ class DecoderConfig:
         """Returns the same configuration with other rotary frequency scaling."""
         return replace(self, rope_scaling=scaling)
 
+    def rope_scaling_hf(self) -> dict[str, Any] | None:
+        """Returns `rope_scaling` as a `config.json` has it."""
+        if self.rope_scaling is None:
+            return None
+        return {"rope_type": "llama3", **asdict(self.rope_scaling)}
+
     def canonical_json(self) -> str:
         """Describes the computed function, for fingerprints.
 

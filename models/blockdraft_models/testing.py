@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from blockdraft_models.byte_level import BYTE_TO_CHAR
 from blockdraft_models.config import DecoderConfig
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.huggingface_export import hf_config
 from blockdraft_models.tensor_names import tensor_names
 
 _BYTES = 256
@@ -99,39 +100,6 @@ def decoder_tensors(decoder: Decoder) -> list[tuple[Any, np.ndarray]]:
     """
     state = {".".join(map(str, k)): v for k, v in nnx.to_flat_state(nnx.state(decoder))}
     return [(name, np.asarray(state[name.path][...])) for name in tensor_names(decoder.config)]
-
-
-def hf_config(config: DecoderConfig) -> dict[str, Any]:
-    """Returns the `config.json` that `DecoderConfig.from_hf` reads back as `config`."""
-    scaling = config.rope_scaling
-    return {
-        "_name_or_path": config.name,
-        "model_type": "qwen3" if config.qk_norm else "llama",
-        "hidden_act": "silu",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": None
-        if scaling is None
-        else {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position_embeddings,
-        },
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.attention_bias,
-        "max_position_embeddings": config.max_position_embeddings,
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": list(config.eos_token_ids),
-    }
 
 
 def _tokenizer(vocab_size: int) -> dict[str, Any]:

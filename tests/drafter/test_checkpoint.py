@@ -161,5 +161,5 @@ def test_auto_finds_the_drafter_of_the_target(tmp_path: Path) -> None:
     save_drafter(random_drafter(mine).model, tmp_path / "mine")
     other = drafter_config(target_fingerprint="f" * 16)
     save_drafter(random_drafter(other).model, tmp_path / "a-other")
-    assert shipped_for(TARGET, tmp_path) == tmp_path / "mine"
-    assert shipped_for(replace(TARGET, fingerprint="0" * 16), tmp_path) is None
+    assert shipped_for(TARGET, tmp_path, eagle3=False) == tmp_path / "mine"
+    assert shipped_for(replace(TARGET, fingerprint="0" * 16), tmp_path, eagle3=False) is None

@@ -121,7 +121,7 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     features = features.astype(np.float32)
     context = buffer.allocate(config.decoder, slots=2, capacity=256, dtype=jnp.float32)
     positions = jnp.arange(length, dtype=jnp.int32)
-    rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions)
+    rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
     context = dflash_step.append(model, context, rows)
     blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
     hidden = dflash_step.denoise(model, target, context, blocks)

@@ -150,16 +150,21 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 
 
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
-    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
+    # As deep as EAGLE-3's capture points need.
+    decoder = Decoder(tiny_config(num_layers=7), rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path / "target")
     setting = Setting(tmp_path / "target", engine_config(32, 96, 128), prompt_tokens=56, output=24)
     random_drafter = setting.drafter("random")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
     trained = setting.drafter(str(tmp_path / "drafter"))
-    acceptance = check_lossless(
-        setting, {"random": random_drafter, "wrong": wrong, "trained": trained}
-    )
+    drafters = {
+        "random": random_drafter,
+        "wrong": wrong,
+        "trained": trained,
+        "eagle3": setting.drafter("random-eagle3"),
+    }
+    acceptance = check_lossless(setting, drafters)
     # Half of the requests are sampled, from a target that is close to uniform.
     assert acceptance["wrong"] < 1.1
     assert acceptance["trained"] > 1.5
@@ -171,8 +176,9 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
     path = resolve_target("smollm2-135m")
     setting = Setting(path, engine_config(64, 512, 512), prompt_tokens=256, output=48)
-    own = setting.drafter("auto")
+    own, eagle3 = setting.drafter("auto"), setting.drafter("eagle3")
     random_drafter = setting.drafter("random:1")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
-    acceptance = check_lossless(setting, {"auto": own, "random": random_drafter, "wrong": wrong})
+    drafters = {"auto": own, "eagle3": eagle3, "random": random_drafter, "wrong": wrong}
+    acceptance = check_lossless(setting, drafters)
     print(acceptance)

@@ -8,7 +8,8 @@ import pytest
 from tests.models.builders import LLAMA3_SCALING
 
 from blockdraft_models.config import DecoderConfig, RopeScaling
-from blockdraft_models.testing import hf_config, tiny_config
+from blockdraft_models.huggingface_export import hf_config
+from blockdraft_models.testing import tiny_config
 
 LLAMA_3_1_8B: dict[str, Any] = {
     "model_type": "llama",

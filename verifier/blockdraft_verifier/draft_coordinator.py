@@ -267,6 +267,7 @@ class DraftCoordinator:
             features=pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes()),
             anchor_token_id=sequence.tokens[stop],
             draft_length=draft_length if complete else 0,
+            token_ids=sequence.tokens[start:stop],
         )
 
     def _apply(self, response: pb.DraftResponse) -> None:

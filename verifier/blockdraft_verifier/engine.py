@@ -149,6 +149,10 @@ class Engine:
         self._refuse_if_stopping()
         return sequence
 
+    def forget_prefixes(self) -> None:
+        """Compute coming prompts in full, whatever was computed before; any thread may ask."""
+        self._inbox.put(self._pages.forget_contents)
+
     def cancel(self, sequence: Sequence) -> None:
         """Forget a sequence and free its pages; harmless when it has already ended."""
         self._inbox.put(lambda: self._forget(sequence))

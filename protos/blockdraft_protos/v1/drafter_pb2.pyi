@@ -207,6 +207,7 @@ class SequenceDraft(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     ANCHOR_TOKEN_ID_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence; unique per verifier process."""
     context_start: _builtins.int
@@ -221,6 +222,12 @@ class SequenceDraft(_message.Message):
     def features(self) -> Global___Tensor:
         """Features of the newly committed positions, [rows, feature_width]; may have no rows."""
 
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The tokens at the positions of the feature rows, one for each row. An autoregressive drafter
+        reads them and refuses the sequence without them; others ignore them.
+        """
+
     def __init__(
         self,
         *,
@@ -229,10 +236,11 @@ class SequenceDraft(_message.Message):
         features: Global___Tensor | None = ...,
         anchor_token_id: _builtins.int = ...,
         draft_length: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "features", b"features", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "features", b"features", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,83 @@
+"""The two computations of an EAGLE-3 step, as pure functions to be compiled whole."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from blockdraft_drafter import buffer
+from blockdraft_drafter.attention import ChainAttend, ContextView
+from blockdraft_drafter.buffer import LayerContext
+from blockdraft_drafter.compiled_method import Drafted
+from blockdraft_drafter.eagle3 import Eagle3
+from blockdraft_drafter.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.vocabulary import likeliest
+from blockdraft_models.loading import EmbeddingAndHead
+
+
+class Eagle3Context(NamedTuple):
+    """The contexts of all slots; a pytree.
+
+    Attributes:
+        layer: Keys and values of every committed position.
+        latest: Float[Array, "slots hidden"], the projected feature of the last one, where
+            drafting begins.
+    """
+
+    layer: LayerContext
+    latest: Array
+
+
+def append(
+    model: Eagle3,
+    embedding: Float[Array, "vocab hidden"],
+    context: Eagle3Context,
+    rows: PackedRows,
+) -> Eagle3Context:
+    """Project features and store them in the context buffer."""
+    hidden = model.project_features(rows.features)
+    keys, values = model.keys_values(embedding[rows.next_tokens], hidden, rows.positions)
+    slots = rows.slots
+    # A sequence's rows lie side by side; of each only the last is where drafting begins.
+    is_last = jnp.concatenate([slots[1:] != slots[:-1], jnp.ones(1, jnp.bool_)])
+    nowhere = context.latest.shape[0]
+    latest = context.latest.at[jnp.where(is_last, slots, nowhere)].set(hidden, mode="drop")
+    return Eagle3Context(buffer.write(context.layer, slots, rows.positions, keys, values), latest)
+
+
+def append_and_draft(
+    model: Eagle3,
+    target: EmbeddingAndHead,
+    draft_ids: Int[Array, " draft"] | None,
+    context: Eagle3Context,
+    rows: PackedRows,
+    blocks: PackedBlocks,
+) -> tuple[Eagle3Context, Drafted]:
+    """Append `rows`, then draft `blocks` token by token from the contexts that include them.
+
+    Every step is made whatever number of tokens is wanted, so that one executable does for all.
+
+    Args:
+        model: The drafter.
+        target: Embedding, and the head over the draft vocabulary.
+        draft_ids: The draft vocabulary; None for all tokens.
+        context: The buffer.
+        rows: To append.
+        blocks: To draft.
+    """
+    context = append(model, target.embedding, context, rows)
+    # The last committed position is the first step's own entry, not its context.
+    before = jnp.maximum(blocks.lengths - 1, 0)
+    attend = ChainAttend(ContextView(context.layer, blocks.slots, before))
+    hidden = context.latest[blocks.slots]
+    hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
+    own = attend.nothing()
+    token = jnp.asarray(blocks.anchors)
+    tokens, log_probs = [], []
+    for step in range(model.config.block_size - 1):
+        hidden, own = model.step(target.embedding[token], hidden, before + step, own, attend)
+        best, log_prob = likeliest(target, model.norm(hidden))
+        token = best if draft_ids is None else draft_ids[best]
+        tokens.append(token)
+        log_probs.append(log_prob)
+    return context, Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_probs, axis=1))

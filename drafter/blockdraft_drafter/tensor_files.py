@@ -1,0 +1,124 @@
+"""The weights of a draft module in safetensors, whatever the module is."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import DTypeLike
+from safetensors.numpy import save
+
+from blockdraft_models.errors import CheckpointError
+
+_PREFIX = "model."
+_FINGERPRINT_ROWS = 64
+_FINGERPRINT_LENGTH = 16
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTensor:
+    """One weight of a drafter.
+
+    Attributes:
+        path: Dotted attribute path in the module.
+        name: Published name.
+        shape: As published and as the module stores it; matrices are [out, in].
+    """
+
+    path: str
+    name: str
+    shape: tuple[int, ...]
+
+
+def names_by_published(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Map published names to stored ones, which some repackagers prefix."""
+    return {name.removeprefix(_PREFIX): name for name in stored}
+
+
+def check_tensors(
+    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Check that a file holds what a configuration asks for, and no more.
+
+    Args:
+        path: Where it was read, for the message.
+        expected: Shapes by published name.
+        found: Shapes by published name.
+
+    Raises:
+        CheckpointError: If it does not.
+    """
+    misshapen = [
+        f"{name} is {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    problems = [
+        f"{what}: {', '.join(names)}"
+        for what, names in (
+            ("missing", sorted(expected.keys() - found.keys())),
+            ("unexpected", sorted(found.keys() - expected.keys())),
+            ("shape", misshapen),
+        )
+        if names
+    ]
+    if problems:
+        raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
+
+
+def module_of(
+    make: Callable[[], Module],
+    tensors: Sequence[DraftTensor],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    dtype: DTypeLike,
+) -> Module:
+    """Return the module with these weights, given by published name in published layout."""
+    graph, state = nnx.split(nnx.eval_shape(make))
+    flat = dict(nnx.to_flat_state(state))
+    by_path = {tensor.path: tensor for tensor in tensors}
+    for key, variable in flat.items():
+        tensor = by_path[".".join(map(str, key))]
+        weight = np.array(arrays[tensor.name], dtype=jnp.dtype(dtype), order="C")
+        flat[key] = variable.replace(jnp.asarray(weight))
+    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def arrays_of(module: nnx.Module, tensors: Sequence[DraftTensor]) -> dict[str, np.ndarray]:
+    """Return a module's weights by published name, in published layout and their own dtype."""
+    state = {".".join(map(str, key)): v for key, v in nnx.to_flat_state(nnx.state(module))}
+    return {tensor.name: np.array(state[tensor.path][...]) for tensor in tensors}
+
+
+def fingerprint_of(
+    config: Mapping[str, Any], tensors: Sequence[DraftTensor], arrays: Mapping[str, np.ndarray]
+) -> str:
+    """Identify a drafter by its configuration, its norms and the first rows of `fc`.
+
+    The norms alone would not tell random initializations apart: they all start at one.
+    """
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for tensor in tensors:
+        if tensor.name.endswith("norm.weight") or tensor.name == "fc.weight":
+            array = arrays[tensor.name]
+            rows = array[:_FINGERPRINT_ROWS] if array.ndim == 2 else array
+            digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
+    return digest.hexdigest()[:_FINGERPRINT_LENGTH]
+
+
+def write_files(
+    directory: Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> None:
+    """Write `model.safetensors` and `config.json`; the directory is created if needed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    # Not `save_file`: that makes a file only its owner can read.
+    (directory / "model.safetensors").write_bytes(save(dict(arrays), metadata={"format": "pt"}))
+    text = json.dumps(config, indent=2) + "\n"
+    (directory / "config.json").write_text(text, encoding="utf-8")
