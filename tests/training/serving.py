@@ -59,7 +59,8 @@ def _walks(
             position = len(rows[slot].prompt) + anchors[slot]
             new = np.asarray(features[slot][sent[slot] : position])
             anchor = rows[slot].response[anchors[slot]]
-            steps.append(ContextRow(slot, sent[slot], new, anchor, drafted))
+            known = tuple((*rows[slot].prompt, *rows[slot].response)[sent[slot] : position])
+            steps.append(ContextRow(slot, sent[slot], new, anchor, drafted, known))
             sent[slot] = position
         for slot, proposal in zip(going, method.step(steps), strict=True):
             wanted = rows[slot].response[anchors[slot] + 1 :]

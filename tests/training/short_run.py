@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.training.pair import reporter
 
 from blockdraft_training import run
+from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.settings import DFlashSettings
 
@@ -22,12 +23,12 @@ def main(path: Path) -> None:
     # Measuring the machine takes longer than the run.
     setattr(run, "matmul_peak", lambda dtype: 1e9)  # noqa: B010, mypy sees a foreign name
     settings: DFlashSettings = pickle.loads(path.read_bytes())
-    trained = run.train_dflash(settings, reporter())
+    trained = run.train(DFlashRecipe(settings), reporter())
     odd = replace(
         settings, batch_size=settings.batch_size - 1, output=settings.output.with_name("odd")
     )
     try:
-        run.train_dflash(odd, reporter())
+        run.train(DFlashRecipe(odd), reporter())
         refusal = None
     except TrainingError as error:
         refusal = str(error)

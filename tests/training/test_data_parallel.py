@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import CACHE
 from tests.training.pair import Pair, reporter
 
-from blockdraft_training.run import train_dflash
+from blockdraft_training.dflash_recipe import DFlashRecipe
+from blockdraft_training.run import train
 
 DEVICES = 8
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,6 @@ def test_eight_devices_train_like_one(pair: Pair, tmp_path: Path) -> None:
     result = json.loads(process.stdout.splitlines()[-1])
     assert result["refusal"] == f"batch_size {DEVICES - 1} cannot be split over {DEVICES} devices"
     assert jax.device_count() == 1
-    alone = train_dflash(pair.settings(tmp_path / "one", batch_size=DEVICES), reporter())
+    alone = train(DFlashRecipe(pair.settings(tmp_path / "one", batch_size=DEVICES)), reporter())
     losses = [entry["loss"] for entry in alone.history]
     np.testing.assert_allclose(result["losses"], losses, rtol=1e-4)

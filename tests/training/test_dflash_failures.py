@@ -18,8 +18,9 @@ from tests.training.pair import Pair, reporter, write_rows
 from blockdraft_models.errors import ModelError
 from blockdraft_training.corpus import CorpusManifest, read_rows, write_manifest
 from blockdraft_training.data import batch_numbers, split_validation
+from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import CorpusError, DivergedError, TrainingError
-from blockdraft_training.run import train_dflash
+from blockdraft_training.run import train
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 STEPS = 4
@@ -31,7 +32,7 @@ def finished(
 ) -> Callable[[Path], Path]:
     """Copies a run that made all its steps."""
     output = tmp_path_factory.mktemp("finished")
-    train_dflash(pair.settings(output, steps=STEPS), reporter())
+    train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
 
     def copy(directory: Path) -> Path:
         shutil.copytree(output, directory)
@@ -55,7 +56,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint(
     features[begin : begin + lengths[poisoned]] = 0x7FC0
     features.flush()
     with pytest.raises(DivergedError, match=r"step 7; .*checkpoints/6;"):
-        train_dflash(settings, reporter())
+        train(DFlashRecipe(settings), reporter())
     saved = ocp.StandardCheckpointer().restore(settings.output.resolve() / "checkpoints/6/default")
     assert int(saved["step"]) == 6
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved))
@@ -64,7 +65,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint(
 def test_a_learning_rate_beyond_reason_ends_the_run(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path, learning_rate=1e30, checkpoint_every=10)
     with pytest.raises(DivergedError, match=r"not a number at step 3; there is no checkpoint yet"):
-        train_dflash(settings, reporter())
+        train(DFlashRecipe(settings), reporter())
 
 
 @pytest.mark.parametrize(
@@ -84,14 +85,14 @@ def test_other_settings_need_another_directory(
 ) -> None:
     output = finished(tmp_path / "run")
     with pytest.raises(TrainingError, match=rf"run with other settings \({named}\)"):
-        train_dflash(pair.settings(output, **{"steps": STEPS, **change}), reporter())
+        train(DFlashRecipe(pair.settings(output, **{"steps": STEPS, **change})), reporter())
 
 
 def test_reporting_and_saving_at_other_times_is_the_same_run(
     pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
 ) -> None:
     settings = pair.settings(finished(tmp_path / "run"), report_every=2, checkpoint_every=3)
-    assert train_dflash(settings, reporter()).history[-1]["step"] == STEPS
+    assert train(DFlashRecipe(settings), reporter()).history[-1]["step"] == STEPS
 
 
 def test_a_damaged_checkpoint_is_named(
@@ -102,7 +103,7 @@ def test_a_damaged_checkpoint_is_named(
     for path in data:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(TrainingError, match=rf"checkpoints/{STEPS} is damaged"):
-        train_dflash(pair.settings(output, steps=STEPS), reporter())
+        train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
 
 
 def test_a_checkpoint_of_missing_files_is_named(
@@ -112,7 +113,7 @@ def test_a_checkpoint_of_missing_files_is_named(
     for path in (output / f"checkpoints/{STEPS}/default").iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(TrainingError, match=rf"checkpoints/{STEPS} is damaged"):
-        train_dflash(pair.settings(output, steps=STEPS), reporter())
+        train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
 
 
 def test_a_full_disk_names_the_last_good_checkpoint(
@@ -130,10 +131,10 @@ def test_a_full_disk_names_the_last_good_checkpoint(
         patched.setattr(ocp.CheckpointManager, "save", full)
         message = r"checkpoint 4 cannot be written: .*No space left.*checkpoints/2"
         with pytest.raises(TrainingError, match=message):
-            train_dflash(settings, reporter())
+            train(DFlashRecipe(settings), reporter())
     # With room again the run goes on from there.
     readings: list[int] = []
-    train_dflash(settings, reporter(lambda reading: readings.append(reading.step)))
+    train(DFlashRecipe(settings), reporter(lambda reading: readings.append(reading.step)))
     assert readings == [3, 4]
 
 
@@ -141,7 +142,7 @@ def test_a_corpus_of_another_target_is_refused(pair: Pair, tmp_path: Path) -> No
     corpus = write_rows(pair.rows[:4], tmp_path / "corpus.jsonl")
     write_manifest(corpus, CorpusManifest("other", "f" * 16, 260, (), {}, 4, 4))
     with pytest.raises(CorpusError, match="made with target other"):
-        train_dflash(pair.settings(tmp_path / "run", corpus=(corpus,)), reporter())
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
     assert not (tmp_path / "run").exists()
 
 
@@ -149,17 +150,17 @@ def test_tokens_the_target_lacks_are_refused(pair: Pair, tmp_path: Path) -> None
     rows = [*pair.rows[:4], replace(pair.rows[4], response=(1, 260))]
     corpus = write_rows(rows, tmp_path / "corpus.jsonl")
     with pytest.raises(CorpusError, match="row r4 has token 260"):
-        train_dflash(pair.settings(tmp_path / "run", corpus=(corpus,)), reporter())
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
 
 
 def test_a_truncated_archive_is_refused(pair: Pair, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl.gz"
     corpus.write_bytes(gzip.compress(pair.corpus.read_bytes())[:-100])
     with pytest.raises(CorpusError, match="cannot be read after line"):
-        train_dflash(pair.settings(tmp_path / "run", corpus=(corpus,)), reporter())
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
 
 
 def test_a_drafter_to_start_from_that_is_none(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path / "run", init=str(tmp_path / "nowhere"))
     with pytest.raises((ModelError, TrainingError), match="nowhere"):
-        train_dflash(settings, reporter())
+        train(DFlashRecipe(settings), reporter())

@@ -15,14 +15,16 @@ from tests.training.pair import LENGTH, ROWS, SHORT_ROWS, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
 from blockdraft_drafter.checkpoint import load_drafter
+from blockdraft_drafter.dflash import DFlash
 from blockdraft_training.data import BatchBuilder
+from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.features import FeatureCache, FeatureSpec
 from blockdraft_training.frozen import as_cached, freeze
 from blockdraft_training.history import Reading
 from blockdraft_training.objective import HotVocabulary
-from blockdraft_training.run import TrainedDrafter, train_dflash
+from blockdraft_training.run import TrainedDrafter, train
 from blockdraft_training.validation import make_validation
 
 pytestmark = pytest.mark.usefixtures("known_peak")
@@ -48,8 +50,8 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
         checkpoint_every=1000,
         report_every=100,
     )
-    trained = train_dflash(settings, reporter())
-    export_drafter(trained, settings, tmp_path / "drafter", "blockdraft train dflash")
+    trained = train(DFlashRecipe(settings), reporter())
+    export_drafter(trained, DFlashRecipe(settings), tmp_path / "drafter", "blockdraft train dflash")
 
     # Through the drafter that serves, with the features the verifier would send.
     cache = FeatureCache(
@@ -73,7 +75,12 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     hot = HotVocabulary.of(proposable, len(drafter.draft_ids))
     builder = BatchBuilder.of(pair.rows, cache)
     validate = make_validation(
-        drafter.model, builder, range(ROWS), complete=as_cached, dtype=jnp.dtype(jnp.float32)
+        DFlashRecipe(settings),
+        drafter.model,
+        builder,
+        range(ROWS),
+        complete=as_cached,
+        dtype=jnp.dtype(jnp.float32),
     )
     frozen = freeze(pair.decoder, hot, online=False)
     acceptance = validate(nnx.to_pure_dict(nnx.state(drafter.model)), frozen)
@@ -90,7 +97,7 @@ class ProcessEndedError(Exception):
 
 def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> None:
     make = partial(pair.settings, steps=20, checkpoint_every=10, report_every=5)
-    once = train_dflash(make(tmp_path / "once"), reporter())
+    once = train(DFlashRecipe(make(tmp_path / "once")), reporter())
     readings: list[int] = []
 
     def interrupt(reading: Reading) -> None:
@@ -99,10 +106,11 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
             raise ProcessEndedError
 
     with pytest.raises(ProcessEndedError):
-        train_dflash(make(tmp_path / "twice"), reporter(interrupt))
+        train(DFlashRecipe(make(tmp_path / "twice")), reporter(interrupt))
     resumed: list[int] = []
-    twice = train_dflash(
-        make(tmp_path / "twice"), reporter(lambda reading: resumed.append(reading.step))
+    twice = train(
+        DFlashRecipe(make(tmp_path / "twice")),
+        reporter(lambda reading: resumed.append(reading.step)),
     )
     assert (readings, resumed) == ([5, 10, 15], [15, 20])
     first, second = weights_of(once), weights_of(twice)
@@ -119,7 +127,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
     assert [entry["step"] for entry in histories[0]] == [5, 10, 15, 20]
     assert [bool(entry["validation"]) for entry in histories[0]] == [False, True, False, True]
     # A finished run is not trained again.
-    again = train_dflash(make(tmp_path / "once"), reporter(interrupt))
+    again = train(DFlashRecipe(make(tmp_path / "once")), reporter(interrupt))
     assert weights_of(again)["fc.weight"].tobytes() == first["fc.weight"].tobytes()
     assert (again.acceptance, again.rows) == (once.acceptance, once.rows)
     assert again.rows == SHORT_ROWS - 2
@@ -127,18 +135,19 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
 
 def test_training_continues_from_an_exported_drafter(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path / "first")
-    first = train_dflash(settings, reporter())
-    export_drafter(first, settings, tmp_path / "drafter", "")
+    first = train(DFlashRecipe(settings), reporter())
+    export_drafter(first, DFlashRecipe(settings), tmp_path / "drafter", "")
     # So small a rate that the weights stay where they start.
     still = pair.settings(
         tmp_path / "second", init=str(tmp_path / "drafter"), learning_rate=1e-12, steps=2
     )
-    second = train_dflash(still, reporter())
+    second = train(DFlashRecipe(still), reporter())
     for name, weight in weights_of(first).items():
         rounded = weight.astype(jnp.bfloat16).astype(np.float32)
         np.testing.assert_allclose(weights_of(second)[name], rounded, rtol=1e-6, atol=1e-8)
     wide = replace(still, output=tmp_path / "third", block_size=6, sample_from_anchor=True)
-    third = train_dflash(wide, reporter())
+    third = train(DFlashRecipe(wide), reporter())
+    assert isinstance(third.model, DFlash)
     assert (third.model.config.block_size, third.model.config.slots) == (6, 5)
     assert third.model.config.target_layer_ids == (1, 2)
 
@@ -157,13 +166,14 @@ def test_settings_that_do_not_fit_the_target_or_corpus(
     pair: Pair, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        train_dflash(pair.settings(tmp_path, **changes), reporter())
+        train(DFlashRecipe(pair.settings(tmp_path, **changes)), reporter())
     assert isinstance(caught.value, TrainingError) or "target layer" in message
 
 
 def test_a_random_start_may_be_deeper_than_the_target(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path, init="random", layers=5, steps=1, validation_rows=0)
-    trained = train_dflash(settings, reporter())
+    trained = train(DFlashRecipe(settings), reporter())
+    assert isinstance(trained.model, DFlash)
     assert len(trained.model.layers) == 5
     assert trained.acceptance is None
     assert jax.device_count() == 1

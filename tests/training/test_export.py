@@ -14,9 +14,11 @@ from tests.drafter.builders import TARGET, drafter_config, random_drafter
 
 from blockdraft_drafter.checkpoint import draft_tensors, load_drafter, published_arrays
 from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.dflash import DFlash
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import read_json
 from blockdraft_training import export
+from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.run import TrainedDrafter
@@ -49,7 +51,7 @@ def trained(draft_ids: np.ndarray | None = None) -> TrainedDrafter:
 @pytest.mark.parametrize("draft_ids", [None, np.array([1, 5, 9, 60], np.int32)], ids=str)
 def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | None) -> None:
     made = trained(draft_ids)
-    export_drafter(made, SETTINGS, tmp_path / "new" / "drafter", COMMAND)
+    export_drafter(made, DFlashRecipe(SETTINGS), tmp_path / "new" / "drafter", COMMAND)
     loaded = load_drafter(tmp_path / "new" / "drafter", TARGET, dtype=jnp.float32)
     # DecoderConfig's name is no part of the format.
     config = loaded.model.config
@@ -67,10 +69,11 @@ def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | 
 
 def test_files_are_as_published(tmp_path: Path) -> None:
     made = trained()
-    export_drafter(made, SETTINGS, tmp_path, COMMAND)
+    export_drafter(made, DFlashRecipe(SETTINGS), tmp_path, COMMAND)
     with safe_open(tmp_path / "model.safetensors", "np") as file:
         names = set(file.keys())
         dtypes = {file.get_slice(name).get_dtype() for name in names}
+    assert isinstance(made.model, DFlash)
     assert names == {tensor.name for tensor in draft_tensors(made.model.config)}
     assert {"fc.weight", "hidden_norm.weight", "norm.weight"} < names
     assert "layers.1.self_attn.k_norm.weight" in names
@@ -85,7 +88,7 @@ def test_files_are_as_published(tmp_path: Path) -> None:
 
 
 def test_the_card_says_what_it_is(tmp_path: Path) -> None:
-    export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+    export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     for words in (
         f"fingerprint `{TARGET.fingerprint}`",
@@ -105,7 +108,7 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_another_target_is_refused(tmp_path: Path) -> None:
-    export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+    export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
     other = replace(TARGET, fingerprint="f" * 16)
     with pytest.raises(CheckpointError, match="was made for target"):
         load_drafter(tmp_path, other, dtype=jnp.float32)
@@ -116,7 +119,7 @@ def test_another_target_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_clear_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
     with pytest.raises(TrainingError, match=rf"cannot be written to {tmp_path}.*No space left"):
-        export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+        export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
 
 
 def test_weights_that_find_no_room_are_a_clear_error(tmp_path: Path) -> None:
@@ -124,7 +127,7 @@ def test_weights_that_find_no_room_are_a_clear_error(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(TrainingError, match=rf"cannot be written to {tmp_path}.*too large"):
-            export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+            export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -134,11 +137,11 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match="cannot be written to"):
-        export_drafter(trained(), SETTINGS, tmp_path / "file" / "drafter", COMMAND)
+        export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path / "file" / "drafter", COMMAND)
 
     def read_only(*arguments: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(export, "save_drafter", read_only)
     with pytest.raises(TrainingError, match="Read-only file system"):
-        export_drafter(trained(), SETTINGS, tmp_path, COMMAND)
+        export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)

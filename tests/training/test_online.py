@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from tests.training.pair import Pair, reporter
 
-from blockdraft_training.run import train_dflash
+from blockdraft_training.dflash_recipe import DFlashRecipe
+from blockdraft_training.run import train
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def test_online_features_are_the_kept_ones_but_for_rounding(pair: Pair, tmp_path: Path) -> None:
-    kept = train_dflash(pair.settings(tmp_path / "kept"), reporter())
-    online = train_dflash(pair.settings(tmp_path / "online", online=True), reporter())
+    kept = train(DFlashRecipe(pair.settings(tmp_path / "kept")), reporter())
+    online = train(DFlashRecipe(pair.settings(tmp_path / "online", online=True)), reporter())
     assert not (tmp_path / "online" / "features").exists()
     losses = [[entry["loss"] for entry in trained.history] for trained in (kept, online)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)

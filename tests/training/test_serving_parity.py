@@ -20,13 +20,16 @@ from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.method import ContextRow
 from blockdraft_training.blocks import SequenceBatch
+from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.frozen import Frozen, freeze
 from blockdraft_training.objective import HotVocabulary, frequencies
+from blockdraft_training.settings import DFlashSettings
 from blockdraft_training.validation import drafted_tokens
 
 FEATURE_LAYERS = (1, 2)
 BLOCK_SIZE = 6
 ROWS = 3
+RECIPE = DFlashRecipe(DFlashSettings(corpus=(Path("none"),), output=Path("none")))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -37,7 +40,7 @@ def predict(
     batch: SequenceBatch,
     anchors: jax.Array,
 ) -> jax.Array:
-    return drafted_tokens(nnx.merge(graph, state), frozen, batch, anchors)
+    return drafted_tokens(RECIPE, nnx.merge(graph, state), frozen, batch, anchors)
 
 
 @pytest.mark.parametrize(

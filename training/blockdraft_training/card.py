@@ -17,6 +17,8 @@ class DrafterFacts:
     """What a card says of a drafter.
 
     Attributes:
+        method: The draft method's name.
+        idea: A sentence on how it drafts.
         target: Name of the target.
         fingerprint: Of the target.
         weights: Number of weights.
@@ -33,6 +35,8 @@ class DrafterFacts:
         held_out: τ on held-out answers by source, and of all under "all"; empty if none were.
     """
 
+    method: str
+    idea: str
     target: str
     fingerprint: str
     weights: int
@@ -53,10 +57,10 @@ def model_card(facts: DrafterFacts) -> str:
     """Return the card in Markdown."""
     sources = ", ".join(f"{source} {count}" for source, count in sorted(facts.sources.items()))
     lines = [
-        f"# DFlash drafter for {facts.target}",
+        f"# {facts.method} drafter for {facts.target}",
         "",
-        "Drafts a block of tokens in one pass from the target's hidden states (block diffusion,",
-        "arXiv 2602.06036). It changes how fast the target answers, never what it answers.",
+        facts.idea,
+        "It changes how fast the target answers, never what it answers.",
         "",
         "| | |",
         "|---|---|",

@@ -22,6 +22,7 @@ SUBCOMMANDS = {
         "blockdraft_training.corpus_command", "let the target answer prompts: training data"
     ),
     "dflash": Subcommand("blockdraft_training.dflash_command", "train a DFlash drafter"),
+    "eagle3": Subcommand("blockdraft_training.eagle3_command", "train an EAGLE-3 drafter"),
     "card": Subcommand(
         "blockdraft_training.card_command", "put measured acceptance into a drafter's card"
     ),

@@ -1,135 +1,38 @@
-"""`blockdraft train dflash`: corpus in, drafter out."""
+"""`blockdraft train dflash`: corpus in, DFlash drafter out."""
 
 import argparse
-import json
-import shlex
-import sys
-from pathlib import Path
 
-from blockdraft_models.embedded import default_cache_dir
 from blockdraft_training.settings import DFlashSettings
-
-_LAYER_LISTS = ("copied_layers", "feature_layers")
+from blockdraft_training.train_options import (
+    add_train_arguments,
+    layer_ids,
+    settings_given,
+    train_and_export,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    add_train_arguments(parser, feature_layers="five, spread evenly")
     option = parser.add_argument
-    default = DFlashSettings(corpus=(Path(),), output=Path())
-    option("--corpus", type=Path, nargs="+", required=True, help="JSONL files of answers")
-    option("--output", type=Path, required=True, help="directory of the run; resumes it if begun")
-    option(
-        "--target",
-        default=default.target,
-        help="directory, .gguf file, hub id or the default's name",
-    )
-    option("--init", default=default.init, help="target, random, or a drafter's directory")
-    option("--layers", type=int, default=default.layers, help="draft layers")
+    option("--layers", type=int, default=2, help="draft layers")
     option(
         "--copied-layers",
-        type=_ids,
+        type=layer_ids,
         metavar="I,J,...",
         help="target layers the draft layers start from (default: the first and the last ones)",
     )
-    option(
-        "--feature-layers",
-        type=_ids,
-        metavar="I,J,...",
-        help="target layers whose outputs make a feature (default: five, spread evenly)",
-    )
-    option("--block-size", type=int, default=default.block_size, help="tokens, anchor included")
     option(
         "--sample-from-anchor",
         action="store_true",
         help="let the anchor's slot draft too: one mask fewer per block",
     )
-    option("--steps", type=int, default=default.steps, help="optimizer steps")
-    option("--batch-size", type=int, default=default.batch_size, help="sequences per step")
-    option(
-        "--blocks-per-sequence",
-        type=int,
-        default=default.blocks_per_sequence,
-        help="random anchors per sequence and step",
-    )
-    option("--max-length", type=int, help="cut longer rows to this many tokens")
-    option("--learning-rate", type=float, default=default.learning_rate, help="peak")
-    option("--warmup-share", type=float, default=default.warmup_share, help="of the steps, linear")
-    option("--weight-decay", type=float, default=default.weight_decay, help="of AdamW")
-    option("--decay", type=float, help="γ of the position weights (default: as published)")
-    option(
-        "--distillation",
-        type=float,
-        default=default.distillation,
-        help="share of the target's distribution in the labels",
-    )
-    option(
-        "--hot-vocabulary",
-        type=int,
-        default=default.hot_vocabulary,
-        help="the drafter proposes only the corpus' most frequent ids, so many; 0: any",
-    )
-    option("--validation-rows", type=int, default=default.validation_rows, help="rows held out")
-    option(
-        "--checkpoint-every",
-        type=int,
-        default=default.checkpoint_every,
-        help="steps between checkpoints",
-    )
-    option("--report-every", type=int, default=default.report_every, help="steps between readings")
-    option(
-        "--online",
-        action="store_true",
-        help="compute features in each step (accelerators) instead of keeping them on disk",
-    )
-    option("--features", type=Path, help="directory of kept features (default: in --output)")
-    option(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16"),
-        default=default.dtype,
-        help="of activations; auto: bfloat16 but on CPU",
-    )
-    option("--seed", type=int, default=default.seed, help="of weights, batches and anchors")
-    option("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; the result goes to stdout, progress to stderr."""
-    import jax
+    """Train and return the exit code."""
+    settings = DFlashSettings(**settings_given(args, DFlashSettings))
+    from blockdraft_training.dflash_recipe import DFlashRecipe
 
-    from blockdraft_training.export import export_drafter
-    from blockdraft_training.plot import plot_history
-    from blockdraft_training.progress import progress_reporter
-    from blockdraft_training.run import train_dflash
-
-    names = DFlashSettings.__slots__
-    given = {name: getattr(args, name) for name in names}
-    lists = {name: tuple(given[name] or ()) for name in ("corpus", *_LAYER_LISTS)}
-    settings = DFlashSettings(**{**given, **lists})
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
-    with progress_reporter() as report:
-        trained = train_dflash(settings, report)
-    drafter = settings.output / "drafter"
-    export_drafter(trained, settings, drafter, shlex.join(["blockdraft", *sys.argv[1:]]))
-    plot_history(trained.history, settings.output / "history.png")
-    tau = trained.acceptance.acceptance_length if trained.acceptance is not None else None
-    if args.json:
-        result = {
-            "drafter": str(drafter),
-            "steps": settings.steps,
-            "loss": trained.history[-1]["loss"] if trained.history else None,
-            "acceptance_length": tau,
-            "rows": trained.rows,
-            "response_tokens": trained.response_tokens,
-        }
-        print(json.dumps(result))
-    else:
-        reached = f", held-out τ {tau:.2f}" if tau is not None else ""
-        print(f"{drafter}: trained on {trained.rows} answers{reached}")
+    train_and_export(DFlashRecipe(settings), as_json=args.json)
     return 0
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of layer ids") from error

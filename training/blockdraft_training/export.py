@@ -3,43 +3,35 @@
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from blockdraft_drafter.checkpoint import build, published_arrays, save_drafter
 from blockdraft_training.card import CARD, DrafterFacts, model_card
 from blockdraft_training.errors import TrainingError
+from blockdraft_training.recipe import Recipe
 from blockdraft_training.run import TrainedDrafter
-from blockdraft_training.settings import DFlashSettings
 
 
-def export_drafter(
-    trained: TrainedDrafter, settings: DFlashSettings, directory: Path, command: str
-) -> None:
+def export_drafter(trained: TrainedDrafter, recipe: Recipe, directory: Path, command: str) -> None:
     """Write the drafter in bfloat16 with its card; the directory is created if needed.
 
     Args:
         trained: What the run made.
-        settings: How.
+        recipe: How.
         directory: Where to; existing files are replaced.
         command: The command line, for the card.
 
     Raises:
         TrainingError: If it cannot be written.
     """
-    arrays = {
-        name: array.astype(jnp.bfloat16) for name, array in published_arrays(trained.model).items()
-    }
-    model = build(trained.model.config, arrays, dtype=jnp.bfloat16)
     try:
-        save_drafter(model, directory, trained.draft_ids)
-        card = model_card(_facts(trained, settings, command))
+        recipe.save(trained.model, directory, trained.draft_ids)
+        card = model_card(_facts(trained, recipe, command))
         (directory / CARD).write_text(card, encoding="utf-8")
     except OSError as error:
         raise TrainingError(f"the drafter cannot be written to {directory}: {error}") from error
 
 
-def _facts(trained: TrainedDrafter, settings: DFlashSettings, command: str) -> DrafterFacts:
+def _facts(trained: TrainedDrafter, recipe: Recipe, command: str) -> DrafterFacts:
     config, acceptance = trained.model.config, trained.acceptance
     held_out = {}
     if acceptance is not None:
@@ -55,8 +47,10 @@ def _facts(trained: TrainedDrafter, settings: DFlashSettings, command: str) -> D
         response_tokens=trained.response_tokens,
         sources=trained.sources,
         command=command,
-        recipe=settings.identity(),
-        steps=settings.steps,
+        method=recipe.title,
+        idea=recipe.idea,
+        recipe=recipe.settings.identity(),
+        steps=recipe.settings.steps,
         loss=trained.history[-1]["loss"] if trained.history else None,
         held_out=held_out,
     )

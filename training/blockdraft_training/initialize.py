@@ -12,8 +12,11 @@ from jaxtyping import Array, Float
 
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.eagle3 import Eagle3
+from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_models.block import DecoderLayer
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.layers import Linear
 from blockdraft_training.errors import TrainingError
 
 # Share of a random fc kept beside the pass-through: the other features start with some say.
@@ -38,10 +41,60 @@ def from_target(
     for layer, layer_id in zip(model.layers, layer_ids, strict=True):
         _copy_layer(layer, decoder.layers[layer_id])
     model.norm.scale[...] = decoder.norm.scale[...].astype(jnp.float32)
-    hidden = config.decoder.hidden_size
-    passing = model.fc.weight[...] * _FC_NOISE
-    model.fc.weight[...] = passing.at[:, -hidden:].add(jnp.eye(hidden))
+    _pass_last_feature(model.fc, config.decoder.hidden_size)
     return model
+
+
+def eagle3_from_target(config: Eagle3Config, decoder: Decoder, *, seed: int) -> Eagle3:
+    """Return an EAGLE-3 drafter in float32 whose layer is the target's last one.
+
+    It reads the projected feature as the target's layer read its input; what it reads of the
+    token beside it starts as noise.
+
+    Args:
+        config: Its shape: a layer as wide as the target's.
+        decoder: The target.
+        seed: Of what is not copied.
+
+    Raises:
+        TrainingError: If the layer has another shape than the target's.
+    """
+    model = Eagle3(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    last = decoder.layers[len(decoder.layers) - 1]
+    hidden = config.decoder.hidden_size
+    for ours, theirs in (
+        (model.attention.query, last.attention.query),
+        (model.attention.key, last.attention.key),
+        (model.attention.value, last.attention.value),
+    ):
+        weight = theirs.weight[...].astype(jnp.float32)
+        if weight.shape != (ours.weight.shape[0], hidden):
+            raise TrainingError(
+                f"the target's projection is {weight.shape}, the draft layer's takes {hidden}:"
+                " only layers of the target's shape can copy it"
+            )
+        noise = ours.weight[...] * _FC_NOISE
+        ours.weight[...] = noise.at[:, hidden:].set(weight)
+    for ours, theirs in (
+        (model.attention.output, last.attention.output),
+        (model.mlp.gate, last.mlp.gate),
+        (model.mlp.up, last.mlp.up),
+        (model.mlp.down, last.mlp.down),
+    ):
+        ours.weight[...] = theirs.weight[...].astype(jnp.float32)
+    for norm, scale in (
+        (model.hidden_norm, last.attention_norm),
+        (model.mlp_norm, last.mlp_norm),
+        (model.norm, decoder.norm),
+    ):
+        norm.scale[...] = scale.scale[...].astype(jnp.float32)
+    _pass_last_feature(model.fc, hidden)
+    return model
+
+
+def _pass_last_feature(fc: Linear, hidden: int) -> None:
+    passing = fc.weight[...] * _FC_NOISE
+    fc.weight[...] = passing.at[:, -hidden:].add(jnp.eye(hidden))
 
 
 def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:

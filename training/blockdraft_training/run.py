@@ -1,10 +1,9 @@
-"""A training run of a DFlash drafter, from corpus to exported checkpoint."""
+"""A training run, from corpus to trained drafter, of whichever draft method."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,9 +12,6 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from blockdraft_drafter.checkpoint import load_drafter
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash import DFlash
 from blockdraft_models.decoder import Decoder
 from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import Checkpoint, load_decoder
@@ -27,15 +23,14 @@ from blockdraft_training.errors import DivergedError, TrainingError
 from blockdraft_training.features import FeatureCache, FeatureSpec
 from blockdraft_training.frozen import Completion, Frozen, as_cached, computed_online, freeze
 from blockdraft_training.history import History, Reading
-from blockdraft_training.initialize import from_target
 from blockdraft_training.objective import (
     BlockMetrics,
     HotVocabulary,
-    default_decay,
     frequencies,
 )
 from blockdraft_training.optimizer import make_optimizer
-from blockdraft_training.settings import DFlashSettings
+from blockdraft_training.recipe import DraftModel, Recipe
+from blockdraft_training.settings import TrainSettings
 from blockdraft_training.step import Objective, TrainState, initial_state, make_step
 from blockdraft_training.throughput import Throughput, matmul_peak
 from blockdraft_training.validation import Acceptance, make_validation
@@ -72,7 +67,7 @@ class TrainedDrafter:
         acceptance: On held-out answers, at the end.
     """
 
-    model: DFlash
+    model: DraftModel
     draft_ids: np.ndarray | None
     target: Checkpoint
     history: Sequence[dict[str, Any]]
@@ -82,8 +77,12 @@ class TrainedDrafter:
     acceptance: Acceptance | None
 
 
-def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
-    """Train a drafter; continues the run in `settings.output` if there is one.
+def train(recipe: Recipe, report: Reporter) -> TrainedDrafter:
+    """Train a drafter; continues the run in the output directory if there is one.
+
+    Args:
+        recipe: The method and its settings.
+        report: Hears how far it is.
 
     Raises:
         TrainingError: If the corpus, the directory or the settings do not fit, or the disk is
@@ -91,12 +90,13 @@ def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
         DivergedError: If the loss is no longer a number.
         ModelError: If the target or the drafter to start from cannot be loaded.
     """
+    settings = recipe.settings
     decoder, target = load_decoder(resolve_target(settings.target), dtype=jnp.float32)
     rows = _rows(settings, target)
     training, held_out = split_validation(rows, settings.validation_rows)
     if not training:
         raise TrainingError(f"{settings.validation_rows} validation rows leave none to train on")
-    model = _initial_model(settings, decoder, target)
+    model = recipe.initial_model(decoder, target)
     spec = FeatureSpec(model.config.target_layer_ids)
     run = Checkpoints(settings.output, {**settings.identity(), "target": target.fingerprint})
     cache = None
@@ -115,7 +115,7 @@ def train_dflash(settings: DFlashSettings, report: Reporter) -> TrainedDrafter:
         complete = computed_online(decoder, spec, builder.answer_length)
     frozen = freeze(decoder, hot, online=settings.online)
     del decoder
-    loop = _Loop(settings, model, builder, training, held_out, frozen, complete, dtype)
+    loop = _Loop(recipe, model, builder, training, held_out, frozen, complete, dtype)
     try:
         state, history = loop.run(run, report)
     finally:
@@ -141,8 +141,8 @@ class _Loop:
 
     def __init__(
         self,
-        settings: DFlashSettings,
-        model: DFlash,
+        recipe: Recipe,
+        model: DraftModel,
         builder: BatchBuilder,
         training: Sequence[int],
         held_out: Sequence[int],
@@ -150,6 +150,7 @@ class _Loop:
         complete: Completion,
         dtype: jnp.dtype,
     ) -> None:
+        settings = recipe.settings
         mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
         if settings.batch_size % mesh.size:
             raise TrainingError(
@@ -162,7 +163,7 @@ class _Loop:
         block_size = model.config.block_size
         objective = Objective(
             settings.blocks_per_sequence,
-            settings.decay or default_decay(block_size),
+            settings.decay or recipe.default_decay(block_size),
             settings.distillation,
         )
         optimizer = make_optimizer(
@@ -171,13 +172,13 @@ class _Loop:
             warmup_share=settings.warmup_share,
             weight_decay=settings.weight_decay,
         )
-        self._step = make_step(
-            model, optimizer, objective, complete=complete, seed=settings.seed, dtype=dtype
-        )
+        self._step = make_step(recipe, model, optimizer, objective, complete=complete, dtype=dtype)
         self._initial: TrainState = jax.device_put(initial_state(model, optimizer), everywhere)
         self._slots = block_size - 1
         self._peak = matmul_peak(dtype)
-        self.validate = make_validation(model, builder, held_out, complete=complete, dtype=dtype)
+        self.validate = make_validation(
+            recipe, model, builder, held_out, complete=complete, dtype=dtype
+        )
 
     def run(self, checkpoints: Checkpoints, report: Reporter) -> tuple[TrainState, History]:
         """Make all steps that are not made yet."""
@@ -239,7 +240,7 @@ class _Loop:
         )
 
 
-def _rows(settings: DFlashSettings, target: Checkpoint) -> list[CorpusRow]:
+def _rows(settings: TrainSettings, target: Checkpoint) -> list[CorpusRow]:
     rows = read_corpus(
         settings.corpus, vocab_size=target.config.vocab_size, fingerprint=target.fingerprint
     )
@@ -256,48 +257,8 @@ def _rows(settings: DFlashSettings, target: Checkpoint) -> list[CorpusRow]:
     return cut
 
 
-def _initial_model(settings: DFlashSettings, decoder: Decoder, target: Checkpoint) -> DFlash:
-    copied = _copied_layers(settings, target.config.num_layers)
-    layers = len(copied) or settings.layers
-    config = DFlashConfig.default_for(
-        target.config, block_size=settings.block_size, num_layers=layers
-    )
-    config = replace(
-        config,
-        target_layer_ids=settings.feature_layers or config.target_layer_ids,
-        target_fingerprint=target.fingerprint,
-        sample_from_anchor=settings.sample_from_anchor,
-        trained=True,
-    )
-    if settings.init == "target":
-        return from_target(config, decoder, copied, seed=settings.seed)
-    if settings.init == "random":
-        return DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(settings.seed))
-    model = load_drafter(Path(settings.init), target, dtype=jnp.float32).model
-    model.config = replace(
-        model.config,
-        block_size=settings.block_size,
-        sample_from_anchor=settings.sample_from_anchor,
-        target_fingerprint=target.fingerprint,
-        trained=True,
-    )
-    return model
-
-
-def _copied_layers(settings: DFlashSettings, target_layers: int) -> tuple[int, ...]:
-    """Return the target layers to start from, the first and the last ones if none are named."""
-    if settings.init != "target":
-        return ()
-    copied, layers = settings.copied_layers, settings.layers
-    if not copied and layers > target_layers:
-        raise TrainingError(f"{layers} draft layers cannot copy {target_layers} target layers")
-    if not all(0 <= layer < target_layers for layer in copied):
-        raise TrainingError(f"copied layers {copied} are not all layers of {target_layers}")
-    return copied or (0, *range(target_layers - layers + 1, target_layers))
-
-
 def _filled_cache(
-    settings: DFlashSettings,
+    settings: TrainSettings,
     rows: Sequence[CorpusRow],
     spec: FeatureSpec,
     decoder: Decoder,
@@ -322,7 +283,7 @@ def _activation_dtype(name: str) -> jnp.dtype:
     return compute_dtype(name)
 
 
-def _as_state(model: DFlash, params: Any) -> Any:
+def _as_state(model: DraftModel, params: Any) -> Any:
     state = nnx.state(model)
     nnx.replace_by_pure_dict(state, jax.device_get(params))
     return state

@@ -6,8 +6,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class DFlashSettings:
-    """A run of `blockdraft train dflash`.
+class TrainSettings:
+    """What a run of any method is told.
 
     Attributes:
         corpus: Corpora of the target's answers.
@@ -15,12 +15,9 @@ class DFlashSettings:
         target: Directory, .gguf file, hub id or the default's name.
         init: Where weights start: "target" (copies of its layers), "random", or a drafter's
             directory.
-        copied_layers: Target layers that the draft layers start from, if they do; their number is
-            the number of draft layers.
-        layers: Draft layers of a random start.
-        feature_layers: Target layers whose outputs make a feature; empty for five spread evenly.
+        feature_layers: Target layers whose outputs make a feature; empty for the method's own
+            choice.
         block_size: Tokens per block, the anchor included.
-        sample_from_anchor: Whether the anchor's slot drafts too (`DFlashConfig`).
         steps: Optimizer steps.
         batch_size: Sequences per step, over all devices.
         blocks_per_sequence: Anchors drawn from each sequence.
@@ -45,11 +42,8 @@ class DFlashSettings:
     output: Path
     target: str = "smollm2-135m"
     init: str = "target"
-    copied_layers: tuple[int, ...] = ()
-    layers: int = 2
     feature_layers: tuple[int, ...] = ()
     block_size: int = 16
-    sample_from_anchor: bool = False
     steps: int = 10_000
     batch_size: int = 16
     blocks_per_sequence: int = 64
@@ -77,7 +71,6 @@ class DFlashSettings:
         if not self.corpus:
             raise ValueError("corpus must name at least one file")
         for name in (
-            "layers",
             "steps",
             "batch_size",
             "blocks_per_sequence",
@@ -105,6 +98,33 @@ class DFlashSettings:
             for field in fields(self)
             if field.name not in free
         }
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashSettings(TrainSettings):
+    """A run of `blockdraft train dflash`.
+
+    Attributes:
+        copied_layers: Target layers that the draft layers start from, if they do; their number is
+            the number of draft layers.
+        layers: Draft layers of a random start.
+        sample_from_anchor: Whether the anchor's slot drafts too (`DFlashConfig`).
+    """
+
+    copied_layers: tuple[int, ...] = ()
+    layers: int = 2
+    sample_from_anchor: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can do.
+
+        Raises:
+            ValueError: Naming the setting.
+        """
+        # Not `super()`: a slotted dataclass is another class than the one it was written as.
+        TrainSettings.__post_init__(self)
+        if self.layers < 1:
+            raise ValueError(f"layers must be at least 1, got {self.layers}")
 
 
 def _plain(value: Any) -> Any:

@@ -12,10 +12,10 @@ import optax
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_training.blocks import SequenceBatch, draft_blocks, sample_anchors
+from blockdraft_training.blocks import SequenceBatch, sample_anchors
 from blockdraft_training.frozen import Completion, Frozen
 from blockdraft_training.objective import BlockMetrics, block_loss, labels_of
+from blockdraft_training.recipe import DraftModel, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TrainState:
 jax.tree_util.register_dataclass(TrainState)
 
 
-def initial_state(model: DFlash, optimizer: optax.GradientTransformation) -> TrainState:
+def initial_state(model: DraftModel, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the state before the first step."""
     # Copied: a step donates them, and copied layers may share arrays with the target.
     params = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(model)))
@@ -65,22 +65,23 @@ def initial_state(model: DFlash, optimizer: optax.GradientTransformation) -> Tra
 
 
 def make_step(
-    model: DFlash,
+    recipe: Recipe,
+    model: DraftModel,
     optimizer: optax.GradientTransformation,
     objective: Objective,
     *,
     complete: Completion,
-    seed: int,
     dtype: DTypeLike,
 ) -> jax.stages.Wrapped:
     """Return the compiled step.
 
     Args:
+        recipe: How the method drafts; its seed is that of the anchors: step n draws the same ones
+            in every run.
         model: The drafter; its weights are not used.
         optimizer: Of the weights.
         objective: Anchors and loss.
         complete: Adds the features a batch lacks.
-        seed: Of the anchors: step n draws the same ones in every run.
         dtype: Of activations and the weights' copies they meet; the weights stay float32.
     """
     graph, abstract = nnx.split(model)
@@ -94,12 +95,12 @@ def make_step(
         state = jax.tree.map(lambda leaf: leaf, abstract)
         nnx.replace_by_pure_dict(state, cast)
         drafter = nnx.merge(graph, state)
-        key = jax.random.fold_in(jax.random.key(seed), step)
+        key = jax.random.fold_in(jax.random.key(recipe.settings.seed), step)
         length = batch.token_ids.shape[1]
         anchors = sample_anchors(
             key, batch.starts, batch.ends, objective.blocks_per_sequence, length
         )
-        hidden = draft_blocks(drafter, frozen.embedding, batch, anchors)
+        hidden = recipe.draft(drafter, frozen.embedding, batch, anchors)
         logits = hidden @ frozen.head.astype(dtype).T
         labels = labels_of(batch, anchors, slots, frozen.hot)
         return block_loss(

@@ -14,10 +14,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Int
 
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_training.blocks import SequenceBatch, draft_blocks
+from blockdraft_training.blocks import SequenceBatch
 from blockdraft_training.data import BatchBuilder
 from blockdraft_training.frozen import Completion, Frozen
+from blockdraft_training.recipe import DraftModel, Recipe
 
 # Rows of the head computed at once: logits of every slot of a long answer would be large.
 _HEAD_ROWS = 512
@@ -39,10 +39,14 @@ class Acceptance:
 
 
 def drafted_tokens(
-    model: DFlash, frozen: Frozen, batch: SequenceBatch, anchors: Int[Array, "batch blocks"]
+    recipe: Recipe,
+    model: DraftModel,
+    frozen: Frozen,
+    batch: SequenceBatch,
+    anchors: Int[Array, "batch blocks"],
 ) -> Int[Array, "batch blocks slots"]:
     """Return what the drafter proposes for every slot, target ids of its draft vocabulary."""
-    hidden = draft_blocks(model, frozen.embedding, batch, anchors)
+    hidden = recipe.draft(model, frozen.embedding, batch, anchors)
     rows = hidden.reshape(-1, hidden.shape[-1])
     padding = -len(rows) % _HEAD_ROWS
     parts = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1])
@@ -70,7 +74,8 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list
 
 
 def make_validation(
-    model: DFlash,
+    recipe: Recipe,
+    model: DraftModel,
     builder: BatchBuilder,
     numbers: Sequence[int],
     *,
@@ -80,6 +85,7 @@ def make_validation(
     """Return a function of weights and target that measures acceptance.
 
     Args:
+        recipe: How the method drafts.
         model: The drafter; its weights are not used.
         builder: Makes batches.
         numbers: Held-out rows; the greedy ones are used, all if none is greedy.
@@ -101,7 +107,7 @@ def make_validation(
         nnx.replace_by_pure_dict(state, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
         drafter = nnx.merge(graph, state)
         anchors = batch.starts[:, None] + jnp.arange(builder.answer_length)[None, :]
-        drafted = drafted_tokens(drafter, frozen, batch, anchors)
+        drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
         positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
         clipped = jnp.minimum(positions, builder.length - 1)
         true = batch.token_ids[0][clipped]
