@@ -51,6 +51,7 @@ class DatasetAcceptance:
         conditional: Acceptance at each position given that all before were accepted.
         decay: Conditional acceptance at each position but the first over that before it.
         identical_share: Share of answers whose tokens are those of plain decoding.
+        reach_counts: For each answer, verifications that accepted at least 0, 1, ... K tokens.
     """
 
     dataset: str
@@ -64,6 +65,7 @@ class DatasetAcceptance:
     conditional: tuple[Estimate, ...]
     decay: tuple[Estimate, ...]
     identical_share: float
+    reach_counts: tuple[tuple[int, ...], ...]
 
 
 def summarize(
@@ -109,6 +111,7 @@ def summarize(
         conditional=tuple(estimates[1 + draft_length : 1 + 2 * draft_length]),
         decay=tuple(estimates[1 + 2 * draft_length :]),
         identical_share=sum(same) / len(same),
+        reach_counts=tuple(tuple(row) for row in counts.tolist()),
     )
 
 

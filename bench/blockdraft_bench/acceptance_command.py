@@ -2,13 +2,11 @@
 
 import argparse
 import datetime
-import math
-import os
 import sys
 from pathlib import Path
 
-from blockdraft_bench.datasets import TEST_SETS, Dataset, choose_samples, find_dataset, read_dataset
-from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.datasets import TEST_SETS, choose_samples, read_datasets
+from blockdraft_bench.flag_checks import check_at_least, check_temperatures
 from blockdraft_drafter.settings import DTYPES, DrafterConfig
 from blockdraft_models.embedded import default_cache_dir
 
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write the report, print it; return the exit code."""
     _check(args)
-    datasets = _read_datasets(args)
+    datasets = read_datasets(args.dataset, args.datasets_dir)
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     import jax
     from rich.console import Console
@@ -126,21 +124,5 @@ def _check(args: argparse.Namespace) -> None:
         "concurrency": 1,
         "block_size": 2,
     }
-    for name, bound in least.items():
-        value = getattr(args, name)
-        if value < bound:
-            flag = f"--{name.replace('_', '-')}"
-            raise BenchUsageError(f"{flag} must be at least {bound}, got {value}")
-    if not all(math.isfinite(value) and value >= 0 for value in args.temperature):
-        raise BenchUsageError("--temperature must be 0 or more")
-    if len(set(args.temperature)) < len(args.temperature):
-        raise BenchUsageError("--temperature has the same number twice")
-
-
-def _read_datasets(args: argparse.Namespace) -> list[Dataset]:
-    folder = args.datasets_dir or Path(os.environ.get("BLOCKDRAFT_DATASETS", "datasets"))
-    datasets = [read_dataset(find_dataset(spec, folder)) for spec in args.dataset]
-    names = [dataset.name for dataset in datasets]
-    if len(set(names)) < len(names):
-        raise BenchUsageError(f"datasets need different names, got {', '.join(names)}")
-    return datasets
+    check_at_least(args, least)
+    check_temperatures(args.temperature)

@@ -39,7 +39,7 @@ def _draw_lengths(axes: Axes, results: Sequence[DatasetAcceptance], datasets: li
             [datasets.index(r.dataset) + shift for r in chosen],
             [r.acceptance_length.value or 0.0 for r in chosen],
             width,
-            yerr=_error_bars([r.acceptance_length for r in chosen]),
+            yerr=error_bars([r.acceptance_length for r in chosen]),
             capsize=3,
             label=f"T = {temperature:g}",
         )
@@ -69,7 +69,7 @@ def _draw_positions(axes: Axes, results: Sequence[DatasetAcceptance], datasets: 
     axes.legend(fontsize="small")
 
 
-def _error_bars(estimates: Sequence[Estimate]) -> list[list[float]]:
+def error_bars(estimates: Sequence[Estimate]) -> list[list[float]]:
     """Return how far the intervals reach below and above the values."""
     below, above = [], []
     for estimate in estimates:

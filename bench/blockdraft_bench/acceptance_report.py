@@ -29,6 +29,7 @@ def report_json(
     """
     drafter = decoder.drafter
     return {
+        "benchmark": "acceptance",
         **environment,
         "target": {
             "name": decoder.target.config.name,
@@ -67,7 +68,11 @@ def result_json(result: DatasetAcceptance) -> dict[str, Any]:
     ):
         fields[name] = [estimate.value for estimate in estimates]
         fields[f"{name}_ci95"] = [_interval(estimate) for estimate in estimates]
-    return {**fields, "identical_share": result.identical_share}
+    return {
+        **fields,
+        "identical_share": result.identical_share,
+        "reach_counts": result.reach_counts,
+    }
 
 
 def markdown(report: dict[str, Any]) -> str:

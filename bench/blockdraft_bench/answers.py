@@ -1,6 +1,8 @@
 """One decoded answer: its tokens, and what each verification on the way accepted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,20 @@ class Answer:
     token_ids: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]
     stopped: bool
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "Answer":
+        """Return the answer that `to_fields` wrote.
+
+        Raises:
+            ValueError: If it did not; a KeyError or TypeError says the same.
+        """
+        steps = tuple((drafted, accepted) for drafted, accepted in fields["steps"])
+        return cls(tuple(fields["token_ids"]), steps, fields["stopped"])
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"token_ids": self.token_ids, "steps": self.steps, "stopped": self.stopped}
 
     def full_steps(self, draft_length: int) -> tuple[int, ...]:
         """Return the accepted tokens of each verification that measures the drafter.

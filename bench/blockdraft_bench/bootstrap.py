@@ -1,14 +1,14 @@
 """Percentile bootstrap: how much a ratio of sums would vary with other answers."""
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Real
 
 RESAMPLES = 2000
 PERCENTILES = (2.5, 97.5)
 
 
 def resampled_totals(
-    counts: Int[np.ndarray, "answers columns"], seed: int, resamples: int = RESAMPLES
+    counts: Real[np.ndarray, "answers columns"], seed: int, resamples: int = RESAMPLES
 ) -> Float[np.ndarray, "resamples columns"]:
     """Return column sums over answers drawn with replacement, as many as there are.
 
@@ -16,7 +16,7 @@ def resampled_totals(
     drawing them one by one would make the intervals too narrow.
 
     Args:
-        counts: Counts of each answer.
+        counts: Counts of each answer, or its times.
         seed: Of the draws.
         resamples: How many sums.
     """

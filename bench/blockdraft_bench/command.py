@@ -21,6 +21,24 @@ SUBCOMMANDS = {
     "acceptance": Subcommand(
         "blockdraft_bench.acceptance_command", "how many tokens a verification gains, by dataset"
     ),
+    "decode": Subcommand(
+        "blockdraft_bench.decode_command", "plain decoding and draft methods, one answer at a time"
+    ),
+    "kflat": Subcommand(
+        "blockdraft_bench.kflat_command", "the cost of verifying K tokens; measured and modelled"
+    ),
+    "peers": Subcommand(
+        "blockdraft_bench.peers_command", "other programs on the same prompts and weights"
+    ),
+    "scaling": Subcommand(
+        "blockdraft_bench.scaling_command", "speed-up predicted from acceptance and costs"
+    ),
+    "report": Subcommand(
+        "blockdraft_bench.report_command", "one page and figure of the results of all these"
+    ),
+    "serve": Subcommand(
+        "blockdraft_bench.serve_command", "a service under load; the cost of its processes"
+    ),
 }
 
 

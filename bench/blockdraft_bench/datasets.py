@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import random
 import zlib
 from collections.abc import Sequence
@@ -24,6 +25,12 @@ TEST_SETS = (
     "alpaca",
     "swe-bench",
 )
+# What each is about; the order is that of figures.
+DOMAINS = {
+    "math": ("math500", "aime24", "aime25", "gsm8k"),
+    "code": ("humaneval", "mbpp", "swe-bench"),
+    "chat": ("mt-bench", "alpaca"),
+}
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
@@ -47,6 +54,24 @@ class Dataset:
 
     name: str
     samples: tuple[Sample, ...]
+
+
+def read_datasets(specs: Sequence[str], directory: Path | None) -> list[Dataset]:
+    """Read several datasets.
+
+    Args:
+        specs: Names of test sets, or files.
+        directory: Where the test sets lie; None for `$BLOCKDRAFT_DATASETS` or `./datasets`.
+
+    Raises:
+        BenchUsageError: If one cannot be found or read, or two have the same name.
+    """
+    folder = directory or Path(os.environ.get("BLOCKDRAFT_DATASETS", "datasets"))
+    datasets = [read_dataset(find_dataset(spec, folder)) for spec in specs]
+    names = [dataset.name for dataset in datasets]
+    if len(set(names)) < len(names):
+        raise BenchUsageError(f"datasets need different names, got {', '.join(names)}")
+    return datasets
 
 
 def find_dataset(spec: str, directory: Path) -> Path:

@@ -13,7 +13,7 @@ from blockdraft_models.decoder import Decoder
 from blockdraft_models.loading import Checkpoint
 from blockdraft_verifier.config import EngineConfig
 from blockdraft_verifier.draft_link import DrafterDescription
-from blockdraft_verifier.engine import Engine, TokensGained
+from blockdraft_verifier.engine import Engine, Listener, TokensGained
 from blockdraft_verifier.metrics import VerifierMetrics
 from blockdraft_verifier.runner import ModelRunner
 from blockdraft_verifier.sequence import FinishReason, GenerationRequest
@@ -44,23 +44,27 @@ class InProcessDecoder:
     """Target and drafter in this process, decoding many requests at a time."""
 
     def __init__(
-        self, decoder: Decoder, checkpoint: Checkpoint, drafter: DrafterEngine, config: EngineConfig
+        self,
+        decoder: Decoder,
+        checkpoint: Checkpoint,
+        drafter: DrafterEngine | None,
+        config: EngineConfig,
     ) -> None:
         """Join the parts; `warm_up` must follow before `decode`.
 
         Args:
             decoder: The target.
             checkpoint: What it was loaded from.
-            drafter: Drafts for it; needs a slot for each of the config's sequences.
-            config: Limits of the engine; the draft policy has to be "fixed", so that the
-                numbers are the drafter's and not the scheduler's choice.
+            drafter: Drafts for it; needs a slot for each of the config's sequences. None to
+                decode plainly.
+            config: Limits of the engine, and the draft policy: with "fixed" the numbers are the
+                drafter's, with "adaptive" the scheduler's choice is among them.
 
         Raises:
             ValueError: If the drafter drafts for another target.
         """
-        assert config.draft_policy == "fixed"
         self.target = checkpoint
-        self._link = InProcessLink(drafter, checkpoint.fingerprint)
+        self._link = None if drafter is None else InProcessLink(drafter, checkpoint.fingerprint)
         self._metrics = VerifierMetrics(CollectorRegistry())
         vocab_size = checkpoint.config.vocab_size
         self._engine = Engine(
@@ -69,8 +73,8 @@ class InProcessDecoder:
 
     @property
     def drafter(self) -> DrafterDescription:
-        """The drafter."""
-        transport = self._link.current()
+        """The drafter; there has to be one."""
+        transport = self._link.current() if self._link is not None else None
         assert transport is not None
         return transport.description
 
@@ -92,10 +96,42 @@ class InProcessDecoder:
         """
         for index, request in enumerate(requests):
             self._engine.submit(request, _Recorder(index, on_answer))
-        while self._engine.step():
-            if self._metrics.repair_count():
-                raise BenchError("drafter and target got out of step; drafts were lost")
+        self._run()
+
+    def stream(self, request: GenerationRequest, listener: Listener) -> None:
+        """Answer one request alone, its whole prompt computed, as if it were the first.
+
+        Args:
+            request: What to answer.
+            listener: Hears every step as it ends.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        self._engine.forget_prefixes()
+        self.stream_together([request], [listener])
+
+    def stream_together(
+        self, requests: Sequence[GenerationRequest], listeners: Sequence[Listener]
+    ) -> None:
+        """Answer several requests at once; what is known of their prompts is not computed again.
+
+        Args:
+            requests: What to answer.
+            listeners: One for each request, which hears every step as it ends.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        for request, listener in zip(requests, listeners, strict=True):
+            self._engine.submit(request, listener)
+        self._run()
 
     def close(self) -> None:
         """End the drafter's session."""
         self._engine.stop()
+
+    def _run(self) -> None:
+        while self._engine.step():
+            if self._metrics.repair_count():
+                raise BenchError("drafter and target got out of step; drafts were lost")

@@ -15,11 +15,16 @@ PACKAGES = ("blockdraft", "jax", "jaxlib", "flax", "numpy")
 def describe_environment() -> dict[str, Any]:
     """Return command, commit, versions and hardware as a JSON object."""
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command_line(),
         "commit": commit(),
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": hardware(),
     }
+
+
+def command_line() -> str:
+    """Return the command that started this process, as a shell reads it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def commit(folder: Path = Path(__file__).parent) -> str | None:

@@ -4,12 +4,13 @@ from typing import Literal
 
 from blockdraft_bench.decoding import InProcessDecoder
 from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.service import Engine as DrafterEngine
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import load_decoder
 from blockdraft_models.resolve import resolve_target
 from blockdraft_verifier.buckets import next_power_of_two
-from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.config import DraftPolicy, EngineConfig
 from blockdraft_verifier.scheduler import SchedulerConfig
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -42,7 +43,42 @@ def load_pair(
     Raises:
         ModelError: If one of them cannot be loaded, or they do not fit.
     """
-    drafting = load_engine(
+    drafting = load_drafting(
+        target,
+        drafter,
+        block_size=block_size,
+        concurrency=concurrency,
+        context_tokens=context_tokens,
+        dtype=dtype,
+    )
+    config = engine_config(concurrency, drafting.method.spec.block_size, context_tokens, dtype)
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(config.dtype))
+    return InProcessDecoder(decoder, checkpoint, drafting, config)
+
+
+def load_drafting(
+    target: str,
+    drafter: str,
+    *,
+    block_size: int,
+    concurrency: int,
+    context_tokens: int,
+    dtype: Dtype,
+) -> DrafterEngine:
+    """Load a drafter with what it shares with its target, and compile its steps.
+
+    Args:
+        target: A directory, `.gguf` file, hub id or the default's name.
+        drafter: As for `blockdraft drafter`.
+        block_size: Tokens per block of a random drafter.
+        concurrency: Contexts held at a time.
+        context_tokens: Most tokens of a context.
+        dtype: Element type of weights and contexts.
+
+    Raises:
+        ModelError: If one of them cannot be loaded, or they do not fit.
+    """
+    return load_engine(
         DrafterConfig(
             target=target,
             drafter=drafter,
@@ -54,13 +90,14 @@ def load_pair(
             dtype=dtype,
         )
     )
-    config = engine_config(concurrency, drafting.method.spec.block_size, context_tokens, dtype)
-    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(config.dtype))
-    return InProcessDecoder(decoder, checkpoint, drafting, config)
 
 
 def engine_config(
-    concurrency: int, block_size: int, context_tokens: int, dtype: Dtype = "auto"
+    concurrency: int,
+    block_size: int,
+    context_tokens: int,
+    dtype: Dtype = "auto",
+    draft_policy: DraftPolicy = "fixed",
 ) -> EngineConfig:
     """Return limits under which no proposal is cut short and nobody is preempted.
 
@@ -78,5 +115,5 @@ def engine_config(
         ),
         num_pages=concurrency * (-(-context_tokens // page_size) + 1),
         dtype=dtype,
-        draft_policy="fixed",
+        draft_policy=draft_policy,
     )

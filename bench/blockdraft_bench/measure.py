@@ -1,16 +1,16 @@
 """Measuring acceptance: every prompt decoded with and without drafting, then summed up."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from blockdraft_bench.acceptance import DatasetAcceptance, summarize
-from blockdraft_bench.answer_store import AnswerKey, AnswerStore, digest
+from blockdraft_bench.answer_store import AnswerKey, AnswerStore
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.decoding import InProcessDecoder
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.prompts import Prompt, PromptSet
-from blockdraft_verifier.sequence import GenerationRequest, Sampling
+from blockdraft_bench.line_store import digest
+from blockdraft_bench.prompts import PromptSet
+from blockdraft_bench.sample_request import sample_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,15 @@ def _answers(
     missing = []
     for prompt, key in zip(prompt_set.prompts, keys, strict=True):
         if store.get(key) is None:
-            missing.append((key, _request(prompt_set.dataset, prompt, temperature, settings)))
+            request = sample_request(
+                prompt_set.dataset,
+                prompt,
+                temperature,
+                max_tokens=settings.max_tokens,
+                stop_token_ids=settings.stop_token_ids,
+                seed=settings.seed,
+            )
+            missing.append((key, request))
         else:
             on_answer()
 
@@ -130,18 +138,3 @@ def _answers(
     length = settings.draft_length if drafted else 0
     decoder.decode([replace(request, max_draft_tokens=length) for _, request in missing], keep)
     return [answer for key in keys if (answer := store.get(key)) is not None]
-
-
-def _request(
-    dataset: str, prompt: Prompt, temperature: float, settings: AcceptanceSettings
-) -> GenerationRequest:
-    # A sample's seed depends on no other sample: more of them change none of the answers.
-    name = f"{settings.seed}/{dataset}/{prompt.sample_id}"
-    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
-    return GenerationRequest(
-        prompt.sample_id,
-        prompt.token_ids,
-        sampling=Sampling(temperature=temperature, seed=seed),
-        max_output_tokens=settings.max_tokens,
-        stop_token_ids=settings.stop_token_ids,
-    )

@@ -52,9 +52,9 @@ def tiny_decoder() -> Decoder:
     return Decoder(CONFIG, dtype=jnp.float32, rngs=nnx.Rngs(0))
 
 
-def write_target(directory: Path) -> None:
+def write_target(directory: Path, num_layers: int = 5) -> None:
     # As many layers as a default drafter takes features from.
-    decoder = Decoder(tiny_config(num_layers=5), dtype=jnp.float32, rngs=nnx.Rngs(0))
+    decoder = Decoder(tiny_config(num_layers=num_layers), dtype=jnp.float32, rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, directory)
 
 
@@ -106,7 +106,7 @@ class ScriptedPair:
         return [found[index] for index in range(len(requests))]
 
 
-def scripted_pair() -> ScriptedPair:
+def scripted_pair(config: EngineConfig = ENGINE) -> ScriptedPair:
     method = ScriptedMethod(
         lambda position, anchor, length: [],
         layer_ids=LAYER_IDS,
@@ -117,6 +117,6 @@ def scripted_pair() -> ScriptedPair:
     )
     drafter = DrafterEngine(method, SlotPool(2), FINGERPRINT)
     checkpoint = Checkpoint(CONFIG, FINGERPRINT, Path("tiny"))
-    decoder = InProcessDecoder(tiny_decoder(), checkpoint, drafter, ENGINE)
+    decoder = InProcessDecoder(tiny_decoder(), checkpoint, drafter, config)
     decoder.warm_up()
     return ScriptedPair(decoder, method)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from blockdraft_bench.answer_store import AnswerKey, AnswerStore, digest
+from blockdraft_bench.answer_store import AnswerKey, AnswerStore
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.errors import BenchError
+from blockdraft_bench.line_store import digest
 
 KEY = AnswerKey("gsm8k", "gsm8k/1", digest([1, 2]), 0.0, True)
 ANSWER = Answer((5, 6, 7), ((3, 2),), True)

@@ -188,10 +188,12 @@ class RunningFake:
 
 @contextlib.contextmanager
 def running_fake(
-    credentials: grpc.ServerCredentials | None = None, port: int = 0
+    credentials: grpc.ServerCredentials | None = None,
+    port: int = 0,
+    service: FakeInference | None = None,
 ) -> Iterator[RunningFake]:
     """Serve a `FakeInference` on a loopback port."""
-    service, checker = FakeInference(), health.HealthServicer()
+    service, checker = service or FakeInference(), health.HealthServicer()
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=8),
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)],

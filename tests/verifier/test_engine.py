@@ -168,6 +168,19 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
         np.testing.assert_allclose(context, truth[: len(context)], rtol=0.02, atol=0.02)
 
 
+def test_forgotten_prefixes_are_computed_again(plain: Engine) -> None:
+    request = GenerationRequest("a", tuple(range(50, 80)), max_output_tokens=4)
+    cached = []
+    for forget in (False, False, True):
+        if forget:
+            plain.forget_prefixes()
+        [outcome] = decode(plain, [request])
+        usage = outcome.events[-1].usage
+        assert usage is not None
+        cached.append(usage.cached_prompt_tokens)
+    assert cached == [0, 28, 0]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_faults_on_the_wire_are_found_repaired_and_harmless(
     plain: Engine,

@@ -1,16 +1,13 @@
 """`blockdraft demo`: start everything, stream an answer, measure with and without drafting."""
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
-import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError, UsageError
+from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
 from blockdraft_client.cli.output import print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
@@ -67,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(stderr=True)
-    with _terminated_like_interrupted():
+    with terminated_like_interrupted():
         _fetch_target(args.target)
         report = _measure(args, console)
     if args.json:
@@ -107,7 +104,6 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
     from rich.text import Text
 
     from blockdraft_client.cli.demo_report import demo_report
-    from blockdraft_client.cli.local_server import LocalServer
     from blockdraft_client.client import Client
 
     with LocalServer(serve_arguments(args)) as server:
@@ -168,17 +164,3 @@ def _print_report(report: "DemoReport") -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(verdict(report), markup=False)
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that `with` blocks stop what they started."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

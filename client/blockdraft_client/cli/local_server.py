@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.exit_codes import CommandFailedError
@@ -75,6 +75,12 @@ class LocalServer:
             self._process.wait()
             self._directory.cleanup()
 
+    @property
+    def process_id(self) -> int:
+        """Process id of the supervisor, the parent of the others."""
+        assert self._process is not None
+        return self._process.pid
+
     def wait_ready(
         self, client: "Client", timeout: float, on_progress: Callable[[str], None]
     ) -> None:
@@ -114,6 +120,20 @@ class LocalServer:
 
     def _last_lines(self, count: int) -> list[str]:
         return self._log.read_text("utf-8", errors="replace").splitlines()[-count:]
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that `with` blocks stop what they started."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _free_port() -> int:

@@ -23,6 +23,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help="the server, host:port or unix:/path "
         f"(default: $BLOCKDRAFT_TARGET, or else {DEFAULT_TARGET})",
     )
+    add_credential_arguments(group)
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
+
+
+def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the flags that say who calls and how the connection is encrypted."""
     group.add_argument(
         "--api-key", metavar="KEY", help="API key (default: $BLOCKDRAFT_API_KEY, which ps hides)"
     )
@@ -40,7 +46,6 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--client-cert", type=Path, metavar="FILE", help="PEM client certificate")
     group.add_argument("--client-key", type=Path, metavar="FILE", help="PEM key of --client-cert")
     group.add_argument("--server-name", metavar="NAME", help="name the certificate must have")
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
 
 
 def connect(args: argparse.Namespace) -> "Client":
@@ -51,14 +56,26 @@ def connect(args: argparse.Namespace) -> "Client":
     """
     from blockdraft_client.client import Client
 
-    files = (args.ca_cert, args.client_cert, args.client_key, args.server_name)
-    tls: bool | TLSConfig | None = args.tls
     try:
-        if any(files):
-            if args.tls is False:
-                raise UsageError("--no-tls contradicts the certificate flags")
-            tls = TLSConfig.from_files(*files)
-        return Client(args.target, api_key=args.api_key, tls=tls, timeout=args.timeout)
+        return Client(args.target, api_key=args.api_key, tls=tls_from(args), timeout=args.timeout)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def tls_from(args: argparse.Namespace) -> bool | TLSConfig | None:
+    """Return what the credential flags say of encryption.
+
+    Raises:
+        UsageError: If they contradict each other, or a file cannot be read.
+    """
+    files = (args.ca_cert, args.client_cert, args.client_key, args.server_name)
+    tls: bool | None = args.tls
+    if not any(files):
+        return tls
+    if tls is False:
+        raise UsageError("--no-tls contradicts the certificate flags")
+    try:
+        return TLSConfig.from_files(*files)
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from error
 
