@@ -20,27 +20,27 @@ class Limits:
     """What a good answer and an hour of the hardware are worth.
 
     Attributes:
-        ttft_seconds: Longest time to the first token; None sets no limit.
-        tpot_seconds: Longest time per token after it; None sets no limit.
+        slo_ttft_seconds: Longest time to the first token; None sets no limit.
+        slo_tpot_seconds: Longest time per token after it; None sets no limit.
         price_per_hour: Of all the hardware that serves, in any currency; None if unknown.
     """
 
-    ttft_seconds: float | None = None
-    tpot_seconds: float | None = None
+    slo_ttft_seconds: float | None = None
+    slo_tpot_seconds: float | None = None
     price_per_hour: float | None = None
 
     @property
     def has_slo(self) -> bool:
         """Whether any limit is set."""
-        return self.ttft_seconds is not None or self.tpot_seconds is not None
+        return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
 
     def met_by(self, record: RequestRecord) -> bool:
         """Return whether an answer is complete and within both limits."""
         if not record.succeeded:
             return False
         tpot = record.tpot
-        return (self.ttft_seconds is None or record.ttft <= self.ttft_seconds) and (
-            self.tpot_seconds is None or tpot is None or tpot <= self.tpot_seconds
+        return (self.slo_ttft_seconds is None or record.ttft <= self.slo_ttft_seconds) and (
+            self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
         )
 
 

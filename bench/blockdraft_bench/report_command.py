@@ -5,8 +5,6 @@ import datetime
 import sys
 from pathlib import Path
 
-from blockdraft_bench.report_inputs import find_files, merge, read_source
-
 RESULTS = Path("bench-results")
 
 
@@ -26,9 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, draw, write; return the exit code."""
+    # Imported here: `--help` waits neither for numpy nor for matplotlib, nor does a damaged file
+    # for the latter.
+    from blockdraft_bench.report_inputs import find_files, merge, read_source
+
     sources = [read_source(path) for path in find_files(args.input)]
     results = merge(sources)
-    # Imported here: neither `--help` nor a damaged file waits for matplotlib.
     from blockdraft_bench.environment import command_line, commit
     from blockdraft_bench.line_store import digest
     from blockdraft_bench.report_page import NAME, write_report

@@ -12,6 +12,7 @@ from blockdraft_bench.split import SideSummary, SplitSummary
 
 TITLES = {"closed": "closed loop, requests in flight", "open": "open loop, requests per second"}
 BAR_WIDTH = 0.4
+MARGIN = 1.15
 
 
 def draw_serve(results: Sequence[LoadSummary], split: Sequence[SplitSummary], path: Path) -> None:
@@ -36,23 +37,24 @@ def draw_serve(results: Sequence[LoadSummary], split: Sequence[SplitSummary], pa
 
 def _draw_load(axes: Axes, results: Sequence[LoadSummary]) -> None:
     """Draw a curve for each method, a point for each load."""
+    drawn: list[tuple[float, float]] = []
     for method in dict.fromkeys(result.method for result in results):
         points = sorted(
             (result.load, result.latency_seconds.p50, result.output_tokens_per_second)
             for result in results
             if result.method == method and result.latency_seconds is not None
         )
-        axes.plot(
-            [latency for _, latency, _ in points],
-            [speed for _, _, speed in points],
-            marker="o",
-            label=method,
-        )
+        latencies = [latency for _, latency, _ in points]
+        speeds = [speed for _, _, speed in points]
+        axes.plot(latencies, speeds, marker="o", label=method)
         for load, latency, speed in points:
             axes.annotate(f"{load:g}", (latency, speed), (4, 4), textcoords="offset points")
+        drawn += zip(latencies, speeds, strict=True)
+    if drawn:  # Nothing is if every request failed. Room for the numbers beside the points.
+        axes.set_xlim(0.0, MARGIN * max(latency for latency, _ in drawn))
+        axes.set_ylim(0.0, MARGIN * max(speed for _, speed in drawn))
     axes.set_xlabel("latency p50, seconds")
     axes.set_ylabel("output tokens per second")
-    axes.set_ylim(bottom=0)
     axes.legend()
 
 

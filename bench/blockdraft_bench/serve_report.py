@@ -29,6 +29,7 @@ def split_json(summary: SplitSummary) -> dict[str, Any]:
             "max_loss_share": MAX_LOSS_SHARE,
             "min_step_seconds": MIN_STEP_SECONDS,
             "met": summary.requirement_met,
+            "certain": summary.requirement_certain,
         },
     }
 
@@ -147,7 +148,6 @@ def _split_table(split: Sequence[dict[str, Any]]) -> list[str]:
         f"Identical | At most {MAX_LOSS_SHARE:.0%} lost |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    verdicts = {True: "yes", False: "no", None: "steps too short to ask"}
     for item in split:
         one, three = item["one_process"], item["three_processes"]
         lines.append(
@@ -162,10 +162,16 @@ def _split_table(split: Sequence[dict[str, Any]]) -> list[str]:
                 " / ".join(f"{1000 * side['step_seconds']:.1f}" for side in (one, three)),
                 " / ".join(_number(side["idle_cores"], 3) for side in (one, three)),
                 _share(item["identical_share"]),
-                verdicts[item["requirement"]["met"]],
+                _verdict(**item["requirement"]),
             )
         )
     return lines
+
+
+def _verdict(*, met: bool | None, certain: bool, **limits: float) -> str:
+    if met is None:
+        return "steps too short to ask"
+    return ("yes" if met else "no") + ("" if certain else ", within the noise")
 
 
 def _row(*cells: str) -> str:

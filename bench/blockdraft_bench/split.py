@@ -98,6 +98,15 @@ class SplitSummary:
             return None
         return self.loss_share <= MAX_LOSS_SHARE
 
+    @property
+    def requirement_certain(self) -> bool:
+        """Whether the whole interval says the same as the ratio."""
+        if self.ratio_ci95 is None:
+            return False
+        return all(
+            (1.0 - edge <= MAX_LOSS_SHARE) == self.requirement_met for edge in self.ratio_ci95
+        )
+
 
 def summarize_split(
     concurrency: int, comparisons: Sequence[Comparison], seed: int

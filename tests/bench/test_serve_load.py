@@ -1,5 +1,6 @@
 """Load on a real gRPC server that is slow, refuses or hangs up."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from blockdraft_bench.load_generator import (
 from blockdraft_bench.load_summary import Limits, summarize
 from blockdraft_bench.request_record import RequestRecord
 from blockdraft_bench.serve_measure import measure_loads
+from blockdraft_bench.serve_report import write_report
 from blockdraft_bench.serve_settings import ServeSettings
 from blockdraft_bench.service import Connection, RunningService
 from blockdraft_client import AsyncClient
@@ -212,6 +214,14 @@ def service_at(fake: RunningFake) -> RunningService:
     return RunningService(connection, ModelInfo.from_proto(MODEL))
 
 
+# What a report says beside what was measured.
+REPORT = {
+    "commit": None,
+    "hardware": {"cpu": "a processor", "cores": 2, "accelerator": None},
+    "service": {"address": "somewhere:1", "draft_policy": None},
+    "target": {"name": "fake", "fingerprint": "0123456789abcdef"},
+    "drafter": None,
+}
 POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
 
 
@@ -289,6 +299,11 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
         found = summarize(key.load, key.method, records, Limits(1.0, 1.0))
         assert (found.requests, found.failed) == (4, 4)
         assert found.errors == {"QUEUE_FULL": 4}
+    report = {**REPORT, "settings": {"seed": 0, "max_tokens": 6, "temperature": 0.0}}
+    text, tables = write_report(report, runs, {}, Limits(1.0, 1.0), tmp_path)
+    assert [r["output_tokens_per_second"] for r in json.loads(text)["results"]] == [0.0] * 4
+    assert tables.count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
+    assert (tmp_path / "serve.png").read_bytes().startswith(b"\x89PNG")
     # Each was tried once: what is refused is counted, not hidden by trying again.
     assert len(counting.requests) == 4 * 4
 

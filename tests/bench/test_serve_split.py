@@ -55,6 +55,16 @@ def test_speeds_are_ratios_of_sums() -> None:
     # Either group drawn alone: ratios 2/4 and 4/6.
     assert found.ratio_ci95 == pytest.approx((0.5, 2 / 3))
     assert found.requirement_met is False
+    assert found.requirement_certain
+
+
+def test_an_interval_on_both_sides_decides_nothing() -> None:
+    # Ratios of the groups: 1 and 0.5.
+    same, slow = comparison(10, (1.0, 1.0), (1.0, 1.0)), comparison(10, (1.0, 1.0), (2.0, 2.0))
+    found = summarized(same, slow)
+    assert found.requirement_met is False
+    assert not found.requirement_certain
+    assert not summarized(slow).requirement_certain
 
 
 def test_one_group_has_no_interval() -> None:

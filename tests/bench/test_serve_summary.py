@@ -107,7 +107,7 @@ def test_goodput_needs_a_limit_and_cost_a_price() -> None:
     assert found.goodput_requests_per_second is None
     assert found.cost_per_million_tokens is None
     # One limit alone; an answer of one token has no time per token that could be too long.
-    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits(tpot_seconds=0.1))
+    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits(slo_tpot_seconds=0.1))
     assert found.slo_share == 1.0
 
 

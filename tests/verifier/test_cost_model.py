@@ -6,8 +6,10 @@ import pytest
 
 from blockdraft_verifier.buckets import Bucket
 from blockdraft_verifier.cost_model import (
+    FIRST_PROPOSALS,
     LEARNING_RATE,
     PRIOR_ACCEPTANCE,
+    PRIOR_WEIGHT,
     TIME_LEARNING_RATE,
     AcceptanceEstimate,
     CostModel,
@@ -40,10 +42,51 @@ def test_expected_accepted_is_a_sum_of_products() -> None:
 def test_only_positions_put_to_the_test_teach() -> None:
     estimate = AcceptanceEstimate([0.5, 0.5, 0.5, 0.5])
     estimate.update(drafted=3, accepted=1)
-    up, down = 0.5 + LEARNING_RATE * 0.5, 0.5 - LEARNING_RATE * 0.5
-    assert estimate.by_position == [up, down, 0.5, 0.5]
+    rate = 1 / (PRIOR_WEIGHT + 1)
+    up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
+    assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
+    assert (estimate.trials, estimate.proposals) == ([1, 1, 0, 0], 1)
     estimate.update(drafted=5, accepted=5)
-    assert estimate.by_position[3:] == [up, PRIOR_ACCEPTANCE + LEARNING_RATE * 0.2]
+    assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
+
+
+def test_an_estimate_is_a_mean_before_it_forgets() -> None:
+    estimate = AcceptanceEstimate([0.4])
+    seen = [1, 0, 0, 1, 1, 1, 0, 1, 0, 1]
+    for hit in seen:
+        estimate.update(1, hit)
+    mean = (PRIOR_WEIGHT * 0.4 + sum(seen)) / (PRIOR_WEIGHT + len(seen))
+    assert estimate.by_position == pytest.approx([mean])
+    for _ in range(100):
+        estimate.update(1, 1)
+    before = estimate.by_position[0]
+    estimate.update(1, 0)
+    assert estimate.by_position[0] == pytest.approx(before * (1 - LEARNING_RATE))
+    # A successor believes the same and has seen nothing.
+    heir = estimate.successor()
+    assert (heir.by_position, heir.proposals) == (estimate.by_position, 0)
+    heir.update(1, 1)
+    assert heir.by_position != estimate.by_position
+
+
+def test_an_unknown_sequence_gets_a_few_tries() -> None:
+    costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
+    heir = poor.successor()
+    assert costs.best_draft_length([heir], 7) == 0
+    for _ in range(FIRST_PROPOSALS):
+        assert costs.draft_length([heir], poor, 7) > 0
+        heir.update(7, 0)
+    assert costs.draft_length([heir], poor, 7) == 0
+    # One for whom drafts are right goes on.
+    lucky = poor.successor()
+    for _ in range(FIRST_PROPOSALS):
+        lucky.update(7, 4)
+    assert costs.draft_length([lucky], poor, 7) == costs.best_draft_length([lucky], 7) > 0
+    # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.
+    assert costs.draft_length([heir, poor.successor()], poor, 7) == 0
+    assert costs.draft_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
+    assert costs.draft_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
+    assert model(FLAT, 10.0).draft_length([poor.successor()], poor, 7) == 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

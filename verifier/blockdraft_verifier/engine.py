@@ -141,7 +141,7 @@ class Engine:
 
         def add() -> None:
             self._listeners[sequence] = listener
-            self._estimates[sequence] = AcceptanceEstimate(list(self._overall.by_position))
+            self._estimates[sequence] = self._overall.successor()
             self.scheduler.add(sequence)
 
         self._inbox.put(add)
@@ -301,7 +301,8 @@ class Engine:
         most = self.drafter.block_size - 1
         if self._config.draft_policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
             return most
-        return self._costs.best_draft_length([self._estimates[s] for s in sequences], most)
+        estimates = [self._estimates[sequence] for sequence in sequences]
+        return self._costs.draft_length(estimates, self._overall, most)
 
     def _limit(self, sequence: Sequence, length: int) -> int:
         allowed = sequence.request.max_draft_tokens
