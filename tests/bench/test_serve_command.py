@@ -59,6 +59,7 @@ def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         jax.config.update(name, value)
 
 
+@pytest.mark.slow
 def test_starts_a_service_and_measures_load_and_split(
     bench: Run, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -15,6 +15,9 @@ from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import Outcome
 
 from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.eagle3 import Eagle3
+from blockdraft_drafter.eagle3_checkpoint import save_eagle3
+from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder import Decoder
@@ -150,19 +153,24 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 
 
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
-    # As deep as EAGLE-3's capture points need.
-    decoder = Decoder(tiny_config(num_layers=7), rngs=nnx.Rngs(0))
+    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path / "target")
     setting = Setting(tmp_path / "target", engine_config(32, 96, 128), prompt_tokens=56, output=24)
     random_drafter = setting.drafter("random")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
     trained = setting.drafter(str(tmp_path / "drafter"))
+    # The same features for all, so that the target's steps are compiled once.
+    eagle3 = Eagle3Config.default_for(
+        setting.checkpoint.config,
+        block_size=BLOCK_SIZE,
+        target_layer_ids=random_drafter.spec.target_layer_ids,
+    )
+    save_eagle3(Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
     drafters = {
-        "random": random_drafter,
         "wrong": wrong,
         "trained": trained,
-        "eagle3": setting.drafter("random-eagle3"),
+        "random": setting.drafter(str(tmp_path / "eagle3")),
     }
     acceptance = check_lossless(setting, drafters)
     # Half of the requests are sampled, from a target that is close to uniform.

@@ -1,7 +1,9 @@
 """A target and its answers, made once."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import jax
 import pytest
 from tests.training.pair import Pair, make_pair
 
@@ -19,3 +21,14 @@ def known_peak() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "matmul_peak", lambda dtype: 1e9)
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keeps the command's compilation cache out of everybody else's."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    monkeypatch.setattr(
+        "blockdraft_training.train_options.default_cache_dir", lambda: tmp_path / "cache"
+    )
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)

@@ -2,11 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 from rich.progress import Progress, TaskID
 from tests.training.pair import Pair
@@ -17,17 +15,6 @@ from blockdraft_training.history import Reading
 from blockdraft_training.progress import progress_reporter
 from blockdraft_training.throughput import Throughput, matmul_peak
 from blockdraft_training.validation import Acceptance
-
-
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keeps the command's compilation cache out of everybody else's."""
-    before = jax.config.values["jax_compilation_cache_dir"]
-    monkeypatch.setattr(
-        "blockdraft_training.dflash_command.default_cache_dir", lambda: tmp_path / "cache"
-    )
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
 
 
 def train(*options: str) -> int:

@@ -121,6 +121,7 @@ def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> No
         eagle3_from_target(wide, pair.decoder, seed=0)
 
 
+@pytest.mark.slow
 def test_a_run_continues_from_a_drafter(pair: Pair, tmp_path: Path) -> None:
     first = train(recipe(pair, tmp_path / "first"), reporter())
     export_drafter(first, recipe(pair, tmp_path / "first"), tmp_path / "drafter", "")
@@ -146,6 +147,7 @@ def test_a_target_too_shallow_for_the_published_points_is_an_error(
         train(recipe(pair, tmp_path / "run", init=str(tmp_path / "nowhere")), reporter())
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_the_command(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

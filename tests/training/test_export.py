@@ -17,7 +17,7 @@ from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import read_json
-from blockdraft_training import export
+from blockdraft_training import dflash_recipe
 from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
@@ -142,6 +142,6 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(
     def read_only(*arguments: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(export, "save_drafter", read_only)
+    monkeypatch.setattr(dflash_recipe, "save_drafter", read_only)
     with pytest.raises(TrainingError, match="Read-only file system"):
         export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
