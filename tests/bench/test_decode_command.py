@@ -162,6 +162,7 @@ def check_against_samples(report: dict[str, Any], lines: list[dict[str, Any]]) -
         assert len(result["acceptance_per_position"]) == length
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_of_plain_decoding_alone_goes_on(
     bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
     assert again.rows == SHORT_ROWS - 2
 
 
+@pytest.mark.slow
 def test_training_continues_from_an_exported_drafter(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path / "first")
     first = train(DFlashRecipe(settings), reporter())

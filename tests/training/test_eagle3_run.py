@@ -74,6 +74,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     assert trained.acceptance.acceptance_length > 1
 
 
+@pytest.mark.slow
 def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> None:
     """With most rows held out, validation and serving judge the same answers."""
     made = recipe(pair, tmp_path / "run", steps=40, validation_rows=12, checkpoint_every=40)
