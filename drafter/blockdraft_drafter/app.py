@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 import ml_dtypes
@@ -13,7 +12,7 @@ import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod
+from blockdraft_drafter.compiled_method import CompiledMethod, Room
 from blockdraft_drafter.context import SlotPool
 from blockdraft_drafter.dflash_method import DFlashMethod
 from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
@@ -126,13 +125,12 @@ def make_method(
     on_recompilation: Callable[[], None],
 ) -> CompiledMethod:
     """Return the draft method of a drafter, with room for contexts."""
-    limits: dict[str, Any] = {
-        "max_sequences": config.max_sequences,
-        "max_context_tokens": config.max_context_tokens,
-        "max_feature_rows": config.max_feature_rows,
-        "feature_dtype": np.dtype(ml_dtypes.bfloat16),
-        "on_recompilation": on_recompilation,
-    }
+    room = Room(
+        max_sequences=config.max_sequences,
+        max_context_tokens=config.max_context_tokens,
+        max_feature_rows=config.max_feature_rows,
+        feature_dtype=np.dtype(ml_dtypes.bfloat16),
+    )
     if isinstance(drafter, Eagle3Drafter):
-        return Eagle3Method(drafter, target, **limits)
-    return DFlashMethod(drafter, target, **limits)
+        return Eagle3Method(drafter, target, room, on_recompilation)
+    return DFlashMethod(drafter, target, room, on_recompilation)

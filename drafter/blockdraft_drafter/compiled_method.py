@@ -3,12 +3,17 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, DTypeLike, Int
 
+from blockdraft_drafter import buffer
+from blockdraft_drafter.buffer import LayerContext
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
 from blockdraft_drafter.packing import (
     PackedBlocks,
@@ -20,6 +25,7 @@ from blockdraft_drafter.packing import (
     powers_of_two,
     split_rows,
 )
+from blockdraft_models.config import DecoderConfig
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
 _MEASURED_CONTEXT = 512
@@ -36,6 +42,53 @@ class Drafted(NamedTuple):
 
     token_ids: Array
     log_probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much a method holds, and what it takes.
+
+    Attributes:
+        max_sequences: Number of context slots.
+        max_context_tokens: Most committed positions per slot.
+        max_feature_rows: Most feature rows per sequence and step.
+        feature_dtype: Element type of the features to come.
+    """
+
+    max_sequences: int
+    max_context_tokens: int
+    max_feature_rows: int
+    feature_dtype: np.dtype[Any]
+
+    def spec(
+        self,
+        name: str,
+        config: DFlashConfig | Eagle3Config,
+        fingerprint: str,
+        *,
+        reads_tokens: bool = False,
+    ) -> MethodSpec:
+        """Return the fixed facts of a drafter with this room; see `MethodSpec`."""
+        return MethodSpec(
+            name=name,
+            block_size=config.block_size,
+            target_layer_ids=config.target_layer_ids,
+            feature_width=config.feature_width,
+            feature_dtype=self.feature_dtype,
+            vocab_size=config.decoder.vocab_size,
+            max_sequences=self.max_sequences,
+            max_context_tokens=self.max_context_tokens,
+            max_feature_rows=self.max_feature_rows,
+            fingerprint=fingerprint,
+            trained=config.trained,
+            reads_tokens=reads_tokens,
+        )
+
+    def allocate(self, decoder: DecoderConfig, dtype: DTypeLike) -> list[LayerContext]:
+        """Return an empty context buffer of some draft layers."""
+        return buffer.allocate(
+            decoder, slots=self.max_sequences, capacity=self.max_context_tokens, dtype=dtype
+        )
 
 
 @runtime_checkable

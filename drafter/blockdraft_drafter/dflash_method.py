@@ -4,15 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter import buffer, dflash_step
+from blockdraft_drafter import dflash_step
 from blockdraft_drafter.buffer import LayerContext
 from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod, Drafted
-from blockdraft_drafter.method import MethodSpec
+from blockdraft_drafter.compiled_method import CompiledMethod, Drafted, Room
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
 from blockdraft_models.config import DecoderConfig
@@ -28,25 +26,18 @@ class DFlashSteps:
     Attributes:
         graph: The drafter without its weights.
         decoder: Its draft layers.
-        max_sequences: Context slots.
-        max_context_tokens: Positions per slot.
+        room: For contexts.
         dtype: Of the contexts.
     """
 
     graph: nnx.GraphDef[Any]
     decoder: DecoderConfig
-    max_sequences: int
-    max_context_tokens: int
+    room: Room
     dtype: DTypeLike
 
     def allocate(self) -> list[LayerContext]:
         """Return the empty context buffer of all slots."""
-        return buffer.allocate(
-            self.decoder,
-            slots=self.max_sequences,
-            capacity=self.max_context_tokens,
-            dtype=self.dtype,
-        )
+        return self.room.allocate(self.decoder, self.dtype)
 
     def append(
         self, weights: Any, context: list[LayerContext], rows: PackedRows
@@ -71,11 +62,7 @@ class DFlashMethod(CompiledMethod):
         self,
         drafter: Drafter,
         target: EmbeddingAndHead,
-        *,
-        max_sequences: int,
-        max_context_tokens: int,
-        max_feature_rows: int,
-        feature_dtype: np.dtype[Any],
+        room: Room,
         on_recompilation: Callable[[], None] = lambda: None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
@@ -83,33 +70,14 @@ class DFlashMethod(CompiledMethod):
         Args:
             drafter: The draft model and its identity.
             target: The target's embedding and head, in the draft model's element type.
-            max_sequences: Number of context slots.
-            max_context_tokens: Most committed positions per slot.
-            max_feature_rows: Most feature rows per sequence and step.
-            feature_dtype: Element type of the features to come.
+            room: For contexts.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
         """
         config = drafter.model.config
-        spec = MethodSpec(
-            name=NAME,
-            block_size=config.block_size,
-            target_layer_ids=config.target_layer_ids,
-            feature_width=config.feature_width,
-            feature_dtype=feature_dtype,
-            vocab_size=config.decoder.vocab_size,
-            max_sequences=max_sequences,
-            max_context_tokens=max_context_tokens,
-            max_feature_rows=max_feature_rows,
-            fingerprint=drafter.fingerprint,
-            trained=config.trained,
-        )
         graph, state = nnx.split(drafter.model)
-        steps = DFlashSteps(
-            graph, config.decoder, max_sequences, max_context_tokens, target.embedding.dtype
-        )
         super().__init__(
-            spec,
-            steps,
+            room.spec(NAME, config, drafter.fingerprint),
+            DFlashSteps(graph, config.decoder, room, target.embedding.dtype),
             (state, narrowed(target, drafter.draft_ids)),
             # The head scores the draft vocabulary only.
             draft_ids=drafter.draft_ids,

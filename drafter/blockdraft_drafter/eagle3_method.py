@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter import buffer, eagle3_step
-from blockdraft_drafter.compiled_method import CompiledMethod, Drafted
+from blockdraft_drafter import eagle3_step
+from blockdraft_drafter.compiled_method import CompiledMethod, Drafted, Room
 from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
 from blockdraft_drafter.eagle3_step import Eagle3Context
-from blockdraft_drafter.method import MethodSpec
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
 from blockdraft_models.config import DecoderConfig
@@ -29,26 +27,19 @@ class Eagle3Steps:
     Attributes:
         graph: The drafter without its weights.
         decoder: Its draft layer.
-        max_sequences: Context slots.
-        max_context_tokens: Positions per slot.
+        room: For contexts.
         dtype: Of the contexts.
     """
 
     graph: nnx.GraphDef[Any]
     decoder: DecoderConfig
-    max_sequences: int
-    max_context_tokens: int
+    room: Room
     dtype: DTypeLike
 
     def allocate(self) -> Eagle3Context:
         """Return the empty context buffer of all slots."""
-        [layer] = buffer.allocate(
-            self.decoder,
-            slots=self.max_sequences,
-            capacity=self.max_context_tokens,
-            dtype=self.dtype,
-        )
-        latest = jnp.zeros((self.max_sequences, self.decoder.hidden_size), self.dtype)
+        [layer] = self.room.allocate(self.decoder, self.dtype)
+        latest = jnp.zeros((self.room.max_sequences, self.decoder.hidden_size), self.dtype)
         return Eagle3Context(layer, latest)
 
     def append(self, weights: Any, context: Eagle3Context, rows: PackedRows) -> Eagle3Context:
@@ -73,11 +64,7 @@ class Eagle3Method(CompiledMethod):
         self,
         drafter: Eagle3Drafter,
         target: EmbeddingAndHead,
-        *,
-        max_sequences: int,
-        max_context_tokens: int,
-        max_feature_rows: int,
-        feature_dtype: np.dtype[Any],
+        room: Room,
         on_recompilation: Callable[[], None] = lambda: None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
@@ -85,39 +72,28 @@ class Eagle3Method(CompiledMethod):
         Args:
             drafter: The draft model and its identity.
             target: The target's embedding and head, in the draft model's element type.
-            max_sequences: Number of context slots.
-            max_context_tokens: Most committed positions per slot.
-            max_feature_rows: Most feature rows per sequence and step.
-            feature_dtype: Element type of the features to come.
+            room: For contexts.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
         """
-        config = drafter.model.config
-        spec = MethodSpec(
-            name=NAME,
-            block_size=config.block_size,
-            target_layer_ids=config.target_layer_ids,
-            feature_width=config.feature_width,
-            feature_dtype=feature_dtype,
-            vocab_size=config.decoder.vocab_size,
-            max_sequences=max_sequences,
-            max_context_tokens=max_context_tokens,
-            max_feature_rows=max_feature_rows,
-            fingerprint=drafter.fingerprint,
-            trained=config.trained,
-            reads_tokens=True,
-        )
+        config, dtype = drafter.model.config, target.embedding.dtype
         graph, state = nnx.split(drafter.model)
-        dtype = target.embedding.dtype
-        steps = Eagle3Steps(graph, config.decoder, max_sequences, max_context_tokens, dtype)
-        own_head = narrowed(target, drafter.draft_ids)
-        if drafter.embedding is not None:
-            own_head = own_head._replace(
-                embedding=jnp.asarray(drafter.embedding, dtype),
-                head=own_head.head if own_head.head is not None else target.embedding,
-            )
-        if drafter.head is not None:
-            own_head = own_head._replace(head=jnp.asarray(drafter.head, dtype))
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         super().__init__(
-            spec, steps, (state, own_head, draft_ids), on_recompilation=on_recompilation
+            room.spec(NAME, config, drafter.fingerprint, reads_tokens=True),
+            Eagle3Steps(graph, config.decoder, room, dtype),
+            (state, _matrices(drafter, target), draft_ids),
+            on_recompilation=on_recompilation,
         )
+
+
+def _matrices(drafter: Eagle3Drafter, target: EmbeddingAndHead) -> EmbeddingAndHead:
+    """Return embedding and head: the drafter's own where it has them, else the target's."""
+    dtype = target.embedding.dtype
+    embedding, head = narrowed(target, drafter.draft_ids)
+    if head is None:
+        head = embedding  # tied in the target, which says nothing of the drafter's embedding
+    if drafter.embedding is not None:
+        embedding = jnp.asarray(drafter.embedding, dtype)
+    if drafter.head is not None:
+        head = jnp.asarray(drafter.head, dtype)
+    return EmbeddingAndHead(embedding, head)

@@ -1,5 +1,6 @@
 """Tiny drafters and methods for the tests."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.checkpoint import Drafter, build, fingerprint, published_arrays
+from blockdraft_drafter.compiled_method import Room
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.dflash_method import DFlashMethod
@@ -48,12 +50,22 @@ def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
     return EmbeddingAndHead(embedding, None if tied else jax.random.normal(keys[1], shape))
 
 
-def make_method(drafter: Drafter, target: EmbeddingAndHead, **overrides: Any) -> DFlashMethod:
-    """A method with float32 features and room for 4 sequences of 300 positions."""
+def room(**overrides: Any) -> Room:
+    """Room for 4 sequences of 300 positions, with float32 features."""
     settings: dict[str, Any] = {
         "max_sequences": 4,
         "max_context_tokens": 300,
         "max_feature_rows": 32,
         "feature_dtype": np.dtype(np.float32),
     }
-    return DFlashMethod(drafter, target, **{**settings, **overrides})
+    return Room(**{**settings, **overrides})
+
+
+def make_method(
+    drafter: Drafter,
+    target: EmbeddingAndHead,
+    on_recompilation: Callable[[], None] = lambda: None,
+    **overrides: Any,
+) -> DFlashMethod:
+    """A method with that room, but for `overrides`."""
+    return DFlashMethod(drafter, target, room(**overrides), on_recompilation)

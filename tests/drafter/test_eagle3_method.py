@@ -1,5 +1,6 @@
 """The compiled EAGLE-3 drafter, fed through the context buffer, against the float64 reference."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tests.drafter.builders import TARGET, target_parts
+from tests.drafter.builders import TARGET, room, target_parts
 from tests.drafter.reference_eagle3 import reference_chain
 
 from blockdraft_drafter.eagle3 import Eagle3
@@ -26,7 +27,12 @@ VOCAB = TARGET.config.vocab_size
 
 
 def eagle3_drafter(
-    *, draft_vocab: int | None = None, own_head: bool = False, seed: int = 0, **overrides: Any
+    *,
+    draft_vocab: int | None = None,
+    own_head: bool = False,
+    own_embedding: bool = False,
+    seed: int = 0,
+    **overrides: Any,
 ) -> Eagle3Drafter:
     """A random drafter whose norms are random too, so that each of them matters."""
     config = replace(
@@ -39,24 +45,27 @@ def eagle3_drafter(
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
-    draft_ids, head = None, None
+    draft_ids, embedding, head = None, None, None
     if draft_vocab is not None:
         draft_ids = np.sort(noise.permutation(VOCAB)[:draft_vocab]).astype(np.int32)
     if own_head:
         shape = (draft_vocab or VOCAB, config.decoder.hidden_size)
         head = noise.standard_normal(shape).astype(np.float32)
+    if own_embedding:
+        shape = (VOCAB, config.decoder.hidden_size)
+        embedding = 0.1 * noise.standard_normal(shape).astype(np.float32)
     model = build_eagle3(config, arrays, dtype=jnp.float32)
-    return Eagle3Drafter(model, fingerprint(config, arrays), draft_ids, None, head)
+    return Eagle3Drafter(model, fingerprint(config, arrays), draft_ids, embedding, head)
 
 
-def eagle3_method(drafter: Eagle3Drafter, *, tied: bool = True, **overrides: Any) -> Eagle3Method:
-    settings: dict[str, Any] = {
-        "max_sequences": 3,
-        "max_context_tokens": 300,
-        "max_feature_rows": 32,
-        "feature_dtype": np.dtype(np.float32),
-    }
-    method = Eagle3Method(drafter, target_parts(tied=tied), **{**settings, **overrides})
+def eagle3_method(
+    drafter: Eagle3Drafter,
+    on_recompilation: Callable[[], None] = lambda: None,
+    *,
+    tied: bool = True,
+    **overrides: Any,
+) -> Eagle3Method:
+    method = Eagle3Method(drafter, target_parts(tied=tied), room(**overrides), on_recompilation)
     method.warm_up()
     return method
 
@@ -66,6 +75,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm_before_residual": {"norm_before_residual": True},
     "draft_vocabulary": {"draft_vocab": 40},
     "own_head": {"draft_vocab": 24, "own_head": True},
+    # The head stays the target's, be it tied to the target's embedding.
+    "own_embedding": {"own_embedding": True},
 }
 
 
@@ -81,7 +92,7 @@ def expected(
     chosen, logits = reference_chain(
         published_arrays(drafter.model),
         config,
-        np.asarray(target.embedding),
+        np.asarray(target.embedding if drafter.embedding is None else drafter.embedding),
         head,
         ids.tolist(),
         features,
