@@ -1,16 +1,19 @@
 """`blockdraft bench decode`: plain decoding and draft methods, one answer at a time."""
 
 import argparse
-import datetime
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockdraft_bench.datasets import TEST_SETS, choose_samples, read_datasets
+from blockdraft_bench.datasets import TEST_SETS, read_datasets
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least, check_temperatures
+from blockdraft_bench.flags import (
+    TARGET_HELP,
+    add_output_arguments,
+    add_prompt_arguments,
+    output_folder,
+)
 from blockdraft_drafter.settings import DTYPES, DrafterConfig
-from blockdraft_models.embedded import default_cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from blockdraft_bench.decode_setup import DecodeSetup
     from blockdraft_bench.decode_speed import MethodSpeed
 
-RESULTS = Path("bench-results")
 SAMPLES_NAME = "samples.jsonl"
 METHODS = ("plain", "dflash", "eagle3")
 
@@ -28,16 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench decode`."""
     drafter = DrafterConfig()
     option = parser.add_argument
-    option("--dataset", nargs="+", default=list(TEST_SETS), metavar="SET", help="names or files")
-    option(
-        "--datasets-dir",
-        type=Path,
-        help="where NAME.jsonl lie; else $BLOCKDRAFT_DATASETS or ./datasets",
+    add_prompt_arguments(
+        parser, datasets=TEST_SETS, samples=8, max_tokens=128, max_prompt_tokens=512
     )
-    option("--samples", type=int, default=8, help="rows of each dataset, spread over the file")
-    option("--max-tokens", type=int, default=128, help="most tokens of an answer")
-    option("--max-prompt-tokens", type=int, default=512, help="longer messages lose their end")
-    option("--target", default=drafter.target, help="directory, .gguf file, hub id or known name")
+    option("--target", default=drafter.target, help=TARGET_HELP)
     option("--method", nargs="+", choices=METHODS, help="else all that a drafter is found for")
     option("--dflash", default=drafter.drafter, metavar="DRAFTER", help="as for a drafter process")
     option("--eagle3", default="eagle3", metavar="DRAFTER", help="as for a drafter process")
@@ -52,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--temperature", type=float, nargs="+", default=[0.0], help="0 is greedy")
     option("--seed", type=int, default=0, help="of rows, sampling and intervals")
     option("--dtype", choices=DTYPES, default=drafter.dtype, help="of weights, cache and contexts")
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the JSON report instead of the table")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,34 +56,20 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     datasets = read_datasets(args.dataset, args.datasets_dir)
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
-    import jax
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
     from blockdraft_bench.decode_measure import measure_decode
     from blockdraft_bench.decode_report import NAME, write_report
     from blockdraft_bench.decode_setup import set_up
     from blockdraft_bench.decode_store import DecodeStore
     from blockdraft_bench.environment import describe_environment
-    from blockdraft_bench.prompts import make_prompts
+    from blockdraft_bench.preparation import chosen_prompts, keep_executables, shown_progress
     from blockdraft_bench.sample_decoder import SampleDecoder
     from blockdraft_models.resolve import resolve_target
     from blockdraft_models.tokenizer import load_tokenizer
 
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables()
     tokenizer = load_tokenizer(resolve_target(args.target))
-    prompt_sets = [
-        make_prompts(
-            dataset.name,
-            choose_samples(dataset.samples, args.samples, args.seed),
-            tokenizer,
-            args.max_prompt_tokens,
-        )
-        for dataset in datasets
-    ]
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    prompt_sets = chosen_prompts(args, datasets, tokenizer)
+    with shown_progress() as progress:
         loading = progress.add_task("loading", total=None)
         setup = set_up(
             args,
@@ -99,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
         )
         settings, environment = setup.settings, describe_environment()
         identity = settings.identity({**setup.models_json(), "dtype": setup.dtype}, environment)
-        output = args.output or RESULTS / f"{NAME}-{datetime.date.today()}-{identity}"
-        output.mkdir(parents=True, exist_ok=True)
+        output = output_folder(args.output, NAME, identity)
         decoder = SampleDecoder(setup.methods.decoders, settings.draft_lengths)
         samples = sum(len(prompt_set.prompts) for prompt_set in prompt_sets)
         decoding = progress.add_task("decoding", total=samples * len(args.temperature))

@@ -1,7 +1,7 @@
 """`blockdraft bench kflat`: what verifying K tokens costs against verifying one."""
 
 import argparse
-import datetime
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least
+from blockdraft_bench.flags import TARGET_HELP, add_output_arguments, output_folder
 from blockdraft_bench.kflat import Curve, Point, StepShape, counted_point, step_shapes
 from blockdraft_bench.model_shapes import SHAPES
 from blockdraft_drafter.settings import DTYPES, DrafterConfig
-from blockdraft_models.embedded import default_cache_dir
 
 if TYPE_CHECKING:
     import jax
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from blockdraft_bench.roofline import Roofline
     from blockdraft_models.checkpoint import Checkpoint
 
-RESULTS = Path("bench-results")
 TARGET_SHAPE = "target"
 Topologies = list[tuple[str, "jax.Device", "Roofline"]]
 
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench kflat`."""
     defaults = DrafterConfig()
     option = parser.add_argument
-    option("--target", default=defaults.target, help="directory, .gguf file, hub id or known name")
+    option("--target", default=defaults.target, help=TARGET_HELP)
     option("--max-tokens", type=int, default=1024, help="most tokens of a step, K")
     option(
         "--context-tokens",
@@ -56,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(TARGET_SHAPE, *SHAPES),
         help="what to model on --topology; else the target",
     )
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the JSON report instead of the table")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,24 +65,19 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     shapes = step_shapes(args.batch, args.context_tokens, args.max_tokens)
     # Imported here: `--help` must not wait for jax.
-    import jax
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
     from blockdraft_bench.environment import describe_environment
     from blockdraft_bench.kflat_report import NAME, report_json, write_report
     from blockdraft_bench.line_store import digest
+    from blockdraft_bench.preparation import keep_executables, shown_progress
     from blockdraft_bench.topology import topology_device
     from blockdraft_models.loading import load_checkpoint_config
     from blockdraft_models.resolve import resolve_target
 
     topologies: Topologies = [(name, *topology_device(name)) for name in args.topology]
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables()
     path = resolve_target(args.target)
     checkpoint = load_checkpoint_config(path)
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with shown_progress() as progress:
         curves = _measured(args, path, shapes, progress) if args.runs else []
         curves += _modelled(args, checkpoint, topologies, shapes, progress)
     environment = describe_environment()
@@ -100,8 +93,7 @@ def run(args: argparse.Namespace) -> int:
         "model_shape": args.model_shape,
     }
     identity = digest({**settings, "hardware": environment["hardware"]})
-    output = args.output or RESULTS / f"{NAME}-{datetime.date.today()}-{identity}"
-    output.mkdir(parents=True, exist_ok=True)
+    output = output_folder(args.output, NAME, identity)
     text, table = write_report(report_json(environment, settings, curves), curves, output)
     print(f"written to {output}", file=sys.stderr)
     sys.stdout.write(text if args.json else table)
@@ -197,7 +189,7 @@ def _modelled(
                 dtype,
                 device,
                 roofline,
-                on_step=lambda task=task: progress.advance(task),  # type: ignore[misc]
+                on_step=functools.partial(progress.advance, task),
             )
             curves += _curves(
                 points,

@@ -1,15 +1,21 @@
 """`blockdraft bench peers`: other programs and this one, on the same prompts in the same run."""
 
 import argparse
-import datetime
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from blockdraft_bench.datasets import choose_samples, read_datasets
+from blockdraft_bench.datasets import read_datasets
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least
+from blockdraft_bench.flags import (
+    DRAFTER_HELP,
+    TARGET_HELP,
+    add_output_arguments,
+    add_prompt_arguments,
+    output_folder,
+)
 from blockdraft_bench.peers_available import (
     LLAMA_CPP,
     PEERS,
@@ -18,14 +24,12 @@ from blockdraft_bench.peers_available import (
     peer_versions,
 )
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_models.embedded import default_cache_dir
 from blockdraft_models.resolve import resolve_target
 
 if TYPE_CHECKING:
     from blockdraft_bench.decoding import InProcessDecoder
     from blockdraft_bench.peers_answers import PeerDecoder
 
-RESULTS = Path("bench-results")
 ANSWERS_NAME = "samples.jsonl"
 FLOAT32: Final = "float32"
 # What a service does unless told otherwise.
@@ -36,19 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench peers`."""
     drafter = DrafterConfig()
     option = parser.add_argument
-    option(
-        "--dataset", nargs="+", default=["gsm8k", "humaneval"], metavar="SET", help="names or files"
+    add_prompt_arguments(
+        parser, datasets=["gsm8k", "humaneval"], samples=8, max_tokens=128, max_prompt_tokens=512
     )
-    option(
-        "--datasets-dir",
-        type=Path,
-        help="where NAME.jsonl lie; else $BLOCKDRAFT_DATASETS or ./datasets",
-    )
-    option("--samples", type=int, default=8, help="rows of each dataset, spread over the file")
-    option("--max-tokens", type=int, default=128, help="most tokens of an answer")
-    option("--max-prompt-tokens", type=int, default=512, help="longer messages lose their end")
-    option("--target", default=drafter.target, help="directory, .gguf file, hub id or known name")
-    option("--drafter", default=drafter.drafter, help="directory, hub id, random[:seed] or auto")
+    option("--target", default=drafter.target, help=TARGET_HELP)
+    option("--drafter", default=drafter.drafter, help=DRAFTER_HELP)
     option(
         "--peer", nargs="+", choices=PEERS, help="peers that have to take part; else all who can"
     )
@@ -56,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--dtype", choices=(FLOAT32, "bfloat16"), default=FLOAT32, help="of transformers")
     option("--threads", type=int, help="of the peers; else one for each core this process may use")
     option("--seed", type=int, default=0, help="of rows and intervals")
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the JSON report instead of the table")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,10 +66,6 @@ def run(args: argparse.Namespace) -> int:
         raise BenchUsageError(f"--assistant is for transformers: {reason}")
     assistant = None if args.assistant is None else resolve_target(args.assistant)
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
-    import jax
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
     from blockdraft_bench.environment import describe_environment
     from blockdraft_bench.line_store import digest
     from blockdraft_bench.peer_blockdraft import BlockdraftPeer
@@ -83,27 +74,17 @@ def run(args: argparse.Namespace) -> int:
     from blockdraft_bench.peers_measure import measure_peers
     from blockdraft_bench.peers_report import results_json, write_report
     from blockdraft_bench.peers_store import PeerStore
-    from blockdraft_bench.prompts import make_prompts
+    from blockdraft_bench.preparation import chosen_prompts, keep_executables, shown_progress
     from blockdraft_models.tokenizer import load_tokenizer
 
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables()
     tokenizer = load_tokenizer(target)
-    prompt_sets = [
-        make_prompts(
-            dataset.name,
-            choose_samples(dataset.samples, args.samples, args.seed),
-            tokenizer,
-            args.max_prompt_tokens,
-        )
-        for dataset in datasets
-    ]
+    prompt_sets = chosen_prompts(args, datasets, tokenizer)
     limits = Limits(args.max_tokens, frozenset(tokenizer.eos_token_ids))
     context_tokens = args.max_prompt_tokens + args.max_tokens
     environment = describe_environment()
     threads = args.threads or environment["hardware"]["cores"]
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with shown_progress() as progress:
         loading = progress.add_task("loading", total=None)
         decoder = _load_ours(args, context_tokens)
         peers = _load_peers(chosen, target, assistant, args.dtype, threads, context_tokens)
@@ -111,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
         # Times of another machine or version are other times.
         conditions = environment["hardware"], environment["versions"]
         identity = digest([settings, conditions, sorted(limits.stop_token_ids)])
-        output = args.output or RESULTS / f"peers-{datetime.date.today()}-{identity}"
-        output.mkdir(parents=True, exist_ok=True)
+        output = output_folder(args.output, "peers", identity)
         store = PeerStore(identity, output / ANSWERS_NAME)
         decoder.warm_up(
             lambda done, total: progress.update(

@@ -1,11 +1,10 @@
 """`blockdraft bench report`: one page and one figure of any number of measurements."""
 
 import argparse
-import datetime
 import sys
 from pathlib import Path
 
-RESULTS = Path("bench-results")
+from blockdraft_bench.flags import add_output_arguments, output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR_OR_FILE",
         help="JSON reports of other measurements, or folders that hold some",
     )
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the merged summary instead of the page")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from blockdraft_bench.report_panels import panels_of
 
     identity = digest([source.content for source in sources])
-    output = args.output or RESULTS / f"{NAME}-{datetime.date.today()}-{identity}"
-    output.mkdir(parents=True, exist_ok=True)
+    output = output_folder(args.output, NAME, identity)
     # Versions and hardware are those of the measurements; here nothing is measured.
     made_by = {"command": command_line(), "commit": commit()}
     text, page = write_report(made_by, sources, results, panels_of(results), output)

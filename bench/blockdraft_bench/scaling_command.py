@@ -1,15 +1,13 @@
 """`blockdraft bench scaling`: speed-up predicted from measured acceptance and costs."""
 
 import argparse
-import datetime
 import math
 import sys
 from pathlib import Path
 
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least, check_temperatures
-
-RESULTS = Path("bench-results")
+from blockdraft_bench.flags import add_output_arguments, output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--draft-seconds", type=float, help="time of the drafter's pass; else it counts as free")
     option("--overhead-seconds", type=float, default=0.0, help="other time of a drafted step")
     option("--seed", type=int, default=0, help="of the intervals")
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the JSON report instead of the tables")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     }
     report = report_json(describe_environment(), settings, fitted, fit, lengths, speeds)
     identity = digest({**settings, "fit": report["fit"], "results": report["results"]})
-    output = args.output or RESULTS / f"{NAME}-{datetime.date.today()}-{identity}"
-    output.mkdir(parents=True, exist_ok=True)
+    output = output_folder(args.output, NAME, identity)
     text, tables = write_report(report, fit, lengths, speeds, output)
     print(f"written to {output}", file=sys.stderr)
     sys.stdout.write(text if args.json else tables)

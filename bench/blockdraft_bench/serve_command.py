@@ -2,16 +2,15 @@
 
 import argparse
 import contextlib
-import datetime
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from blockdraft_bench.datasets import choose_samples, read_datasets
-from blockdraft_bench.serve_flags import RESULTS, add_arguments, check
+from blockdraft_bench.datasets import read_datasets
+from blockdraft_bench.flags import output_folder
+from blockdraft_bench.serve_flags import add_arguments, check
 from blockdraft_client.cli.options import tls_from
-from blockdraft_models.embedded import default_cache_dir
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,13 +29,11 @@ def run(args: argparse.Namespace) -> int:
     check(args)
     datasets = read_datasets(args.dataset, args.datasets_dir)
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from blockdraft_bench.environment import describe_environment
     from blockdraft_bench.level_store import LevelStore
     from blockdraft_bench.load_summary import Limits
-    from blockdraft_bench.prompts import make_prompts
+    from blockdraft_bench.preparation import chosen_prompts, shown_progress
     from blockdraft_bench.serve_measure import measure_loads
     from blockdraft_bench.serve_prompts import check_service, pool_of_requests
     from blockdraft_bench.serve_report import write_report
@@ -49,27 +46,17 @@ def run(args: argparse.Namespace) -> int:
     _configure_jax(args)
     settings, config = ServeSettings.from_arguments(args), engine_config(args)
     tokenizer = load_tokenizer(resolve_target(args.target))
-    prompt_sets = [
-        make_prompts(
-            dataset.name,
-            choose_samples(dataset.samples, args.samples, args.seed),
-            tokenizer,
-            args.max_prompt_tokens,
-        )
-        for dataset in datasets
-    ]
+    prompt_sets = chosen_prompts(args, datasets, tokenizer)
     pool = pool_of_requests(prompt_sets, settings, tokenizer)
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     with (
         terminated_like_interrupted(),
-        Progress(*columns, console=Console(stderr=True)) as progress,
+        shown_progress() as progress,
         _service(args, config, progress) as service,
     ):
         check_service(service, tokenizer, pool)
         about = _describe(args, config, service)
         identity = settings.identity(about, pool)
-        output = args.output or RESULTS / f"serve-{datetime.date.today()}-{identity}"
-        output.mkdir(parents=True, exist_ok=True)
+        output = output_folder(args.output, "serve", identity)
         levels = LevelStore(identity, output / LEVELS_NAME)
         groups = SplitStore(identity, output / SPLIT_NAME)
         runs = measure_loads(service, pool, settings, levels, progress)
@@ -98,11 +85,12 @@ def run(args: argparse.Namespace) -> int:
 def _configure_jax(args: argparse.Namespace) -> None:
     import jax
 
+    from blockdraft_bench.preparation import keep_executables
+
     if args.address is not None and not args.split:
         # The accelerators of this machine, if any, may be the service's.
         jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables()
 
 
 @contextlib.contextmanager

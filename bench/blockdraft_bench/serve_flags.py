@@ -3,16 +3,20 @@
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least, check_temperatures
+from blockdraft_bench.flags import (
+    DRAFTER_HELP,
+    TARGET_HELP,
+    add_output_arguments,
+    add_prompt_arguments,
+)
 from blockdraft_bench.load import METHODS
 from blockdraft_client.cli.options import add_credential_arguments
 from blockdraft_drafter.settings import DTYPES, DrafterConfig
 
-RESULTS = Path("bench-results")
 DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 
 
@@ -20,15 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench serve`."""
     drafter = DrafterConfig()
     option = parser.add_argument
-    option("--dataset", nargs="+", default=["gsm8k", "mt-bench"], metavar="SET", help="or files")
-    option(
-        "--datasets-dir",
-        type=Path,
-        help="where NAME.jsonl lie; else $BLOCKDRAFT_DATASETS or ./datasets",
+    add_prompt_arguments(
+        parser, datasets=["gsm8k", "mt-bench"], samples=32, max_tokens=128, max_prompt_tokens=256
     )
-    option("--samples", type=int, default=32, help="rows of each dataset, spread over the file")
-    option("--max-tokens", type=int, default=128, help="most tokens of an answer")
-    option("--max-prompt-tokens", type=int, default=256, help="longer messages lose their end")
     option("--temperature", type=float, default=0.0, help="0 is greedy")
     option("--seed", type=int, default=0, help="of rows, sampling, arrivals and intervals")
 
@@ -67,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = service.add_argument
     option("--address", help="of a running service; else one is started")
     add_credential_arguments(service)
-    option("--target", default=drafter.target, help="directory, .gguf file, hub id or known name")
-    option("--drafter", default=drafter.drafter, help="directory, hub id, random[:seed] or auto")
+    option("--target", default=drafter.target, help=TARGET_HELP)
+    option("--drafter", default=drafter.drafter, help=DRAFTER_HELP)
     option("--dtype", choices=DTYPES, default=drafter.dtype, help="of weights, cache and contexts")
     option("--draft-policy", choices=("adaptive", "fixed"), default="adaptive", help="draft length")
     option(
@@ -76,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     option = parser.add_argument
-    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
-    option("--json", action="store_true", help="print the JSON report instead of the tables")
+    add_output_arguments(parser)
 
 
 def check(args: argparse.Namespace) -> None:
