@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
 PINS := pyproject.toml constraints.txt
+# A file stays on one worker, so what its fixtures start is started once; the long files come first.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -38,7 +40,7 @@ bench: $(SERVE)  ## the figures of the demo as one JSON object
 	@$(BIN)/blockdraft demo --json
 
 test: $(DEV)  ## run the tests that take seconds
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
 
 test-slow: $(DEV)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
