@@ -174,11 +174,21 @@ def test_times_are_learned_while_serving() -> None:
 
 
 def test_a_verification_teaches_its_own_shape_only() -> None:
-    costs = model(FLAT, 0.0)
-    costs.observe_verification(3, 13, 2.0)
-    learned = 1.0 + TIME_LEARNING_RATE
+    costs = model(LINEAR, 0.0)
+    costs.observe_verification(3, 13, 5.0)
+    learned = 4.0 + TIME_LEARNING_RATE
     assert costs.verify_seconds(4, 16) == pytest.approx(learned)
-    assert costs.verify_seconds(4, 8) == costs.verify_seconds(4, 32) == 1.0
+    assert [costs.verify_seconds(4, tokens) for tokens in (8, 32)] == [2.0, 8.0]
+
+
+def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
+    costs = model(FLAT, 0.1)
+    bad = estimates(0.05, rows=4)
+    assert costs.best_draft_length(bad, 7) == 0
+    # One plain step is held up by something else on the machine.
+    costs.observe_verification(4, 4, 100.0)
+    assert costs.best_draft_length(bad, 7) == 0
+    assert costs.verify_seconds(4, 4) == 1.0
 
 
 def test_a_draft_teaches_its_own_batch_size_only() -> None:

@@ -114,10 +114,20 @@ class CostModel:
         """Return the seconds of a step over `rows` sequences and `tokens` tokens together."""
         largest = max(bucket.tokens for bucket in self._buckets)
         whole, rest = divmod(tokens, largest)
-        seconds = self._verify_seconds[bucket_for(self._buckets, rows, rest)] if rest else 0.0
-        if whole:
-            seconds += whole * self._verify_seconds[bucket_for(self._buckets, rows, largest)]
-        return seconds
+        seconds = self._step_seconds(rows, rest) if rest else 0.0
+        return seconds + (whole * self._step_seconds(rows, largest) if whole else 0.0)
+
+    def _step_seconds(self, rows: int, tokens: int) -> float:
+        """Return the seconds of one step: no more than any larger one was seen to take.
+
+        A shape that was slow once, because the machine was, would else be avoided for good, and so
+        never be measured again.
+        """
+        return min(
+            seconds
+            for bucket, seconds in self._verify_seconds.items()
+            if bucket.rows >= rows and bucket.tokens >= tokens
+        )
 
     def draft_seconds(self, rows: int) -> float:
         """Return the seconds of one proposal for `rows` sequences, transport included."""
