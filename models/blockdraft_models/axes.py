@@ -5,5 +5,6 @@ EMBED = "embed"
 HEADS = "heads"
 KV_HEADS = "kv_heads"
 MLP = "mlp"
+LAYERS = "layers"
 
 Axes = tuple[str | None, ...]

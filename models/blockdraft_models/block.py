@@ -10,6 +10,9 @@ from blockdraft_models.config import DecoderConfig
 from blockdraft_models.layers import Linear, RMSNorm
 from blockdraft_models.rope import rotate
 
+LAYER_SCOPE = "decoder_layer"
+"""Under this name profiles and compiled programs show what a layer does."""
+
 
 class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
@@ -125,6 +128,7 @@ class DecoderLayer(nnx.Module):
         attend: Attend[LayerCache],
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Returns the residual stream after this layer, and its updated cache."""
-        attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), cache
+        with jax.named_scope(LAYER_SCOPE):
+            attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend)
+            x = x + attended
+            return x + self.mlp(self.mlp_norm(x)), cache

@@ -1,7 +1,7 @@
 """What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from blockdraft_models.config import DecoderConfig, RopeScaling
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.gguf import GGUFHeader, read_header
 from blockdraft_models.gguf_weights import GGUFWeights
-from blockdraft_models.huggingface import SafetensorsWeights, read_json
+from blockdraft_models.huggingface import Index, SafetensorsWeights, read_json
 from blockdraft_models.rope import base_frequencies, scaling_divisors
 from blockdraft_models.tensor_names import TensorName, embedding_name, tensor_names
 
@@ -32,7 +32,7 @@ class Weights(Protocol):
     """Named tensors that can be read one at a time."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every tensor by name."""
+        """Returns the shape of every tensor by name, in the order in which files hold them."""
         ...
 
     def read(self, name: str, rows: int | None = None) -> Any:
@@ -72,10 +72,30 @@ class OpenCheckpoint:
 
     def read(self, name: TensorName, rows: int | None = None) -> Any:
         """Reads a tensor as [out, in] with q and k rows in the order RoPE expects."""
-        stored = self.weights.read(name.gguf if self.is_gguf else name.hf, rows)
+        stored = self.weights.read(self._stored_name(name), rows)
         if self.is_gguf and name.permuted_heads:
             return _unpermute(stored, name.permuted_heads)
         return stored
+
+    def part_reader(self, name: TensorName) -> Callable[[Index], Any]:
+        """Returns a function that reads a part of a tensor, laid out as by `read`.
+
+        Of safetensors it reads no more than the part; of GGUF, whose rows may be quantized and out
+        of order, it holds the whole tensor.
+        """
+        weights = self.weights
+        if isinstance(weights, SafetensorsWeights):
+            return lambda index: weights.read_part(name.hf, index)
+        whole = self.read(name)
+        return lambda index: whole[index]
+
+    def in_stored_order(self, names: Iterable[TensorName]) -> list[TensorName]:
+        """Sorts tensors as the files hold them: read so, a file passes by once from the start."""
+        place = {name: index for index, name in enumerate(self.weights.shapes())}
+        return sorted(names, key=lambda name: place[self._stored_name(name)])
+
+    def _stored_name(self, name: TensorName) -> str:
+        return name.gguf if self.is_gguf else name.hf
 
 
 @contextmanager
@@ -117,7 +137,7 @@ def _config_from_directory(path: Path) -> DecoderConfig:
 def _checked(path: Path, build: Any) -> DecoderConfig:
     try:
         config: DecoderConfig = build()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     return config
 
@@ -146,6 +166,8 @@ def _check_tensors(path: Path, config: DecoderConfig, weights: Weights, *, is_gg
     ]
     if problems:
         raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
+    if isinstance(weights, SafetensorsWeights):
+        weights.check_floats(expected)
 
 
 def _ignorable(name: str, config: DecoderConfig) -> bool:

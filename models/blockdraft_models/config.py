@@ -1,6 +1,7 @@
 """The shape of a target decoder, read from Hugging Face or GGUF metadata."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,6 +11,10 @@ from blockdraft_models import config_sources
 # What does not change the function computed by the weights stays out of fingerprints: the same
 # weights are published under several names, context limits and stop tokens.
 _NOT_ARCHITECTURE = ("name", "max_position_embeddings", "bos_token_id", "eos_token_ids")
+
+# Several times what any published decoder has, and few enough to be listed one by one.
+_MOST_LAYERS = 1024
+_LARGEST_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,9 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         """Refuses values for which the interpolation is undefined."""
-        if self.factor < 1:
+        if not 1 <= self.factor < math.inf:
             raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
-        if not 0 < self.low_freq_factor < self.high_freq_factor:
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
             raise ValueError(
                 "rope scaling needs 0 < low_freq_factor < high_freq_factor, got "
                 f"{self.low_freq_factor} and {self.high_freq_factor}"
@@ -100,6 +105,9 @@ class DecoderConfig:
         for field, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{field} must be positive, got {size}")
+            most = _MOST_LAYERS if field == "num_layers" else _LARGEST_SIZE
+            if size > most:
+                raise ValueError(f"{field} must be at most {most}, got {size}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads ({self.num_heads}) is not a multiple of num_kv_heads "
@@ -107,8 +115,8 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even for rotary embedding, got {self.head_dim}")
-        if self.rms_norm_eps <= 0 or self.rope_theta <= 0:
-            raise ValueError("rms_norm_eps and rope_theta must be positive")
+        if not (0 < self.rms_norm_eps < math.inf and 0 < self.rope_theta < math.inf):
+            raise ValueError("rms_norm_eps and rope_theta must be positive and finite")
         special = self.eos_token_ids + (() if self.bos_token_id is None else (self.bos_token_id,))
         for token in special:
             if not 0 <= token < self.vocab_size:

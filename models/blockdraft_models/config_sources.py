@@ -36,27 +36,29 @@ def fields_from_hf(
             f"model_type {architecture!r} is not supported (supported: {', '.join(ARCHITECTURES)})"
         )
     _refuse_unsupported_hf(config)
-    hidden, heads = _required(config, "hidden_size"), _required(config, "num_attention_heads")
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     qwen3 = architecture == "qwen3"
     theta, scaling = _hf_rope(config)
     eos = generation_config.get("eos_token_id", config.get("eos_token_id"))
     return {
         "name": str(config.get("_name_or_path") or architecture),
-        "vocab_size": _required(config, "vocab_size"),
+        "vocab_size": count(config, "vocab_size"),
         "hidden_size": hidden,
-        "intermediate_size": _required(config, "intermediate_size"),
-        "num_layers": _required(config, "num_hidden_layers"),
+        "intermediate_size": count(config, "intermediate_size"),
+        "num_layers": count(config, "num_hidden_layers"),
         "num_heads": heads,
-        "num_kv_heads": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or (128 if qwen3 else hidden // heads),
+        "num_kv_heads": count(config, "num_key_value_heads", heads),
+        "head_dim": count(config, "head_dim", 128 if qwen3 else hidden // max(heads, 1)),
         "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)),
         "rope_theta": theta,
         "rope_scaling": scaling,
         "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
         "attention_bias": bool(config.get("attention_bias", False)),
         "qk_norm": qwen3,
-        "max_position_embeddings": config.get("max_position_embeddings", 32768 if qwen3 else 2048),
-        "bos_token_id": config.get("bos_token_id"),
+        "max_position_embeddings": count(
+            config, "max_position_embeddings", 32768 if qwen3 else 2048
+        ),
+        "bos_token_id": _token_id(config.get("bos_token_id")),
         "eos_token_ids": _token_ids(eos),
     }
 
@@ -90,24 +92,25 @@ def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
         raise ValueError("mixture-of-experts models are not supported")
     if key("rope.scaling.type", "none") != "none":
         raise ValueError(f"GGUF rope scaling {key('rope.scaling.type')!r} is not supported")
-    hidden = _required(metadata, f"{architecture}.embedding_length")
-    heads = _required(metadata, f"{architecture}.attention.head_count")
-    head_dim = key("attention.key_length", hidden // heads)
+    hidden = count(metadata, f"{architecture}.embedding_length")
+    heads = count(metadata, f"{architecture}.attention.head_count")
+    head_dim = count(metadata, f"{architecture}.attention.key_length", hidden // max(heads, 1))
     if key("attention.value_length", head_dim) != head_dim:
         raise ValueError("heads whose keys and values differ in width are not supported")
     if key("rope.dimension_count", head_dim) != head_dim:
         raise ValueError("rotary embedding of a part of the head is not supported")
-    vocab = key("vocab_size") or len(metadata.get("tokenizer.ggml.tokens", ()))
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    vocab = count(metadata, f"{architecture}.vocab_size", len(tokens))
     # llama.cpp stops at any of these; end-of-turn differs from end-of-text in Llama 3.
     stops = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     return {
         "name": str(metadata.get("general.name") or architecture),
         "vocab_size": vocab,
         "hidden_size": hidden,
-        "intermediate_size": _required(metadata, f"{architecture}.feed_forward_length"),
-        "num_layers": _required(metadata, f"{architecture}.block_count"),
+        "intermediate_size": count(metadata, f"{architecture}.feed_forward_length"),
+        "num_layers": count(metadata, f"{architecture}.block_count"),
         "num_heads": heads,
-        "num_kv_heads": key("attention.head_count_kv", heads),
+        "num_kv_heads": count(metadata, f"{architecture}.attention.head_count_kv", heads),
         "head_dim": head_dim,
         "rms_norm_eps": _shortest(
             _required(metadata, f"{architecture}.attention.layer_norm_rms_epsilon")
@@ -117,9 +120,11 @@ def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
         "tie_word_embeddings": "output.weight" not in tensor_names,
         "attention_bias": "blk.0.attn_q.bias" in tensor_names,
         "qk_norm": architecture == "qwen3",
-        "max_position_embeddings": _required(metadata, f"{architecture}.context_length"),
-        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_ids": tuple(dict.fromkeys(stop for stop in stops if stop is not None)),
+        "max_position_embeddings": count(metadata, f"{architecture}.context_length"),
+        "bos_token_id": _token_id(metadata.get("tokenizer.ggml.bos_token_id")),
+        "eos_token_ids": _token_ids(
+            list(dict.fromkeys(stop for stop in stops if stop is not None))
+        ),
     }
 
 
@@ -129,20 +134,38 @@ def _refuse_unsupported_hf(config: Mapping[str, Any]) -> None:
     for flag in ("mlp_bias", "use_sliding_window"):
         if config.get(flag):
             raise ValueError(f"{flag} is not supported")
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise ValueError("layers other than full_attention are not supported")
     if config.get("quantization_config"):
         raise ValueError("quantized Hugging Face checkpoints are not supported")
 
 
 def _hf_rope(config: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
     # transformers 5 moved both into `rope_parameters`; older files have them side by side.
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    parameters = section(config, "rope_parameters") or section(config, "rope_scaling")
     theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
     kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1)) != 1:
+        raise ValueError("rotary embedding of a part of the head is not supported")
     if kind == "default":
         return theta, None
     if kind != "llama3":
         raise ValueError(f"rope scaling {kind!r} is not supported (supported: llama3)")
     return theta, {name: _required(parameters, name) for name in _LLAMA3_KEYS}
+
+
+def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns the JSON object under a key of another; empty if it is absent or null.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    found = values.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{name} must be an object, got {type(found).__name__}")
+    return found
 
 
 def _required(values: Mapping[str, Any], name: str) -> Any:
@@ -151,10 +174,34 @@ def _required(values: Mapping[str, Any], name: str) -> Any:
     return values[name]
 
 
-def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
+def count(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Returns a whole number.
+
+    Args:
+        values: A parsed configuration.
+        name: Key in it.
+        default: If the key is absent or null; None if there has to be one.
+
+    Raises:
+        ValueError: If there is none, or it is something else.
+    """
+    value = _required(values, name) if default is None else values.get(name)
     if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+        return default or 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return value
+
+
+def _token_id(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"{value!r} is not a token id")
+    return value
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    ids = [_token_id(one) for one in (value if isinstance(value, list) else [value])]
+    return tuple(one for one in ids if one is not None)
 
 
 def _shortest(value: float) -> float:

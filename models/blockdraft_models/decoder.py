@@ -22,7 +22,7 @@ class DecoderOutput(NamedTuple):
         hidden: Float[Array, "tokens hidden"], after the final norm: the input of `logits`.
         captured: Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers
             side by side, in the order they were asked for.
-        caches: One updated cache per layer, of the type passed in.
+        caches: The updated caches, of the types passed in.
     """
 
     hidden: Array
@@ -35,7 +35,7 @@ class Decoder(nnx.Module):
 
     Layers are unrolled: on CPU a step over one token takes half the time that scanning over
     stacked weights takes, and no step was slower (docs/adr/0004). The price is compilation, a few
-    seconds for 30 layers.
+    seconds for 30 layers; for a TPU it is minutes, hence `scanned.py`.
 
     Attributes:
         config: What was built.
@@ -74,6 +74,11 @@ class Decoder(nnx.Module):
             )
         )
 
+    @property
+    def cache_count(self) -> int:
+        """How many caches a call takes: one per layer."""
+        return len(self.layers)
+
     def __call__(
         self,
         token_ids: Int[Array, " tokens"],
@@ -87,7 +92,7 @@ class Decoder(nnx.Module):
         Args:
             token_ids: The tokens.
             positions: Position of each token in its own sequence.
-            caches: One opaque cache per layer, passed to `attend`.
+            caches: `cache_count` opaque caches, passed to `attend`.
             attend: Attention over these tokens and the cache.
             capture: Ids of layers whose outputs (after the residual) to return. Id i is the
                 output of layer i, as in `target_layer_ids` of DFlash checkpoints.
@@ -98,12 +103,24 @@ class Decoder(nnx.Module):
         Raises:
             ValueError: If the caches do not match the layers, or a captured id is not a layer.
         """
-        if len(caches) != len(self.layers):
-            raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
-        if not all(0 <= layer_id < len(self.layers) for layer_id in capture):
-            raise ValueError(f"cannot capture layers {capture} of {len(self.layers)}")
+        if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
+            raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
         rotary = rotary_tables(self.config, positions)
         x = self.embedding(token_ids)
+        x, captured, updated = self._run_layers(x, rotary, caches, attend, capture)
+        return DecoderOutput(self.norm(x), captured, updated)
+
+    def _run_layers(
+        self,
+        x: Float[Array, "tokens hidden"],
+        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        caches: Sequence[LayerCache],
+        attend: Attend[LayerCache],
+        capture: tuple[int, ...],
+    ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
+        """Returns the last layer's output, the captured layers' outputs and the caches."""
+        if len(caches) != len(self.layers):
+            raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
         updated: list[LayerCache] = []
         outputs: dict[int, Array] = {}
         for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
@@ -116,7 +133,7 @@ class Decoder(nnx.Module):
             if capture
             else jnp.zeros((x.shape[0], 0), x.dtype)
         )
-        return DecoderOutput(self.norm(x), captured, updated)
+        return x, captured, updated
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Scores every token after each row of `DecoderOutput.hidden`, in float32."""

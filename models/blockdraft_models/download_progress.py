@@ -1,28 +1,68 @@
-"""A progress bar on stderr, where there is somebody to see it."""
+"""How far a download or a loading is: a bar on a terminal, else lines of the log."""
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+
+Progress = Callable[[int, int], None]
+"""Takes bytes done and bytes in all."""
+ShowProgress = Callable[[str], AbstractContextManager[Progress]]
+"""Shows what a title says is being done, as `show_progress` does."""
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def show_progress(title: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Shows a download bar on stderr while the context is open.
+def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
+    """Shows bytes on stderr while the context is open.
 
     Args:
-        title: What is being fetched.
-        total: Its size in bytes.
+        title: What is being done, such as "Fetching x".
+        total: Bytes in all, if they are known beforehand.
 
     Yields:
-        A callback taking bytes done and bytes in all; it does nothing if stderr is no terminal.
+        What to tell the progress. Where stderr is no terminal it logs a line every five seconds,
+        so what takes less is not mentioned.
     """
     if not sys.stderr.isatty():
-        yield lambda done, whole: None
+        yield _LoggedProgress(title)
         return
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        # A path may hold brackets, which would be taken for markup.
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(),
+        rich_progress.TransferSpeedColumn(),
+    )
+    console = Console(stderr=True)
+    with rich_progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
+
+
+@contextmanager
+def hide_progress(title: str) -> Iterator[Progress]:
+    """Shows nothing: for those who show progress in their own way."""
+    yield lambda done, total: None
+
+
+class _LoggedProgress:
+    """Logs how far something is, seldom enough."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next_line:
+            return
+        self._next_line = now + _SECONDS_BETWEEN_LINES
+        logger.info("%s: %.0f of %.0f MB", self._title, done / 1e6, total / 1e6)

@@ -91,6 +91,8 @@ class _Cursor:
         kind, count = self.take("I"), self.take("Q")
         if count > len(self.data):
             raise struct.error("array runs past the end")
+        if kind == _ARRAY:
+            raise struct.error("array of arrays")
         if kind in _SCALARS:
             layout = struct.Struct(f"<{count}{_SCALARS[kind]}")
             values = list(layout.unpack_from(self.data, self.at))
@@ -145,4 +147,6 @@ def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     start = -(-cursor.at // alignment) * alignment
     tensors = {name: GGUFTensor(shape, kind, start + offset) for name, shape, kind, offset in infos}
+    if len(tensors) < len(infos):
+        raise CheckpointError(f"{path} holds two tensors of one name")
     return GGUFHeader(path, metadata, tensors, len(cursor.data))

@@ -1,6 +1,8 @@
 """Tensors of a GGUF file, dequantized one at a time."""
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -20,8 +22,15 @@ class GGUFWeights:
     """The tensors of a GGUF file as float32 arrays, dequantized one at a time."""
 
     def __init__(self, header: GGUFHeader) -> None:
-        """Maps the file of `header`."""
+        """Maps the file of `header`.
+
+        Raises:
+            CheckpointError: If the data of a tensor is cut off, overlaps another's or is of an
+                unknown or unsupported quantization.
+        """
         self._header = header
+        self._stored = {name: _storage(header, name) for name in header.tensors}
+        _check_extents(header, {name: stored.bytes for name, stored in self._stored.items()})
         # A plain view: slicing np.memmap objects costs as much as dequantizing.
         self._data = np.memmap(header.path, dtype=np.uint8, mode="r").view(np.ndarray)
 
@@ -34,8 +43,10 @@ class GGUFWeights:
         del self._data
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every tensor by name."""
-        return {name: tensor.shape for name, tensor in self._header.tensors.items()}
+        """Returns the shape of every tensor by name, in the order in which the file holds them."""
+        tensors = self._header.tensors
+        in_order = sorted(tensors, key=lambda name: tensors[name].offset)
+        return {name: tensors[name].shape for name in in_order}
 
     def read(self, name: str, rows: int | None = None) -> Float[np.ndarray, "..."]:
         """Dequantizes a tensor.
@@ -46,31 +57,56 @@ class GGUFWeights:
 
         Returns:
             A fresh float32 array.
-
-        Raises:
-            CheckpointError: If the data is cut off or of an unknown quantization.
         """
-        tensor = self._header.tensors[name]
-        try:
-            kind = GGMLQuantizationType(tensor.ggml_type)
-            block, block_bytes = GGML_QUANT_SIZES[kind]
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{name} has unknown ggml type {tensor.ggml_type}") from error
+        tensor, stored = self._header.tensors[name], self._stored[name]
         shape = tensor.shape if rows is None else (min(rows, tensor.shape[0]), *tensor.shape[1:])
-        if shape[-1] % block:
-            raise CheckpointError(f"{name}: {shape[-1]} columns are not blocks of {block}")
-        byte_shape = (*shape[:-1], shape[-1] // block * block_bytes)
+        byte_shape = (*shape[:-1], stored.row_bytes)
         count = math.prod(byte_shape)
-        if tensor.offset + count > self._header.size:
-            raise CheckpointError(f"{self._header.path} is cut off within tensor {name}")
         raw = self._data[tensor.offset : tensor.offset + count].reshape(byte_shape)
-        raw = raw.view(_PLAIN.get(kind.name, "u1"))
+        raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))
         values = np.empty(shape, np.float32)
         # In slices: dequantizing an embedding at once would need several times its size.
         for start in range(0, shape[0], _SLICE_ROWS):
             part = slice(start, start + _SLICE_ROWS)
-            try:
-                values[part] = dequantize(raw[part], kind)
-            except NotImplementedError as error:
-                raise CheckpointError(f"{name}: {kind.name} is not supported") from error
+            values[part] = dequantize(raw[part], stored.kind)
         return values
+
+
+class _Storage(NamedTuple):
+    """How a tensor is stored."""
+
+    kind: GGMLQuantizationType
+    row_bytes: int
+    bytes: int
+
+
+def _storage(header: GGUFHeader, name: str) -> _Storage:
+    tensor = header.tensors[name]
+    try:
+        kind = GGMLQuantizationType(tensor.ggml_type)
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{header.path}: {name} has unknown ggml type {tensor.ggml_type}"
+        ) from error
+    try:
+        dequantize(np.zeros((1, block_bytes), np.uint8).view(_PLAIN.get(kind.name, "u1")), kind)
+    except NotImplementedError as error:
+        raise CheckpointError(f"{header.path}: {name}: {kind.name} is not supported") from error
+    columns = tensor.shape[-1]
+    if columns % block:
+        raise CheckpointError(
+            f"{header.path}: {columns} columns of {name} are no blocks of {block}"
+        )
+    row_bytes = columns // block * block_bytes
+    return _Storage(kind, row_bytes, math.prod(tensor.shape[:-1]) * row_bytes)
+
+
+def _check_extents(header: GGUFHeader, sizes: Mapping[str, int]) -> None:
+    end = 0
+    for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].offset):
+        if tensor.offset < end:
+            raise CheckpointError(f"{header.path}: tensor {name} overlaps another")
+        end = tensor.offset + sizes[name]
+        if end > header.size:
+            raise CheckpointError(f"{header.path} is cut off within tensor {name}")

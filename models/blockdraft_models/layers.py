@@ -85,10 +85,11 @@ def _weight_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
 
 
 class Linear(nnx.Module):
-    """`x @ weight.T + bias`.
+    """`x @ weight.T * scale + bias`.
 
     Attributes:
-        weight: [out in].
+        weight: [out in]; int8 if there is a scale.
+        scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
     """
 
@@ -114,11 +115,24 @@ class Linear(nnx.Module):
         """
         weight = random_weights(rngs, (out_features, in_features), in_features**-0.5, dtype)
         self.weight = parameter(weight, axes)
+        self.scale: nnx.Param[Array] | None = None
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
+
+    def hold_int8(self) -> None:
+        """Gives the weight the form that `quantization.py` fills: int8 with scales, zeros."""
+        rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
+        self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
+        self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Applies the map to each row."""
-        y = project(x, self.weight[...])
+        if self.scale is None:
+            y = project(x, self.weight[...])
+        else:
+            # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
+            # product, which so reads a byte a weight; on CPU a wide copy is made first.
+            y = project(x, self.weight[...].astype(x.dtype))
+            y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
 

@@ -1,25 +1,26 @@
 """Loading decoders, or the parts of one a drafter shares, from checkpoints.
 
-Weights travel one tensor at a time from a mapped file into an abstract module, so the peak is
-the model plus its largest tensor.
+Weights travel one tensor at a time from mapped files to their devices (`streaming.py`) and into an
+abstract module: the host never holds more than two of them.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
-from blockdraft_models.axes import EMBED, VOCAB, Axes
-from blockdraft_models.checkpoint import Checkpoint, OpenCheckpoint, open_checkpoint
+from blockdraft_models.axes import EMBED, VOCAB
+from blockdraft_models.checkpoint import Checkpoint, open_checkpoint
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.download_progress import Progress
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.layers import project
+from blockdraft_models.quantization import WeightFormat, hold_int8
 from blockdraft_models.sharding import Placement
-from blockdraft_models.tensor_names import TensorName, embedding_name, head_name, tensor_names
+from blockdraft_models.streaming import stream_weights
+from blockdraft_models.tensor_names import embedding_name, head_name, tensor_names
 
 __all__ = [
     "Checkpoint",
@@ -65,37 +66,61 @@ def load_checkpoint_config(path: Path) -> Checkpoint:
 
 
 def load_decoder(
-    path: Path, *, dtype: DTypeLike, placement: Placement | None = None
+    path: Path,
+    *,
+    dtype: DTypeLike,
+    weights: WeightFormat = "float",
+    placement: Placement | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Decoder, Checkpoint]:
     """Loads a decoder.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.
         dtype: Of weights and activations; stored weights are converted.
+        weights: "int8" quantizes the matrices of the layers, each as it is read.
         placement: Where on a mesh each weight goes; the default device when None.
+        progress: Called after every weight with the bytes placed and the bytes in all.
 
     Returns:
         The decoder and what it was loaded from.
 
     Raises:
-        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind.
+        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind;
+            nothing was placed on a device then. Also if int8 is asked of weights that are not
+            finite.
     """
+    int8 = weights == "int8"
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
-        abstract = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=None))
-        graph, state = nnx.split(abstract)
+
+        def build() -> Decoder:
+            decoder = Decoder(config, dtype=dtype, rngs=None)
+            return hold_int8(decoder) if int8 else decoder
+
+        graph, state = nnx.split(nnx.eval_shape(build))
         flat = dict(nnx.to_flat_state(state))
-        names = {name.path: name for name in tensor_names(config)}
-        for key, variable in flat.items():
-            name = names.pop(".".join(map(str, key)))
-            axes = variable.get_metadata()["out_sharding"]
-            flat[key] = variable.replace(_load(source, name, dtype, axes, placement))
+        keys = {".".join(map(str, key)): key for key in flat}
+        wanted = [
+            (name, flat[keys[name.path]].get_metadata()["out_sharding"])
+            for name in tensor_names(config)
+        ]
+        for path_in_decoder, weight in stream_weights(
+            source, wanted, dtype=dtype, placement=placement, progress=progress, int8=int8
+        ):
+            key = keys.pop(path_in_decoder)
+            flat[key] = flat[key].replace(weight)
+        assert not keys, f"nothing loaded for {keys}"
         decoder = nnx.merge(graph, nnx.from_flat_state(flat))
     return decoder, source.checkpoint
 
 
 def load_embedding_and_head(
-    path: Path, *, dtype: DTypeLike, placement: Placement | None = None
+    path: Path,
+    *,
+    dtype: DTypeLike,
+    placement: Placement | None = None,
+    progress: Progress | None = None,
 ) -> tuple[EmbeddingAndHead, Checkpoint]:
     """Loads only the embedding and the head of a target.
 
@@ -103,30 +128,27 @@ def load_embedding_and_head(
         path: A Hugging Face directory or a `.gguf` file.
         dtype: Of the weights.
         placement: Where on a mesh each weight goes; the default device when None.
+        progress: Called after each of the two with the bytes placed and the bytes in all.
 
     Returns:
         The weights and what they were loaded from.
 
     Raises:
-        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind.
+        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind;
+            nothing was placed on a device then.
     """
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
-        axes = (VOCAB, EMBED)
-        table = _load(source, embedding_name(config), dtype, axes, placement)
-        untied = head_name(config)
-        head = None if untied is None else _load(source, untied, dtype, axes, placement)
-    return EmbeddingAndHead(table, head), source.checkpoint
-
-
-def _load(
-    source: OpenCheckpoint,
-    name: TensorName,
-    dtype: DTypeLike,
-    axes: Axes,
-    placement: Placement | None,
-) -> Array:
-    weight = np.asarray(source.read(name), dtype=jnp.dtype(dtype), order="C")
-    where = None if placement is None else placement.sharding(axes, source.checkpoint.config)
-    placed: Array = jax.device_put(weight, where)
-    return placed
+        table, untied = embedding_name(config), head_name(config)
+        wanted = [table] if untied is None else [table, untied]
+        loaded = dict(
+            stream_weights(
+                source,
+                [(name, (VOCAB, EMBED)) for name in wanted],
+                dtype=dtype,
+                placement=placement,
+                progress=progress,
+            )
+        )
+    head = None if untied is None else loaded[untied.path]
+    return EmbeddingAndHead(loaded[table.path], head), source.checkpoint

@@ -1,18 +1,35 @@
 """Placement of a decoder's weights on a device mesh by the logical names of their axes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from blockdraft_models.axes import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
+from blockdraft_models.axes import EMBED, HEADS, KV_HEADS, LAYERS, MLP, VOCAB, Axes
 from blockdraft_models.config import DecoderConfig
 
+MODEL_AXIS = "model"
+"""The axis of a mesh over which a model's heads, inner width and vocabulary are divided."""
+
 TENSOR_PARALLEL: Mapping[str, str | None] = MappingProxyType(
-    {VOCAB: "model", HEADS: "model", KV_HEADS: "model", MLP: "model", EMBED: None}
+    {
+        VOCAB: MODEL_AXIS,
+        HEADS: MODEL_AXIS,
+        KV_HEADS: MODEL_AXIS,
+        MLP: MODEL_AXIS,
+        EMBED: None,
+        LAYERS: None,
+    }
 )
 """Megatron-style rules: one all-reduce after attention and one after the MLP."""
+
+
+def model_mesh(devices: Sequence[jax.Device]) -> Mesh:
+    """Returns devices in a row, over which XLA divides what a model computes."""
+    return Mesh(np.asarray(devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,7 @@ class Placement:
             KV_HEADS: config.num_kv_heads,
             MLP: config.intermediate_size,
             EMBED: config.hidden_size,
+            LAYERS: config.num_layers,
         }
 
         def physical(axis: str | None) -> str | None:
@@ -57,3 +75,14 @@ class Placement:
             return name
 
         return NamedSharding(self.mesh, PartitionSpec(*(physical(axis) for axis in axes)))
+
+
+def placement_on_all_devices() -> Placement | None:
+    """Returns where a process that owns all its devices puts a model.
+
+    None stands for a single device, unless that is a TPU: there a mesh of one also says that its
+    kernels are to be used.
+    """
+    if jax.default_backend() != "tpu" and jax.device_count() == 1:
+        return None
+    return Placement(model_mesh(jax.devices()))

@@ -40,7 +40,7 @@ def _run(
     decoder = nnx.merge(graph, state)
     length = tokens.shape[0] // batch
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
-    caches = [None] * decoder.config.num_layers
+    caches = [None] * decoder.cache_count
     output = decoder(tokens, positions, caches, DenseAttend(batch, length), capture)
     return decoder.logits(output.hidden), output
 

@@ -1,6 +1,6 @@
 """The decoder against an independent float64 implementation."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_models.attention import DenseAttend
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.scanned import ScannedDecoder
 from blockdraft_models.testing import tiny_config
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -43,6 +44,24 @@ def test_logits_and_features_equal_the_reference(architecture: str, seed: int) -
         assert relative_error(logits[row], reference.logits(token_ids[row])) < 1e-4
         expected = reference.captured(token_ids[row], (2, 0))
         assert relative_error(captured[row], expected) < 1e-4
+
+
+@pytest.mark.parametrize("capture", [(), (2, 0), (1,), (0, 1, 1)])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_scanned_layers_equal_unrolled_ones(
+    kind: Literal["llama", "qwen3"], capture: tuple[int, ...]
+) -> None:
+    decoder = random_decoder(tiny_config(kind))
+    token_ids = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (2, 20))
+    expected, unrolled = run_dense(decoder, token_ids, capture)
+    layer = decoder.layers[0]
+
+    logits, scanned = run_dense(ScannedDecoder(decoder), token_ids, capture)
+
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scanned.captured, unrolled.captured, rtol=1e-5, atol=1e-5)
+    # Nobody holds the weights twice.
+    assert layer.attention.query.weight.get_raw_value().is_deleted()
 
 
 def test_llama3_scaling_changes_the_result() -> None:

@@ -186,3 +186,36 @@ def shard(directory: Path, count: int) -> None:
         save_file(part, directory / file)
         weight_map.update(dict.fromkeys(part, file))
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("path", ["hf", "model.gguf"])
+def test_progress_is_told_in_bytes(kind: Any, path: str, tmp_path: Path) -> None:
+    decoder = random_decoder(tiny_config(kind))
+    write_hf_checkpoint(decoder, tmp_path / "hf")
+    write_gguf(decoder, tmp_path / "model.gguf")
+    heard: list[tuple[int, int]] = []
+
+    def hear(done: int, total: int) -> None:
+        heard.append((done, total))
+
+    load_decoder(tmp_path / path, dtype=jnp.bfloat16, progress=hear)
+    total = 2 * sum(leaf.size for leaf in jax.tree.leaves(nnx.state(decoder)))
+    assert heard[-1] == (total, total)
+    assert heard == sorted(set(heard))
+
+    heard.clear()
+    load_embedding_and_head(tmp_path / path, dtype=jnp.bfloat16, progress=hear)
+    table, tables = 2 * 260 * 32, 1 if kind == "llama" else 2
+    assert heard == [(table * (i + 1), table * tables) for i in range(tables)]
+
+
+def test_stored_rotary_frequencies_do_not_matter(checkpoint: Path) -> None:
+    """Old exports store them, some rounded to the type of the weights; config says them exactly."""
+    expected = run_dense(load_decoder(checkpoint, dtype=jnp.float32)[0], TOKENS)[0]
+    file = checkpoint / "model.safetensors"
+    rounded = np.full(4, 0.5, np.float16)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    save_file({**load_file(file), name: rounded}, file)
+    actual = run_dense(load_decoder(checkpoint, dtype=jnp.float32)[0], TOKENS)[0]
+    np.testing.assert_array_equal(actual, expected)

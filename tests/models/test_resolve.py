@@ -5,10 +5,13 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from tests.models.builders import random_decoder
 
 from blockdraft_models import embedded
 from blockdraft_models.errors import ResolveError
+from blockdraft_models.loading import load_checkpoint_config
 from blockdraft_models.resolve import resolve_target
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 
 
 def test_what_exists_on_disk_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +61,29 @@ def test_hub_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(ResolveError, match=r"cannot download 'org/name' .* offline"):
         resolve_target("org/name")
+
+
+def test_hub_ids_of_a_filled_cache_need_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache's own layout: snapshots of links to blobs."""
+    commit = "0" * 40
+    repository = tmp_path / "models--org--name"
+    for folder in ("refs", "blobs", f"snapshots/{commit}"):
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    written = tmp_path / "written"
+    write_hf_checkpoint(random_decoder(tiny_config()), written)
+    for file in written.iterdir():
+        file.rename(repository / "blobs" / file.name)
+        link = repository / "snapshots" / commit / file.name
+        link.symlink_to(f"../../blobs/{file.name}")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+    path = resolve_target("org/name")
+
+    assert path == repository / "snapshots" / commit
+    assert load_checkpoint_config(path).config.vocab_size == 260
+    with pytest.raises(ResolveError, match="cannot download 'org/other'"):
+        resolve_target("org/other")

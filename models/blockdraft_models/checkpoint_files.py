@@ -1,0 +1,74 @@
+"""Files of a checkpoint directory, from anybody: only what lies there, and no more than is sane."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from blockdraft_models.errors import CheckpointError
+
+# The largest published JSON beside a model, an index of a thousand shards, has a few megabytes.
+_MOST_JSON_BYTES = 64 << 20
+_MOST_LINKS = 16
+
+
+def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+        path: The file.
+        required: Whether its absence is an error.
+
+    Returns:
+        The object; empty if the file is absent.
+
+    Raises:
+        CheckpointError: If the file is required and absent, lies elsewhere, is too large, or is
+            not a JSON object.
+    """
+    if not os.path.lexists(path):
+        if not required:
+            return {}
+        raise CheckpointError(f"{path.parent} has no {path.name}")
+    check_regular(path)
+    try:
+        if path.stat().st_size > _MOST_JSON_BYTES:
+            raise CheckpointError(f"{path} is larger than any such file should be")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"cannot read {path}: it is nested too deep") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} does not hold a JSON object")
+    return value
+
+
+def check_regular(path: Path) -> None:
+    """Checks that a file of a checkpoint is one, and its directory's own.
+
+    A link may lead within the directory, or into the `blobs` folder beside the `snapshots` in
+    which the hub's cache keeps every file; what the cache does beyond that is its business.
+
+    Raises:
+        CheckpointError: If it is not a file, or a link that leads elsewhere.
+    """
+    directory = Path(os.path.realpath(path.parent))
+    hop = directory / path.name
+    for _ in range(_MOST_LINKS):
+        if not hop.is_symlink():
+            break
+        aim = hop.parent / hop.readlink()
+        hop = Path(os.path.realpath(aim.parent)) / aim.name
+        if hop.parent == _blobs(directory):
+            break
+        if not hop.is_relative_to(directory):
+            raise CheckpointError(f"{path} is a link that leads out of its directory, to {aim}")
+    # Of a pipe or a device even the first byte may never come.
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a regular file")
+
+
+def _blobs(directory: Path) -> Path | None:
+    repository = directory.parent.parent
+    return repository / "blobs" if directory.parent.name == "snapshots" else None

@@ -1,0 +1,27 @@
+"""Decoders with int8 weights, and what they stand for in float64."""
+
+from pathlib import Path
+
+import numpy as np
+from tests.models.reference_decoder import params_from_decoder
+
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.loading import load_decoder
+from blockdraft_models.testing import write_hf_checkpoint
+
+
+def int8_decoder(decoder: Decoder, directory: Path) -> Decoder:
+    """Write a decoder and load it with int8 weights."""
+    write_hf_checkpoint(decoder, directory)
+    return load_decoder(directory, dtype=decoder.embedding.table.dtype, weights="int8")[0]
+
+
+def dequantized_params(decoder: Decoder) -> dict[str, np.ndarray]:
+    """Return the weights of an unrolled int8 decoder as the reference decoder takes them."""
+    params = params_from_decoder(decoder)
+    matrices = [path for path in params if path.startswith("layers.") and path.endswith(".weight")]
+    assert len(matrices) == 7 * decoder.config.num_layers
+    for path in matrices:
+        scale = params.pop(path.removesuffix("weight") + "scale")
+        params[path] = params[path] * scale[:, None]
+    return params
