@@ -2,10 +2,18 @@
 
 import argparse
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockdraft_runtime.tpu_host import COORDINATOR_PORT, TpuHost
+from blockdraft_runtime.tpu_split import (
+    ChipSplit,
+    default_split,
+    drafter_environment,
+    verifier_environment,
+)
 from blockdraft_server.config import LimitsConfig, ServerConfig, TlsConfig
 
 if TYPE_CHECKING:
@@ -31,6 +39,9 @@ class ServePlan:
         verifier_flags: Flags of the verifier.
         drafter_flags: Flags of the drafter.
         drain_seconds: How long calls in flight may go on.
+        host: The TPU host this is; None without TPU.
+        verifier_environment: Variables that give the verifier its chips.
+        drafter_environment: Variables that give the drafter its chips.
     """
 
     model: str
@@ -42,16 +53,30 @@ class ServePlan:
     verifier_flags: tuple[str, ...]
     drafter_flags: tuple[str, ...]
     drain_seconds: float
+    host: TpuHost | None = None
+    verifier_environment: Mapping[str, str] = field(default_factory=dict)
+    drafter_environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_arguments(cls, args: argparse.Namespace, folder: Path) -> "ServePlan":
+    def from_arguments(
+        cls, args: argparse.Namespace, folder: Path, environ: Mapping[str, str]
+    ) -> "ServePlan":
         """Return the plan for parsed flags, with sockets in `folder`.
 
+        Args:
+            args: The parsed flags.
+            folder: Where the sockets between the processes go.
+            environ: Environment variables, which tell of a TPU.
+
         Raises:
-            ValueError: If a flag is out of range or the folder's path is too long.
+            ValueError: If a flag is out of range, the folder's path is too long, or the chips
+                cannot be split as asked for.
         """
         addresses = {role: _socket(folder, role) for role in ("server", "verifier", "drafter")}
-        drafter = None if args.no_drafter else addresses["drafter"]
+        host = TpuHost.from_environment(environ, args.tpu_host)
+        split = _split(args, host)
+        decode_plainly = args.no_drafter or (split is not None and split.drafter == 0)
+        drafter = None if decode_plainly else addresses["drafter"]
         if (args.tls_cert is None) != (args.tls_key is None):
             raise ValueError("--tls-cert and --tls-key need each other")
         config = ServerConfig(
@@ -107,32 +132,78 @@ class ServePlan:
                     metrics_port=ports[1],
                     max_step_tokens=args.max_step_tokens,
                     num_pages=args.num_pages,
+                    weights=args.weights,
                     draft_policy=args.draft_policy,
                 ),
+                *_slice_flags(host),
             ),
             drafter_flags=(
                 *shared,
                 *_flags(listen=addresses["drafter"], drafter=args.drafter, metrics_port=ports[2]),
             ),
             drain_seconds=args.drain_timeout,
+            host=host,
+            verifier_environment=verifier_environment(host, split) if host and split else {},
+            drafter_environment=(
+                drafter_environment(host, split) if host and split and drafter else {}
+            ),
         )
+
+    @property
+    def follows(self) -> bool:
+        """Whether this host only takes part in the steps of a verifier on another one."""
+        return self.host is not None and self.host.worker_id > 0
 
     def children(self) -> list["ChildSpec"]:
         """Return the processes in the order in which they stop: front door first."""
         from blockdraft_server.child import ChildSpec
 
-        def child(role: str, address: str, flags: tuple[str, ...]) -> ChildSpec:
+        def child(
+            role: str, address: str, flags: tuple[str, ...], environment: Mapping[str, str]
+        ) -> ChildSpec:
             # The same as `blockdraft ROLE`, but of this interpreter whatever PATH says.
             command = (sys.executable, "-m", "blockdraft_client", role, *flags)
-            return ChildSpec(role, command, address, self.drain_seconds + _STOP_MARGIN_SECONDS)
+            stop_seconds = self.drain_seconds + _STOP_MARGIN_SECONDS
+            return ChildSpec(role, command, address, stop_seconds, environment)
 
-        children = [
-            child("server", self.server_address, self.server_flags),
-            child("verifier", self.verifier_address, self.verifier_flags),
-        ]
+        verifier = child(
+            "verifier", self.verifier_address, self.verifier_flags, self.verifier_environment
+        )
+        if self.follows:
+            return [verifier]
+        children = [child("server", self.server_address, self.server_flags, {}), verifier]
         if self.drafter_address is not None:
-            children.append(child("drafter", self.drafter_address, self.drafter_flags))
+            children.append(
+                child("drafter", self.drafter_address, self.drafter_flags, self.drafter_environment)
+            )
         return children
+
+
+def _split(args: argparse.Namespace, host: TpuHost | None) -> ChipSplit | None:
+    """Return which process owns how many chips; None without TPU."""
+    if host is None:
+        if args.tpu_split is not None:
+            raise ValueError("--tpu-split needs a TPU: name it with --tpu-host, such as v5p-8")
+        return None
+    if args.tpu_split is None:
+        return default_split(host, drafting=not args.no_drafter)
+    split = ChipSplit.parse(args.tpu_split)
+    if args.no_drafter and split.drafter:
+        raise ValueError(f"--no-drafter and --tpu-split {split} exclude each other")
+    if args.drafter is not None and not split.drafter:
+        raise ValueError(f"--tpu-split {split} leaves no chips for --drafter {args.drafter}")
+    return split
+
+
+def _slice_flags(host: TpuHost | None) -> tuple[str, ...]:
+    """Return the verifier's flags on a slice of several hosts."""
+    if host is None or host.num_hosts == 1:
+        return ()
+    return _flags(
+        coordinator=f"{host.hostnames[0]}:{COORDINATOR_PORT}",
+        num_processes=host.num_hosts,
+        process_id=host.worker_id,
+    )
 
 
 def _flags(**values: object) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import importlib.util
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -40,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("auto", "float32", "bfloat16"), help="precision of the models"
     )
     parser.add_argument(
+        "--weights",
+        choices=("float", "int8"),
+        help="int8 rounds the matrices of the target's layers to a byte each",
+    )
+    parser.add_argument(
         "--max-sequences", type=int, metavar="N", help="most sequences decoded at once"
     )
     parser.add_argument(
@@ -51,6 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-pages", type=int, metavar="N", help="pages of the KV cache")
     parser.add_argument(
         "--draft-policy", choices=("adaptive", "fixed"), help="how draft lengths are chosen"
+    )
+    parser.add_argument(
+        "--tpu-split",
+        metavar="V+D",
+        help="TPU chips of the verifier and of the drafter, 0 to decode plainly "
+        "(default: half each)",
+    )
+    parser.add_argument(
+        "--tpu-host",
+        metavar="TYPE",
+        help="the TPU this host has, such as v5p-8 or v5e-4 (default: what the environment says)",
     )
     parser.add_argument(
         "--metrics-port",
@@ -82,10 +99,10 @@ def run(args: argparse.Namespace) -> int:
     folder = args.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:
         try:
+            plan = ServePlan.from_arguments(args, folder, os.environ)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(args.target)
-            plan = ServePlan.from_arguments(args, folder)
         except (OSError, ValueError) as error:
             logger.error("%s", error)
             return 2
@@ -104,6 +121,14 @@ async def _supervise(plan: ServePlan) -> int:
     async def announce() -> None:
         from blockdraft_server.describe import describe_drafter
 
+        if plan.follows and plan.host is not None:
+            print(
+                f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
+                f"as process {plan.host.worker_id} of {plan.host.num_hosts}",
+                file=sys.stderr,
+                flush=True,
+            )
+            return
         drafter = await describe_drafter(plan.verifier_address)
         seconds = time.monotonic() - started
         print(

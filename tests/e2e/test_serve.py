@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from flax import nnx
+from tests.e2e.ports import free_ports
 
 from blockdraft_client import (
     AsyncClient,
@@ -56,21 +56,6 @@ class Service:
         values = [line.rsplit(" ", 1) for line in lines if line.split("{")[0].split(" ")[0] == name]
         assert values, name
         return sum(float(value) for _, value in values)
-
-
-def free_ports(count: int) -> int:
-    """Return the first of `count` neighbouring free ports."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,17 @@ from blockdraft_server.plan import ServePlan
 FOLDER = Path("/run/bd")
 
 
-def plan(*flags: str) -> ServePlan:
+def plan(*flags: str, folder: Path = FOLDER, **environ: str) -> ServePlan:
     parser = argparse.ArgumentParser()
     serve_command.add_arguments(parser)
-    return ServePlan.from_arguments(parser.parse_args(flags), FOLDER)
+    return ServePlan.from_arguments(parser.parse_args(flags), folder, environ)
 
 
 def test_flags_reach_the_process_they_concern() -> None:
     result = plan(
         *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
         *("--max-context-tokens", "99", "--draft-policy", "fixed", "--metrics-port", "9100"),
-        *("--model-name", "m", "--drain-timeout", "4"),
+        *("--model-name", "m", "--drain-timeout", "4", "--weights", "int8"),
     )
     shared = (
         *("--target", "t", "--dtype", "float32"),
@@ -35,7 +35,7 @@ def test_flags_reach_the_process_they_concern() -> None:
     assert result.verifier_flags == (
         *shared,
         *("--listen", "unix:/run/bd/verifier.sock", "--drafter", "unix:/run/bd/drafter.sock"),
-        *("--metrics-port", "9101", "--draft-policy", "fixed"),
+        *("--metrics-port", "9101", "--weights", "int8", "--draft-policy", "fixed"),
     )
     assert result.drafter_flags == (
         *shared,
@@ -89,16 +89,81 @@ def test_bad_flags_are_found_before_anything_starts(flags: tuple[str, ...], mess
 
 
 def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
-    parser = argparse.ArgumentParser()
-    serve_command.add_arguments(parser)
     with pytest.raises(ValueError, match="too long"):
-        ServePlan.from_arguments(parser.parse_args([]), Path("/" + "x" * 100))
+        plan(folder=Path("/" + "x" * 100))
 
 
 def test_drafter_and_no_drafter_exclude_each_other() -> None:
     with pytest.raises(SystemExit) as caught:
         plan("--drafter", "d", "--no-drafter")
     assert caught.value.code == 2
+
+
+def test_without_a_tpu_no_chips_are_given_away() -> None:
+    assert [dict(child.environment) for child in plan().children()] == [{}, {}, {}]
+    with pytest.raises(ValueError, match=r"--tpu-split needs a TPU: name it with --tpu-host"):
+        plan("--tpu-split", "2+2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "verifier", "drafter"),
+    [
+        ((), "0,1", "2,3"),
+        (("--tpu-split", "2+1"), "0,1", "2"),
+        (("--tpu-split", "1+2"), "0", "2,3"),
+        (("--tpu-host", "v6e-8"), "0,1,2,3", "4,5,6,7"),
+        (("--tpu-split", "4+0"), "0,1,2,3", None),
+        (("--no-drafter",), "0,1,2,3", None),
+        (("--no-drafter", "--tpu-split", "2+0"), "0,1", None),
+    ],
+)
+def test_processes_of_a_tpu_host_own_their_chips(
+    flags: tuple[str, ...], verifier: str, drafter: str | None
+) -> None:
+    result = plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8", TPU_WORKER_HOSTNAMES="localhost")
+    owned = {
+        child.name: child.environment.get("TPU_VISIBLE_CHIPS")
+        for child in result.children()
+        if child.name != "server"
+    }
+    expected = {"verifier": verifier} | ({} if drafter is None else {"drafter": drafter})
+    assert owned == expected
+    assert result.children()[0].environment == {}
+    assert "--coordinator" not in result.verifier_flags
+    if drafter is None:
+        assert result.verifier_flags[-2:] == ("--drafter", "none")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tpu-split", "3+1"), r"cannot be split 3\+1: .* Fits: 4\+0, 2\+2"),
+        (("--tpu-split", "4"), r"written V\+D"),
+        (("--tpu-split", "2+2", "--no-drafter"), "exclude each other"),
+        (("--tpu-split", "4+0", "--drafter", "d"), "leaves no chips for --drafter d"),
+        (("--tpu-host", "v5e-1"), "decode plainly"),
+        (("--tpu-host", "v5e-16", "--no-drafter"), "has 4 hosts"),
+    ],
+)
+def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8")
+
+
+@pytest.mark.parametrize("worker_id", [0, 3])
+def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) -> None:
+    result = plan(
+        "--no-drafter",
+        TPU_ACCELERATOR_TYPE="v5litepod-16",
+        TPU_WORKER_HOSTNAMES="a,b,c,d",
+        TPU_WORKER_ID=str(worker_id),
+    )
+    names = [child.name for child in result.children()]
+    assert names == (["server", "verifier"] if worker_id == 0 else ["verifier"])
+    assert result.verifier_flags[-6:] == (
+        *("--coordinator", "a:8482", "--num-processes", "4", "--process-id", str(worker_id)),
+    )
+    assert result.children()[-1].environment["CLOUD_TPU_TASK_ID"] == str(worker_id)
 
 
 async def test_the_attached_drafter_in_words() -> None:

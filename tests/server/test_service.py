@@ -94,7 +94,8 @@ async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
     server: Running, verifier: FakeVerifier, tokens_per_step: int
 ) -> None:
     verifier.tokens_per_step = tokens_per_step
-    verifier.delay_seconds = 0.005
+    # So slow that the cancellation arrives before the script ends, on a busy machine too.
+    verifier.delay_seconds = 0.05
     verifier.script = list("one é END two three four five six seven".encode())
     request = text_request(stop_sequences=["xyz", "END"], max_output_tokens=38)
     messages = [message async for message in server.stub.StreamGenerate(request)]

@@ -13,10 +13,12 @@ from tests.models.builders import random_decoder
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.scanned import ScannedDecoder
 from blockdraft_models.testing import tiny_config
-from blockdraft_verifier.attention import PagedAttend
 from blockdraft_verifier.buckets import Bucket
+from blockdraft_verifier.cache_layout import CacheLayout
 from blockdraft_verifier.packing import pack
+from blockdraft_verifier.paged_attend import PagedAttend
 from blockdraft_verifier.paged_cache import allocate_kv
 from blockdraft_verifier.scheduler import Row
 from blockdraft_verifier.sequence import GenerationRequest, Sequence
@@ -27,12 +29,16 @@ PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 24, 10
 CAPTURE = (2, 0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def forward(
-    graph: nnx.GraphDef[Decoder], weights: Any, caches: list[Any], inputs: StepInputs
+    graph: nnx.GraphDef[Decoder],
+    layout: CacheLayout,
+    weights: Any,
+    caches: list[Any],
+    inputs: StepInputs,
 ) -> tuple[jax.Array, jax.Array, list[Any]]:
     decoder = nnx.merge(graph, weights)
-    attend = PagedAttend(inputs.batch, BUCKET.tokens)
+    attend = PagedAttend(inputs.batch, BUCKET.tokens, layout)
     output = decoder(inputs.token_ids, inputs.positions, caches, attend, CAPTURE)
     return decoder.logits(output.hidden), output.captured, output.caches
 
@@ -42,14 +48,24 @@ class Paged:
 
     def __init__(self, decoder: Decoder) -> None:
         self.graph, self.weights = nnx.split(decoder)
-        self.caches = allocate_kv(decoder.config, NUM_PAGES, PAGE_SIZE, jnp.dtype("float32"))
+        self.layout = CacheLayout.of(
+            decoder.config,
+            NUM_PAGES,
+            PAGE_SIZE,
+            jnp.dtype("float32"),
+            stacked=isinstance(decoder, ScannedDecoder),
+        )
         # Whatever the cache held before must not matter.
-        self.caches = [cache + 1e6 for cache in self.caches]
+        self.caches: list[Any] = jax.tree.map(
+            lambda array: array + 1e6 if array.ndim else array, allocate_kv(self.layout)
+        )
 
     def run(self, rows: list[Row]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits and features of every token of each row."""
         inputs = pack(rows, BUCKET, page_size=PAGE_SIZE, num_pages=NUM_PAGES, max_pages=MAX_PAGES)
-        logits, captured, self.caches = forward(self.graph, self.weights, self.caches, inputs)
+        logits, captured, self.caches = forward(
+            self.graph, self.layout, self.weights, self.caches, inputs
+        )
         ends = np.cumsum([len(row.token_ids) for row in rows])[:-1]
         total = sum(len(row.token_ids) for row in rows)
         return list(
@@ -65,11 +81,14 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(actual - expected)) / np.max(np.abs(expected)))
 
 
+@pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_chunks_then_decoding_then_drafts(kind: Literal["llama", "qwen3"]) -> None:
+def test_chunks_then_decoding_then_drafts(
+    kind: Literal["llama", "qwen3"], *, scanned: bool
+) -> None:
     decoder = random_decoder(tiny_config(kind), seed=3)
     reference = ReferenceDecoder(decoder.config, params_from_decoder(decoder))
-    paged = Paged(decoder)
+    paged = Paged(ScannedDecoder(decoder) if scanned else decoder)
     for seed in range(2):
         rng = random.Random(seed)
         pages = list(range(NUM_PAGES))

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 import grpc
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from blockdraft_models.dtypes import compute_dtype
-from blockdraft_models.loading import load_decoder
-from blockdraft_models.resolve import resolve_target
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime.memory import return_free_memory
@@ -18,9 +15,10 @@ from blockdraft_verifier.config import VerifierConfig
 from blockdraft_verifier.draft_link import GrpcDraftLink
 from blockdraft_verifier.engine import Engine
 from blockdraft_verifier.metrics import VerifierMetrics
+from blockdraft_verifier.mirrored_steps import StepLeader
 from blockdraft_verifier.recompilation import RecompilationGuard
-from blockdraft_verifier.runner import ModelRunner
 from blockdraft_verifier.service import VerifierService
+from blockdraft_verifier.target import load_target
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +48,7 @@ class VerifierApp:
         self._metrics = VerifierMetrics(registry)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
         self._service = VerifierService(config.engine)
+        self._leader: StepLeader | None = None
         self.engine: Engine | None = None
         self.failed = False
 
@@ -72,28 +71,25 @@ class VerifierApp:
         self._service.drain()
 
     async def stop(self) -> None:
-        """Stop the engine."""
+        """Stop the engine, then the other processes of a slice."""
         if self.engine is not None:
             await asyncio.to_thread(self.engine.stop)
+        if self._leader is not None:
+            self._leader.stop()
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         config = self._config
-        started = time.perf_counter()
-        path = resolve_target(config.target)
-        decoder, checkpoint = load_decoder(path, dtype=compute_dtype(config.engine.dtype))
-        logger.info(
-            "loaded %s (%s) in %.1f s",
-            checkpoint.config.name,
-            checkpoint.fingerprint,
-            time.perf_counter() - started,
-        )
+        runner, checkpoint, slice_link = load_target(config)
+        if isinstance(slice_link, StepLeader):
+            self._leader = slice_link
+            slice_link.channel.on_loss(on_failure)
         link = None
         if config.drafter_address is not None:
             link = GrpcDraftLink(config.drafter_address, checkpoint)
             if link.wait(config.drafter_wait_seconds) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", config.drafter_address)
         engine = Engine(
-            ModelRunner(decoder, config.engine),
+            runner,
             config.engine,
             link,
             checkpoint.config.vocab_size,

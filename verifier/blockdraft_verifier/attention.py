@@ -1,7 +1,7 @@
 """Causal attention of a ragged batch over a paged KV cache.
 
-The batch is flat: the tokens of row 0, then those of row 1, and so on, then padding. The cache of
-one layer is `[pages, page_size, 2 * kv_heads, head_dim]` with keys in even and values in odd head
+The batch is flat: the tokens of row 0, then those of row 1, and so on, then padding. The cache
+is `[pages, page_size, 2 * kv_heads, head_dim]` with keys in even and values in odd head
 slots; both follow the convention of JAX's ragged paged attention kernel for TPU. This module is
 the portable implementation and that kernel's oracle.
 
@@ -34,6 +34,22 @@ class RaggedBatch(NamedTuple):
     context_lengths: Int[Array, " rows"]
     page_table: Int[Array, "rows max_pages"]
     slots: Int[Array, " tokens"]
+
+    def moved(self, pages: Int[Array, ""], page_size: int, total_pages: int) -> "RaggedBatch":
+        """Return the same batch in a cache that holds these tokens `pages` pages further on.
+
+        Args:
+            pages: How far.
+            page_size: Tokens per page.
+            total_pages: Of that cache.
+        """
+        slots = self.slots + pages * page_size
+        # Padding stays out of range: slots are numbered within one layer until here.
+        padding = jnp.arange(slots.shape[0], dtype=jnp.int32) >= self.row_starts[-1]
+        return self._replace(
+            page_table=self.page_table + pages,
+            slots=jnp.where(padding, total_pages * page_size, slots),
+        )
 
 
 class QueryTiles(NamedTuple):
@@ -146,26 +162,3 @@ def ragged_paged_attention(
     out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
     result = jnp.zeros((token_count, heads, head_dim), q.dtype)
     return result.at[tiles.token.reshape(-1)].set(out.astype(q.dtype), mode="drop")
-
-
-class PagedAttend:
-    """One step's attention, as the decoder calls it for each layer: write K/V, then attend."""
-
-    def __init__(self, batch: RaggedBatch, token_count: int) -> None:
-        """Prepare what all layers share."""
-        self._batch = batch
-        self._tiles = cut_into_tiles(batch, token_count)
-
-    def __call__(
-        self,
-        q: Float[Array, "tokens heads head_dim"],
-        k: Float[Array, "tokens kv_heads head_dim"],
-        v: Float[Array, "tokens kv_heads head_dim"],
-        cache: Float[Array, "pages page_size kv_slots head_dim"],
-    ) -> tuple[
-        Float[Array, "tokens heads head_dim"],
-        Float[Array, "pages page_size kv_slots head_dim"],
-    ]:
-        """Return the attention output and the layer's updated cache."""
-        cache = write_kv(cache, k, v, self._batch.slots)
-        return ragged_paged_attention(q, cache, self._batch, self._tiles), cache

@@ -2,12 +2,14 @@
 
 import argparse
 import logging
+import os
 
 from blockdraft_models.embedded import default_cache_dir
 from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_verifier.config import EngineConfig, VerifierConfig
 from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.slice_config import slice_from
 
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-verifier.sock"
 
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="Prometheus port (default: none)"
     )
+    add_slice_arguments(parser)
     add_engine_arguments(parser)
     parser.add_argument(
         "--drain-timeout",
@@ -62,6 +65,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="info",
         choices=("debug", "info", "warning", "error"),
         help="least severe messages to log (default: %(default)s)",
+    )
+
+
+def add_slice_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that make this process one of several."""
+    parser.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="on a slice of several hosts: where its processes meet, on the host of process 0 "
+        "(default: what the environment says)",
+    )
+    parser.add_argument(
+        "--num-processes", type=int, metavar="N", help="processes of the slice, one per host"
+    )
+    parser.add_argument(
+        "--process-id", type=int, metavar="N", help="number of this process; 0 leads"
     )
 
 
@@ -82,6 +101,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         default=_ENGINE.dtype,
         choices=("auto", "float32", "bfloat16"),
         help="element type of weights and cache; auto is bfloat16 on TPU, float32 elsewhere "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--weights",
+        default=_ENGINE.weights,
+        choices=("float", "int8"),
+        help="int8 rounds the matrices of the target's layers to a byte each "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -116,6 +142,7 @@ def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]
         page_size=args.page_size,
         num_pages=args.num_pages,
         dtype=args.dtype,
+        weights=args.weights,
         draft_policy=args.draft_policy,
         draft_groups=args.draft_groups,
     )
@@ -124,6 +151,7 @@ def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]
         drafter_address=None if args.drafter == "none" else args.drafter,
         drafter_wait_seconds=args.drafter_wait,
         engine=engine,
+        slice=slice_from(args.coordinator, args.num_processes, args.process_id, os.environ),
     )
     return config, ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
 
@@ -144,18 +172,28 @@ def run(args: argparse.Namespace) -> int:
 
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import VerifierApp
+    from blockdraft_verifier.follower_app import FollowerApp
 
     jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
     async def main() -> bool:
         stop_requested = asyncio.Event()
-        app = VerifierApp(config, stop_requested)
+        app: VerifierApp | FollowerApp
+        if config.slice is None or config.slice.leads:
+            app = VerifierApp(config, stop_requested)
+        else:
+            app = FollowerApp(config, stop_requested, listen.drain_seconds)
         await serve(app, listen, stop_requested=stop_requested)
         return not app.failed
 
     try:
-        return 0 if uvloop.run(main()) else 1
+        failed = not uvloop.run(main())
     except (ValueError, RuntimeError, OSError) as error:
         logger.error("%s", error)
         return 1
+    if failed and config.slice is not None:
+        # JAX would wait for the processes that are gone, and then abort with pages of its own.
+        logging.shutdown()
+        os._exit(1)
+    return 1 if failed else 0

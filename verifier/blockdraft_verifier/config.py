@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.slice_config import SliceConfig
 
 DraftPolicy = Literal["adaptive", "fixed"]
 
@@ -17,6 +18,8 @@ class EngineConfig:
         page_size: Tokens per page of the KV cache.
         num_pages: Pages of the KV cache.
         dtype: Element type of weights and cache; "auto" is bfloat16 on TPU, float32 elsewhere.
+        weights: "float" keeps the target's weights in `dtype`, "int8" rounds the matrices of its
+            layers to a byte each.
         draft_policy: "adaptive" drafts as far as the measured costs say it pays, zero included;
             "fixed" always drafts as far as allowed.
         draft_groups: 1 verifies all sequences together; 2 verifies one half while the drafter
@@ -28,6 +31,7 @@ class EngineConfig:
     page_size: int = 16
     num_pages: int = 384
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    weights: Literal["float", "int8"] = "float"
     draft_policy: DraftPolicy = "adaptive"
     draft_groups: int = 1
     draft_timeout_seconds: float = 5.0
@@ -51,9 +55,11 @@ class VerifierConfig:
         drafter_address: gRPC address of the drafter, None to decode plainly.
         drafter_wait_seconds: How long start-up waits for the drafter before serving without it.
         engine: The engine loop's configuration.
+        slice: Which process of a slice of several hosts this is; None for a single process.
     """
 
     target: str = "smollm2-135m"
     drafter_address: str | None = "unix:/tmp/blockdraft-drafter.sock"
     drafter_wait_seconds: float = 120.0
     engine: EngineConfig = field(default_factory=EngineConfig)
+    slice: SliceConfig | None = None

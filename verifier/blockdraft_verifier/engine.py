@@ -21,9 +21,10 @@ from blockdraft_verifier.metrics import VerifierMetrics
 from blockdraft_verifier.paged_cache import FeatureStore
 from blockdraft_verifier.pages import PageAllocator
 from blockdraft_verifier.recompilation import RecompilationGuard
-from blockdraft_verifier.runner import FEATURE_DTYPE, ModelRunner, RankedLogProbs, StepResult
+from blockdraft_verifier.runner import ModelRunner, RankedLogProbs, StepResult
 from blockdraft_verifier.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sequence, Usage
+from blockdraft_verifier.target_step import FEATURE_DTYPE
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,40 @@
 """The arrays of the paged cache: keys and values on the device, features on the host."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from blockdraft_models.config import DecoderConfig
+from blockdraft_verifier.cache_layout import CacheLayout
 
 
-def allocate_kv(
-    config: DecoderConfig, num_pages: int, page_size: int, dtype: DTypeLike
-) -> list[Float[Array, "pages page_size kv_slots head_dim"]]:
-    """Return one zeroed cache array per layer, keys in even and values in odd head slots.
+class LayeredCache(NamedTuple):
+    """The cache of all layers, and whose turn it is; what scanned layers hand on.
 
-    One array per layer, not one for all: each can be donated to a step and updated in place.
+    Attributes:
+        pages: Float[Array, "layers*pages page_size kv_slots head_dim"].
+        layer: Int[Array, ""], the layer that comes next.
     """
-    shape = (num_pages, page_size, 2 * config.num_kv_heads, config.head_dim)
-    return [jnp.zeros(shape, dtype) for _ in range(config.num_layers)]
+
+    pages: Array
+    layer: Array
+
+
+LayerCaches = list[Array] | list[LayeredCache]
+"""One array per layer, or the one of all layers."""
+
+
+def allocate_kv(layout: CacheLayout) -> LayerCaches:
+    """Return the zeroed cache, keys in even and values in odd head slots."""
+    where = layout.sharding
+    arrays = [
+        jnp.zeros(layout.shape, layout.dtype, device=where) for _ in range(layout.array_count)
+    ]
+    if not layout.stacked:
+        return arrays
+    return [LayeredCache(arrays[0], jnp.zeros((), jnp.int32, device=layout.replicated))]
 
 
 class FeatureStore:

@@ -10,22 +10,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from blockdraft_models.decoder import Decoder
 from blockdraft_models.dtypes import compute_dtype
+from blockdraft_models.scanned import ScannedDecoder
 from blockdraft_verifier.buckets import Bucket, all_buckets, bucket_for
+from blockdraft_verifier.cache_layout import CacheLayout
 from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.mirrored_steps import StepLeader, from_bytes
 from blockdraft_verifier.packing import pack
 from blockdraft_verifier.paged_cache import allocate_kv
 from blockdraft_verifier.scheduler import Row, RowResult
-from blockdraft_verifier.step import StepInputs, StepOutputs, run_step
+from blockdraft_verifier.step import StepInputs, StepOutputs
+from blockdraft_verifier.target_step import TargetStep
 
 logger = logging.getLogger(__name__)
 
-FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 TIMED_RUNS = 3
 
 
@@ -58,14 +61,35 @@ class StepResult:
 class ModelRunner:
     """Holds weights and cache on the device and runs compiled steps over them."""
 
-    def __init__(self, decoder: Decoder, config: EngineConfig) -> None:
-        """Allocate the cache; `warm_up` must follow before `run`."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        mesh: Mesh | None = None,
+        leader: StepLeader | None = None,
+    ) -> None:
+        """Allocate the cache; `warm_up` must follow before `run`.
+
+        Args:
+            decoder: The target; its weights lie on `mesh`.
+            config: Sizes of cache and steps.
+            mesh: The devices; None for the default one.
+            leader: Has the other processes of a slice do the same; None for a single process, and
+                in those others.
+        """
+        self._leader = leader
         self._graph, self._weights = nnx.split(decoder)
         self._model = decoder.config
         self._config = config
-        self._caches: list[Any] = allocate_kv(
-            decoder.config, config.num_pages, config.page_size, compute_dtype(config.dtype)
+        self._layout = CacheLayout.of(
+            decoder.config,
+            config.num_pages,
+            config.page_size,
+            compute_dtype(config.dtype),
+            mesh=mesh,
+            stacked=isinstance(decoder, ScannedDecoder),
         )
+        self._caches = allocate_kv(self._layout)
         self._max_pages = -(-config.scheduler.max_context_tokens // config.page_size)
         self._buckets: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
@@ -97,19 +121,24 @@ class ModelRunner:
         Returns:
             Seconds of one step in each bucket; the measured verification cost.
         """
+        if self._leader is not None:
+            self._leader.compile(capture, max_block)
+        self.compile(capture, max_block, progress)
+        if self._leader is not None:
+            self._leader.wait_compiled()
+        return {bucket: self._time(bucket) for bucket in self._buckets}
+
+    def compile(
+        self,
+        capture: tuple[int, ...],
+        max_block: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Compile the step for every bucket; see `warm_up` for the arguments."""
         limits = self._config.scheduler
         self._capture, self._max_block = capture, max_block
         self._buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
-        step = jax.jit(
-            functools.partial(
-                _step,
-                self._graph,
-                capture=capture,
-                max_drafts=max(1, max_block - 1),
-                feature_dtype=FEATURE_DTYPE,
-            ),
-            donate_argnums=(1,),
-        )
+        step = TargetStep(self._graph, self._layout, self._max_pages, capture, max_block)
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
         with ThreadPoolExecutor(max_workers=2) as executor:
@@ -119,7 +148,6 @@ class ModelRunner:
             ):
                 self._steps[bucket] = executable
                 progress(done, len(self._buckets))
-        return {bucket: self._time(bucket) for bucket in self._buckets}
 
     def run(self, rows: Sequence[Row]) -> StepResult:
         """Run one step over `rows`.
@@ -141,12 +169,19 @@ class ModelRunner:
             seconds,
         )
 
-    def _compile(self, step: Any, bucket: Bucket) -> Any:
-        shapes = jax.tree.map(
-            lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
-            (self._weights, self._caches, self._pack((), bucket)),
-        )
-        return step.lower(*shapes).compile()
+    def run_mirrored(self, step: int, inputs: memoryview) -> None:
+        """Run a step as the leader of the slice does, and wait for its end.
+
+        Args:
+            step: Index of its bucket.
+            inputs: The bytes of its inputs.
+        """
+        bucket = self._buckets[step]
+        outputs = self._execute(bucket, from_bytes(inputs, self._pack((), bucket)))
+        jax.block_until_ready(outputs.bonus)
+
+    def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
+        return step.lower(self._weights, bucket).compile()
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
         return pack(
@@ -158,6 +193,8 @@ class ModelRunner:
         )
 
     def _execute(self, bucket: Bucket, inputs: StepInputs) -> StepOutputs:
+        if self._leader is not None:
+            self._leader.run(self._buckets.index(bucket), inputs)
         outputs: StepOutputs
         outputs, self._caches = self._steps[bucket](self._weights, self._caches, inputs)
         return outputs
@@ -171,16 +208,6 @@ class ModelRunner:
             jax.block_until_ready(self._execute(bucket, inputs).bonus)
             samples.append(time.perf_counter() - started)
         return statistics.median(samples)
-
-
-def _step(
-    graph: nnx.GraphDef[Decoder],
-    weights: Any,
-    caches: list[Any],
-    inputs: StepInputs,
-    **static: Any,
-) -> tuple[StepOutputs, list[Any]]:
-    return run_step(nnx.merge(graph, weights), caches, inputs, **static)
 
 
 def _split_features(

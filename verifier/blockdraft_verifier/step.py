@@ -1,6 +1,6 @@
 """One step of the target on the device: forward pass, choices, acceptance, features."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -14,7 +14,10 @@ from blockdraft_verifier.accept import (
     count_accepted,
     log_probabilities,
 )
-from blockdraft_verifier.attention import PagedAttend, RaggedBatch
+from blockdraft_verifier.attention import RaggedBatch
+from blockdraft_verifier.cache_layout import CacheLayout
+from blockdraft_verifier.paged_attend import PagedAttend
+from blockdraft_verifier.paged_cache import LayerCaches
 
 
 class StepInputs(NamedTuple):
@@ -62,19 +65,21 @@ class StepOutputs(NamedTuple):
 
 def run_step(
     decoder: Decoder,
-    caches: list[Float[Array, "pages page_size kv_slots head_dim"]],
+    caches: LayerCaches,
     inputs: StepInputs,
     *,
+    layout: CacheLayout,
     capture: tuple[int, ...],
     max_drafts: int,
     feature_dtype: DTypeLike,
-) -> tuple[StepOutputs, list[Any]]:
+) -> tuple[StepOutputs, LayerCaches]:
     """Run the target over a ragged batch and verify its proposals.
 
     Args:
         decoder: The target.
-        caches: K/V of each layer; donated by the caller.
+        caches: K/V of the layers; donated by the caller.
         inputs: The batch.
+        layout: Of the caches.
         capture: Layers whose outputs make a feature.
         max_drafts: Most drafted tokens of any row.
         feature_dtype: Element type of the features.
@@ -83,7 +88,7 @@ def run_step(
         The outputs and the updated caches.
     """
     token_count = inputs.token_ids.shape[0]
-    attend = PagedAttend(inputs.batch, token_count)
+    attend = PagedAttend(inputs.batch, token_count, layout)
     output = decoder(inputs.token_ids, inputs.positions, caches, attend, capture)
     logits = decoder.logits(output.hidden[inputs.choice_token])
 
