@@ -12,18 +12,21 @@ import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod, Room
+from blockdraft_drafter.compiled_method import CompiledMethod
 from blockdraft_drafter.context import SlotPool
 from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_drafter.draft_steps import Room
 from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
 from blockdraft_drafter.eagle3_method import Eagle3Method
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_drafter.sources import obtain_drafter
+from blockdraft_models.download_progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import EmbeddingAndHead, load_embedding_and_head
 from blockdraft_models.resolve import resolve_target
+from blockdraft_models.sharding import Placement, placement_on_all_devices
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
 
@@ -68,7 +71,9 @@ class DrafterApp:
         """
         loop = asyncio.get_running_loop()
         count = self._metrics.recompilations.inc
-        engine = await loop.run_in_executor(self._worker, load_engine, self._config, count)
+        engine = await loop.run_in_executor(
+            self._worker, load_engine, self._config, count, show_progress
+        )
         self._service.serve(engine)
 
     async def drain(self) -> None:
@@ -81,20 +86,28 @@ class DrafterApp:
 
 
 def load_engine(
-    config: DrafterConfig, on_recompilation: Callable[[], None] = lambda: None
+    config: DrafterConfig,
+    on_recompilation: Callable[[], None] = lambda: None,
+    show: ShowProgress = hide_progress,
 ) -> Engine:
     """Load target parts and drafter, compile every shape and measure the steps.
 
     Args:
         config: What to load and how much to hold.
         on_recompilation: Called when a shape is compiled after warm-up.
+        show: How the loading of the target's part is shown.
 
     Raises:
         ModelError: If the target or the drafter cannot be loaded, or they do not fit.
     """
     started = time.perf_counter()
     dtype = compute_dtype(config.dtype)
-    target, checkpoint = load_embedding_and_head(resolve_target(config.target), dtype=dtype)
+    placement = placement_on_all_devices()
+    path = resolve_target(config.target)
+    with show(f"Loading embedding and head of {config.target}") as progress:
+        target, checkpoint = load_embedding_and_head(
+            path, dtype=dtype, placement=placement, progress=progress
+        )
     drafter = obtain_drafter(
         config.drafter,
         checkpoint,
@@ -102,7 +115,7 @@ def load_engine(
         num_layers=config.draft_layers,
         dtype=dtype,
     )
-    method = make_method(drafter, target, config, on_recompilation)
+    method = make_method(drafter, target, config, on_recompilation, placement)
     loaded = time.perf_counter()
     method.warm_up()
     return_free_memory()
@@ -123,8 +136,9 @@ def make_method(
     target: EmbeddingAndHead,
     config: DrafterConfig,
     on_recompilation: Callable[[], None],
+    placement: Placement | None = None,
 ) -> CompiledMethod:
-    """Return the draft method of a drafter, with room for contexts."""
+    """Return the draft method of a drafter, with room for contexts, on a mesh if there is one."""
     room = Room(
         max_sequences=config.max_sequences,
         max_context_tokens=config.max_context_tokens,
@@ -132,5 +146,5 @@ def make_method(
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
     )
     if isinstance(drafter, Eagle3Drafter):
-        return Eagle3Method(drafter, target, room, on_recompilation)
-    return DFlashMethod(drafter, target, room, on_recompilation)
+        return Eagle3Method(drafter, target, room, on_recompilation, placement=placement)
+    return DFlashMethod(drafter, target, room, on_recompilation, placement=placement)

@@ -4,34 +4,62 @@ Lengths are counters kept by the host (`context.py`), never array shapes, so not
 again as contexts grow. Keys are stored normalized and rotated, values as projected.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike, Float, Int
 
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_models.config import DecoderConfig
 
-# One layer's keys and values, each [slots, capacity, kv_heads, head_dim]. A plain tuple is a
-# pytree that can be donated whole.
+# One layer's keys and values, each [slots, kv_heads, capacity, head_dim]: what one head reads lies
+# side by side. A plain tuple is a pytree that can be donated whole.
 LayerContext = tuple[Array, Array]
 
 # Positions attended to at once. Larger chunks waste work on short contexts, smaller ones pay
 # the loop more often.
 CHUNK = 128
 
+# A TPU's vector registers are this wide. A narrower last axis would be laid out anew, the whole
+# buffer copied, before every kernel that reads it.
+_TPU_LANES = 128
 
-def allocate(
-    config: DecoderConfig, *, slots: int, capacity: int, dtype: DTypeLike
-) -> list[LayerContext]:
-    """Return an empty buffer, one pair of arrays per draft layer.
+
+def shapes(
+    config: DecoderConfig,
+    *,
+    slots: int,
+    capacity: int,
+    dtype: DTypeLike,
+    sharding: HeadSharding | None = None,
+) -> list[Any]:
+    """Return shape, type and place of a buffer, one pair of `jax.ShapeDtypeStruct` per layer.
 
     Args:
         config: The draft layers.
         slots: Number of sequences.
         capacity: Positions per slot; rounded up to whole chunks.
         dtype: Element type.
+        sharding: Of the heads; None for the default device.
     """
-    capacity = -(-capacity // CHUNK) * CHUNK
-    shape = (slots, capacity, config.num_kv_heads, config.head_dim)
-    return [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers)]
+    head_dim = config.head_dim
+    if sharding is not None and sharding.on_tpu:
+        head_dim = _round_up(head_dim, _TPU_LANES)
+    part = jax.ShapeDtypeStruct(
+        (slots, config.num_kv_heads, _round_up(capacity, CHUNK), head_dim),
+        dtype,
+        sharding=None if sharding is None else NamedSharding(sharding.mesh, sharding.context),
+    )
+    return [(part, part) for _ in range(config.num_layers)]
+
+
+def allocate(shapes: Any) -> Any:
+    """Return zeros of some shapes, types and places, in the same pytree."""
+    return jax.tree.map(
+        lambda part: jnp.zeros(part.shape, part.dtype, device=part.sharding), shapes
+    )
 
 
 def write(
@@ -51,7 +79,23 @@ def write(
         values: Values.
     """
     old_keys, old_values = context
+    _, kv_heads, _, width = old_keys.shape
+    # One head of one position at a time. Given all heads of a position, XLA would turn the whole
+    # buffer around on a TPU.
+    place = (slots[:, None], jnp.arange(kv_heads)[None, :], positions[:, None])
     return (
-        old_keys.at[slots, positions].set(keys, mode="drop"),
-        old_values.at[slots, positions].set(values, mode="drop"),
+        old_keys.at[place].set(widened(keys, width), mode="drop"),
+        old_values.at[place].set(widened(values, width), mode="drop"),
     )
+
+
+def widened(
+    array: Float[Array, "*rows head_dim"], head_dim: int
+) -> Float[Array, "*rows wide_head_dim"]:
+    """Return heads with as many zeros behind them as the buffer's have."""
+    missing = head_dim - array.shape[-1]
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing else array
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -23,8 +23,8 @@ from blockdraft_drafter.tensor_files import (
 from blockdraft_drafter.vocabulary import (
     DRAFT_TO_TARGET,
     TARGET_TO_DRAFT,
-    draft_ids_of,
     draft_offsets,
+    read_draft_ids,
 )
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import SafetensorsWeights, read_json
@@ -73,22 +73,23 @@ def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter
         CheckpointError: If the files are damaged, tensors are missing, unexpected or of the wrong
             shape, or the drafter does not fit the target.
     """
+    published = read_json(path / "config.json", required=True)
     try:
-        config = DFlashConfig.from_hf(read_json(path / "config.json", required=True))
-    except (ValueError, TypeError) as error:
+        config = DFlashConfig.from_hf(published)
+        check_fits(config, target)
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    check_fits(config, target)
     with SafetensorsWeights(path) as weights:
-        names = names_by_published(weights.shapes())
+        names = names_by_published(path, weights.shapes())
         _check_tensors(path, config, {name: weights.shapes()[names[name]] for name in names})
+        weights.check_floats(names[tensor.name] for tensor in draft_tensors(config))
+        draft_ids = None
+        if config.draft_vocab_size is not None:
+            draft_ids = read_draft_ids(path, weights, names, config.decoder.vocab_size)
         arrays = {}
         for tensor in draft_tensors(config):
             stored = weights.read(names[tensor.name])
             arrays[tensor.name] = np.asarray(stored, dtype=np.float32)
-        draft_ids = None
-        if config.draft_vocab_size is not None:
-            offsets = np.asarray(weights.read(names[DRAFT_TO_TARGET]))
-            draft_ids = draft_ids_of(offsets, config.decoder.vocab_size)
     model = build(config, arrays, dtype=dtype)
     return Drafter(model, fingerprint(config, arrays), draft_ids)
 

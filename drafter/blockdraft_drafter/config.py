@@ -75,8 +75,7 @@ class DFlashConfig:
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
-        if self.block_size < 2:
-            raise ValueError(f"block_size must be at least 2, got {self.block_size}")
+        config_format.check_block_size(self.block_size)
         if not 0 <= self.mask_token_id < self.decoder.vocab_size:
             raise ValueError(
                 f"mask_token_id {self.mask_token_id} is outside the vocabulary of"

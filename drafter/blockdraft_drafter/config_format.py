@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockdraft_models.config import DecoderConfig
+from blockdraft_models.config_sources import section
 
 if TYPE_CHECKING:
     from blockdraft_drafter.config import DFlashConfig
@@ -19,8 +20,12 @@ _UNSUPPORTED = (
     "final_logit_softcapping",
     "output_multiplier",
     "projector_type",
+    "use_swa",
 )
 _UNSUPPORTED_PREFIXES = ("conv_", "selector_")
+
+MAX_BLOCK_SIZE = 256
+"""Tokens per block; published drafters have up to 16."""
 
 
 def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,11 +37,11 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If a field is missing or unsupported.
     """
-    nested: Mapping[str, Any] = config.get("dflash_config") or {}
-    ours: Mapping[str, Any] = config.get("blockdraft") or {}
+    nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
     _refuse_unsupported({**config, **nested})
     # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
-    without_window = {key: value for key, value in config.items() if "sliding_window" not in key}
+    of_windows = ("sliding_window", "use_sliding_window", "layer_types")
+    without_window = {key: value for key, value in config.items() if key not in of_windows}
     shifted = bool(config.get("sample_from_anchor", nested.get("sample_from_anchor", False)))
     decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
     window, layer_types = _attention_pattern(config, decoder.num_layers)
@@ -51,7 +56,9 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
         "layer_types": layer_types,
         "sliding_window": window,
         # The reference implementation attends without a causal mask on every layer.
-        "is_causal": bool(config.get("is_causal", nested.get("causal", False))),
+        "is_causal": bool(
+            config.get("is_causal", nested.get("causal", nested.get("is_causal", False)))
+        ),
         "sample_from_anchor": shifted,
         "draft_vocab_size": _draft_vocab_size(config, nested),
         "target_fingerprint": ours.get("target_fingerprint"),
@@ -100,6 +107,18 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
     if config.target_fingerprint is not None:
         ours["target_fingerprint"] = config.target_fingerprint
     return {**published, "blockdraft": ours}
+
+
+def check_block_size(block_size: int) -> None:
+    """Check a number of tokens per block, the anchor included.
+
+    Raises:
+        ValueError: If it is not one.
+    """
+    if block_size < 2:
+        raise ValueError(f"block_size must be at least 2, got {block_size}")
+    if block_size > MAX_BLOCK_SIZE:
+        raise ValueError(f"block_size must be at most {MAX_BLOCK_SIZE}, got {block_size}")
 
 
 def _draft_vocab_size(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int | None:

@@ -10,11 +10,18 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter import dflash_step
 from blockdraft_drafter.buffer import LayerContext
 from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod, Drafted, Room
+from blockdraft_drafter.compiled_method import CompiledMethod
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.draft_programs import DraftPrograms
+from blockdraft_drafter.draft_steps import Drafted, Room
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
+from blockdraft_drafter.weight_shapes import abstract_matrices, matrix_shapes, state_shapes
 from blockdraft_models.config import DecoderConfig
 from blockdraft_models.loading import EmbeddingAndHead
+from blockdraft_models.sharding import Placement
 
 NAME = "dflash"
 
@@ -28,16 +35,18 @@ class DFlashSteps:
         decoder: Its draft layers.
         room: For contexts.
         dtype: Of the contexts.
+        sharding: Of the heads; None for one device.
     """
 
     graph: nnx.GraphDef[Any]
     decoder: DecoderConfig
     room: Room
     dtype: DTypeLike
+    sharding: HeadSharding | None = None
 
-    def allocate(self) -> list[LayerContext]:
-        """Return the empty context buffer of all slots."""
-        return self.room.allocate(self.decoder, self.dtype)
+    def context(self) -> list[Any]:
+        """Return shape, type and place of the context buffer of all slots."""
+        return self.room.context(self.decoder, self.dtype, self.sharding)
 
     def append(
         self, weights: Any, context: list[LayerContext], rows: PackedRows
@@ -52,7 +61,7 @@ class DFlashSteps:
         """Return the buffer with some rows added, and drafts that see them."""
         state, target = weights
         model = nnx.merge(self.graph, state)
-        return dflash_step.append_and_draft(model, target, context, rows, blocks)
+        return dflash_step.append_and_draft(model, target, context, rows, blocks, self.sharding)
 
 
 class DFlashMethod(CompiledMethod):
@@ -64,6 +73,8 @@ class DFlashMethod(CompiledMethod):
         target: EmbeddingAndHead,
         room: Room,
         on_recompilation: Callable[[], None] = lambda: None,
+        *,
+        placement: Placement | None = None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
 
@@ -72,14 +83,50 @@ class DFlashMethod(CompiledMethod):
             target: The target's embedding and head, in the draft model's element type.
             room: For contexts.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
+            placement: On a mesh; None for the default device.
         """
         config = drafter.model.config
-        graph, state = nnx.split(drafter.model)
+        # The head scores the draft vocabulary only.
+        matrices = narrowed(target, drafter.draft_ids)
         super().__init__(
             room.spec(NAME, config, drafter.fingerprint),
-            DFlashSteps(graph, config.decoder, room, target.embedding.dtype),
-            (state, narrowed(target, drafter.draft_ids)),
-            # The head scores the draft vocabulary only.
+            _programs(drafter.model, matrices, room, placement),
+            (nnx.state(drafter.model), matrices),
             draft_ids=drafter.draft_ids,
             on_recompilation=on_recompilation,
         )
+
+
+def dflash_programs(
+    config: DFlashConfig,
+    target: DecoderConfig,
+    room: Room,
+    *,
+    dtype: DTypeLike,
+    placement: Placement | None,
+) -> DraftPrograms:
+    """Return the programs of a drafter that is not there; see `ahead_of_time.draft_programs`."""
+    model = nnx.eval_shape(lambda: DFlash(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    matrices = abstract_matrices(
+        config.decoder,
+        dtype=dtype,
+        tied=target.tie_word_embeddings,
+        draft_vocab_size=config.draft_vocab_size,
+    )
+    return _programs(model, matrices, room, placement)
+
+
+def _programs(
+    model: DFlash, matrices: EmbeddingAndHead, room: Room, placement: Placement | None
+) -> DraftPrograms:
+    config, decoder = model.config, model.config.decoder
+    graph, state = nnx.split(model)
+    sharding = None if placement is None else HeadSharding.of(decoder, placement)
+    return DraftPrograms(
+        DFlashSteps(graph, decoder, room, matrices.embedding.dtype, sharding),
+        (state_shapes(state, decoder, placement), matrix_shapes(matrices, placement)),
+        room,
+        config.block_size,
+        config.feature_width,
+        placement,
+    )

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Int
 from blockdraft_drafter import buffer
 from blockdraft_drafter.attention import BlockAttend
 from blockdraft_drafter.buffer import LayerContext
-from blockdraft_drafter.compiled_method import Drafted
 from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.draft_steps import Drafted
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import likeliest
 from blockdraft_models.loading import EmbeddingAndHead
@@ -30,15 +31,16 @@ def append_and_draft(
     context: Sequence[LayerContext],
     rows: PackedRows,
     blocks: PackedBlocks,
+    sharding: HeadSharding | None = None,
 ) -> tuple[list[LayerContext], Drafted]:
     """Append `rows`, then draft `blocks` from the contexts that include them.
 
     The block always has its full width, because the model was trained so; how many of the drafted
-    tokens are wanted is the host's business.
+    tokens are wanted is the host's business. Attention is divided by heads as `sharding` says.
     """
     context = append(model, context, rows)
     config = model.config
-    hidden = denoise(model, target, context, blocks)
+    hidden = denoise(model, target, context, blocks, sharding)
     width = hidden.shape[-1]
     drafting = hidden.reshape(-1, config.slots, width)[:, config.first_drafting_slot :]
     best, log_probs = likeliest(target, drafting.reshape(-1, width))
@@ -51,6 +53,7 @@ def denoise(
     target: EmbeddingAndHead,
     context: Sequence[LayerContext],
     blocks: PackedBlocks,
+    sharding: HeadSharding | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """Return the final hidden state of every block token, blocks side by side."""
     config = model.config
@@ -61,6 +64,7 @@ def denoise(
             block_size=config.slots,
             window=config.window(layer),
             is_causal=config.is_causal,
+            sharding=sharding,
         )
         for layer in range(len(context))
     ]

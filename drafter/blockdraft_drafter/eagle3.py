@@ -6,6 +6,7 @@ Where the target has not been yet, the layer's own output stands in for the feat
 Source: SafeAILab/EAGLE, `eagle/model/cnets.py` (arXiv 2503.01840).
 """
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -13,7 +14,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_models.attention import Attend, LayerCache
 from blockdraft_models.axes import EMBED
-from blockdraft_models.block import AttentionProjections, GatedMLP
+from blockdraft_models.block import LAYER_SCOPE, AttentionProjections, GatedMLP
 from blockdraft_models.layers import Linear, RMSNorm
 from blockdraft_models.rope import rotary_tables, rotate
 
@@ -110,9 +111,11 @@ class Eagle3(nnx.Module):
         normalized = self.hidden_norm(hidden)
         residual = normalized if self.config.norm_before_residual else hidden
         rotary = rotary_tables(self.config.decoder, positions)
-        attended, cache = self.attention(self._join(embedded, normalized), rotary, cache, attend)
-        x = residual + attended
-        return x + self.mlp(self.mlp_norm(x)), cache
+        with jax.named_scope(LAYER_SCOPE):
+            joined = self._join(embedded, normalized)
+            attended, cache = self.attention(joined, rotary, cache, attend)
+            x = residual + attended
+            return x + self.mlp(self.mlp_norm(x)), cache
 
     def _join(
         self,

@@ -23,8 +23,8 @@ from blockdraft_drafter.tensor_files import (
 from blockdraft_drafter.vocabulary import (
     DRAFT_TO_TARGET,
     TARGET_TO_DRAFT,
-    draft_ids_of,
     draft_offsets,
+    read_draft_ids,
 )
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.huggingface import SafetensorsWeights, read_json
@@ -97,18 +97,24 @@ def load_eagle3(
         CheckpointError: If the files are damaged, tensors are missing, unexpected or of the wrong
             shape, or the drafter does not fit the target.
     """
+    published = read_json(path / "config.json", required=True)
     try:
         config = Eagle3Config.from_hf(
-            read_json(path / "config.json", required=True),
+            published,
             num_target_layers=target.config.num_layers,
             block_size=block_size,
         )
-    except (ValueError, TypeError) as error:
+        check_fits(config, target)
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    check_fits(config, target)
     with SafetensorsWeights(path) as weights:
-        names = names_by_published(weights.shapes())
+        names = names_by_published(path, weights.shapes())
         _check(path, config, {name: weights.shapes()[names[name]] for name in names})
+        others = {DRAFT_TO_TARGET, TARGET_TO_DRAFT}
+        weights.check_floats(names[name] for name in names if name not in others)
+        draft_ids = None
+        if config.draft_vocab_size is not None:
+            draft_ids = read_draft_ids(path, weights, names, config.decoder.vocab_size)
 
         def read(name: str) -> np.ndarray:
             return np.asarray(weights.read(names[name]), dtype=np.float32)
@@ -116,10 +122,6 @@ def load_eagle3(
         arrays = {tensor.name: read(tensor.name) for tensor in eagle3_tensors(config)}
         embedding = read(_EMBEDDING) if _EMBEDDING in names else None
         head = read(_HEAD) if _HEAD in names else None
-        draft_ids = None
-        if config.draft_vocab_size is not None:
-            offsets = np.asarray(weights.read(names[DRAFT_TO_TARGET]))
-            draft_ids = draft_ids_of(offsets, config.decoder.vocab_size)
     if embedding is not None and not embedding.any():
         embedding = None  # published as zeros, to be filled in from the target
     model = build_eagle3(config, arrays, dtype=dtype)

@@ -4,13 +4,18 @@ Field names and defaults are those of SafeAILab/EAGLE and SpecForge checkpoints;
 live under the extra key `blockdraft`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from blockdraft_drafter.config_format import check_block_size
 from blockdraft_models.config import DecoderConfig
+from blockdraft_models.config_sources import section
 
 _ARCHITECTURE = "LlamaForCausalLMEagle3"
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+# Changes what a forward pass computes in ways not built here.
+_UNSUPPORTED = ("norm_before_fc",)
 
 
 def published_layer_ids(num_target_layers: int) -> tuple[int, ...]:
@@ -26,6 +31,22 @@ def published_layer_ids(num_target_layers: int) -> tuple[int, ...]:
     if not 0 <= ids[0] < ids[1] < ids[2]:
         raise ValueError(f"a target of {num_target_layers} layers has no three capture points")
     return ids
+
+
+def captured_outputs(named: Sequence[int]) -> tuple[int, ...]:
+    """Return the layers whose outputs a configuration names as its capture points.
+
+    Published in two conventions that only the first id tells apart: the layers whose outputs are
+    taken, beginning with 1, or those that are entered after the point, which begin later.
+
+    Source: sgl-project/sglang pull request 25454.
+    """
+    return tuple(named if named[0] <= 1 else (layer_id - 1 for layer_id in named))
+
+
+def named_layers(outputs: Sequence[int]) -> list[int]:
+    """Return how a configuration names the layers with these outputs; see `captured_outputs`."""
+    return list(outputs) if outputs[0] == 0 else [layer_id + 1 for layer_id in outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +78,7 @@ class Eagle3Config:
         """Refuse shapes no drafter can have."""
         if self.decoder.num_layers != 1:
             raise ValueError(f"EAGLE-3 has one draft layer, not {self.decoder.num_layers}")
-        if self.block_size < 2:
-            raise ValueError(f"block_size must be at least 2, got {self.block_size}")
+        check_block_size(self.block_size)
         most = self.decoder.vocab_size
         if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
             raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
@@ -87,22 +107,24 @@ class Eagle3Config:
         Raises:
             ValueError: If a field is missing or asks for something this drafter does not compute.
         """
-        ours: Mapping[str, Any] = config.get("blockdraft") or {}
-        eagle: Mapping[str, Any] = config.get("eagle_config") or {}
+        ours, eagle = section(config, "blockdraft"), section(config, "eagle_config")
         if not eagle.get("use_aux_hidden_state", True):
             raise ValueError("EAGLE drafters without auxiliary hidden states are not supported")
+        for key in _UNSUPPORTED:
+            if config.get(key, eagle.get(key)):
+                raise ValueError(f"EAGLE drafters with {key} are not supported")
         # The draft layer is a Llama layer whatever the target is.
         decoder = DecoderConfig.from_hf({**config, "model_type": "llama"})
-        key = "eagle_aux_hidden_state_layer_ids"
-        entered = eagle.get(key, config.get(key))
+        named = eagle.get(_LAYER_IDS, config.get(_LAYER_IDS))
         size = config.get("draft_vocab_size")
         return cls(
             decoder=decoder,
             block_size=int(ours.get("block_size", block_size)),
+            # Most publishers leave the usual ones out, or empty.
             target_layer_ids=(
-                published_layer_ids(num_target_layers)
-                if entered is None
-                else tuple(int(layer_id) - 1 for layer_id in entered)
+                captured_outputs([int(layer_id) for layer_id in named])
+                if named
+                else published_layer_ids(num_target_layers)
             ),
             num_target_layers=num_target_layers,
             draft_vocab_size=None if size in (None, decoder.vocab_size) else int(size),
@@ -123,7 +145,7 @@ class Eagle3Config:
             "attention_bias": decoder.attention_bias,
             "draft_vocab_size": self.draft_vocab_size or decoder.vocab_size,
             "eagle_config": {
-                "eagle_aux_hidden_state_layer_ids": [i + 1 for i in self.target_layer_ids],
+                _LAYER_IDS: named_layers(self.target_layer_ids),
                 "use_aux_hidden_state": True,
             },
             "head_dim": decoder.head_dim,
@@ -180,9 +202,13 @@ def is_eagle3(config: Mapping[str, Any]) -> bool:
 
     The first checkpoints name no architecture of their own, but a draft vocabulary, and no target
     layers, which every DFlash configuration has.
+
+    Raises:
+        ValueError: If a part of the configuration is not what it should be.
     """
-    architectures = " ".join(config.get("architectures") or ()).lower()
+    named = config.get("architectures")
+    architectures = str(named).lower() if named else ""
     if "eagle" in architectures or "dflash" in architectures:
         return "eagle" in architectures
-    nested = config.get("dflash_config") or {}
+    nested = section(config, "dflash_config")
     return "draft_vocab_size" in config and "target_layer_ids" not in {**config, **nested}

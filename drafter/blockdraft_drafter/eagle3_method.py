@@ -4,18 +4,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import DTypeLike
 
 from blockdraft_drafter import eagle3_step
-from blockdraft_drafter.compiled_method import CompiledMethod, Drafted, Room
+from blockdraft_drafter.compiled_method import CompiledMethod
+from blockdraft_drafter.draft_programs import DraftPrograms
+from blockdraft_drafter.draft_steps import Drafted, Room
+from blockdraft_drafter.eagle3 import Eagle3
 from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
+from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_drafter.eagle3_step import Eagle3Context
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
+from blockdraft_drafter.weight_shapes import (
+    abstract_matrices,
+    matrix_shapes,
+    state_shapes,
+    whole_shapes,
+)
 from blockdraft_models.config import DecoderConfig
 from blockdraft_models.loading import EmbeddingAndHead
+from blockdraft_models.sharding import Placement
 
 NAME = "eagle3"
 
@@ -29,18 +42,22 @@ class Eagle3Steps:
         decoder: Its draft layer.
         room: For contexts.
         dtype: Of the contexts.
+        placement: On a mesh; None for the default device.
     """
 
     graph: nnx.GraphDef[Any]
     decoder: DecoderConfig
     room: Room
     dtype: DTypeLike
+    placement: Placement | None = None
 
-    def allocate(self) -> Eagle3Context:
-        """Return the empty context buffer of all slots."""
-        [layer] = self.room.allocate(self.decoder, self.dtype)
-        latest = jnp.zeros((self.room.max_sequences, self.decoder.hidden_size), self.dtype)
-        return Eagle3Context(layer, latest)
+    def context(self) -> Eagle3Context:
+        """Return shape, type and place of the context buffer of all slots."""
+        [layer] = self.room.context(self.decoder, self.dtype, self._sharding)
+        latest = jax.ShapeDtypeStruct(
+            (self.room.max_sequences, self.decoder.hidden_size), self.dtype
+        )
+        return Eagle3Context(layer, whole_shapes(latest, self.placement))
 
     def append(self, weights: Any, context: Eagle3Context, rows: PackedRows) -> Eagle3Context:
         """Return the buffer with some rows added."""
@@ -54,7 +71,13 @@ class Eagle3Steps:
         """Return the buffer with some rows added, and drafts that see them."""
         state, target, draft_ids = weights
         model = nnx.merge(self.graph, state)
-        return eagle3_step.append_and_draft(model, target, draft_ids, context, rows, blocks)
+        return eagle3_step.append_and_draft(
+            model, target, draft_ids, context, rows, blocks, self._sharding
+        )
+
+    @property
+    def _sharding(self) -> HeadSharding | None:
+        return None if self.placement is None else HeadSharding.of(self.decoder, self.placement)
 
 
 class Eagle3Method(CompiledMethod):
@@ -66,6 +89,8 @@ class Eagle3Method(CompiledMethod):
         target: EmbeddingAndHead,
         room: Room,
         on_recompilation: Callable[[], None] = lambda: None,
+        *,
+        placement: Placement | None = None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
 
@@ -74,16 +99,51 @@ class Eagle3Method(CompiledMethod):
             target: The target's embedding and head, in the draft model's element type.
             room: For contexts.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
+            placement: On a mesh; None for the default device.
         """
-        config, dtype = drafter.model.config, target.embedding.dtype
-        graph, state = nnx.split(drafter.model)
+        config = drafter.model.config
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
+        matrices = _matrices(drafter, target)
         super().__init__(
             room.spec(NAME, config, drafter.fingerprint, reads_tokens=True),
-            Eagle3Steps(graph, config.decoder, room, dtype),
-            (state, _matrices(drafter, target), draft_ids),
+            _programs(drafter.model, matrices, draft_ids, room, placement),
+            (nnx.state(drafter.model), matrices, draft_ids),
             on_recompilation=on_recompilation,
         )
+
+
+def eagle3_programs(
+    config: Eagle3Config, room: Room, *, dtype: DTypeLike, placement: Placement | None
+) -> DraftPrograms:
+    """Return the programs of a drafter that is not there; see `ahead_of_time.draft_programs`."""
+    model = nnx.eval_shape(lambda: Eagle3(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    size = config.draft_vocab_size
+    matrices = abstract_matrices(config.decoder, dtype=dtype, tied=False, draft_vocab_size=size)
+    draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
+    return _programs(model, matrices, draft_ids, room, placement)
+
+
+def _programs(
+    model: Eagle3,
+    matrices: EmbeddingAndHead,
+    draft_ids: Any,
+    room: Room,
+    placement: Placement | None,
+) -> DraftPrograms:
+    config, decoder = model.config, model.config.decoder
+    graph, state = nnx.split(model)
+    return DraftPrograms(
+        Eagle3Steps(graph, decoder, room, matrices.embedding.dtype, placement),
+        (
+            state_shapes(state, decoder, placement),
+            matrix_shapes(matrices, placement),
+            whole_shapes(draft_ids, placement),
+        ),
+        room,
+        config.block_size,
+        config.feature_width,
+        placement,
+    )
 
 
 def _matrices(drafter: Eagle3Drafter, target: EmbeddingAndHead) -> EmbeddingAndHead:

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from blockdraft_drafter import buffer
-from blockdraft_drafter.attention import ChainAttend, ContextView
+from blockdraft_drafter.attention import ChainAttend
 from blockdraft_drafter.buffer import LayerContext
-from blockdraft_drafter.compiled_method import Drafted
+from blockdraft_drafter.context_attention import ContextView, Keys
+from blockdraft_drafter.draft_steps import Drafted
 from blockdraft_drafter.eagle3 import Eagle3
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import likeliest
 from blockdraft_models.loading import EmbeddingAndHead
@@ -37,12 +39,14 @@ def append(
     """Project features and store them in the context buffer."""
     hidden = model.project_features(rows.features)
     keys, values = model.keys_values(embedding[rows.next_tokens], hidden, rows.positions)
-    slots = rows.slots
-    # A sequence's rows lie side by side; of each only the last is where drafting begins.
-    is_last = jnp.concatenate([slots[1:] != slots[:-1], jnp.ones(1, jnp.bool_)])
-    nowhere = context.latest.shape[0]
-    latest = context.latest.at[jnp.where(is_last, slots, nowhere)].set(hidden, mode="drop")
-    return Eagle3Context(buffer.write(context.layer, slots, rows.positions, keys, values), latest)
+    # A slot's rows lie side by side; of each slot only the last is where drafting begins.
+    count = rows.slots.shape[0]
+    into_slot = rows.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
+    last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
+    latest = jnp.where((last >= 0)[:, None], hidden[jnp.maximum(last, 0)], context.latest)
+    return Eagle3Context(
+        buffer.write(context.layer, rows.slots, rows.positions, keys, values), latest
+    )
 
 
 def append_and_draft(
@@ -52,6 +56,7 @@ def append_and_draft(
     context: Eagle3Context,
     rows: PackedRows,
     blocks: PackedBlocks,
+    sharding: HeadSharding | None = None,
 ) -> tuple[Eagle3Context, Drafted]:
     """Append `rows`, then draft `blocks` token by token from the contexts that include them.
 
@@ -64,14 +69,15 @@ def append_and_draft(
         context: The buffer.
         rows: To append.
         blocks: To draft.
+        sharding: Of the heads; None for one device.
     """
     context = append(model, target.embedding, context, rows)
     # The last committed position is the first step's own entry, not its context.
     before = jnp.maximum(blocks.lengths - 1, 0)
-    attend = ChainAttend(ContextView(context.layer, blocks.slots, before))
+    attend = ChainAttend(ContextView(context.layer, blocks.slots, before), sharding)
     hidden = context.latest[blocks.slots]
     hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
-    own = attend.nothing()
+    own: Keys | None = None
     token = jnp.asarray(blocks.anchors)
     tokens, log_probs = [], []
     for step in range(model.config.block_size - 1):

@@ -15,7 +15,7 @@ from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter, load_eagle3
 from blockdraft_drafter.eagle3_checkpoint import fingerprint as eagle3_fingerprint
 from blockdraft_drafter.eagle3_checkpoint import published_arrays as eagle3_arrays
 from blockdraft_drafter.eagle3_config import Eagle3Config, is_eagle3
-from blockdraft_models.errors import ResolveError
+from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.huggingface import read_json
 from blockdraft_models.loading import Checkpoint
 from blockdraft_models.resolve import resolve_target
@@ -69,7 +69,12 @@ def load_any(
     path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLike
 ) -> Drafter | Eagle3Drafter:
     """Load a drafter of whichever kind its configuration says; see `obtain_drafter`."""
-    if is_eagle3(read_json(path / "config.json", required=True)):
+    published = read_json(path / "config.json", required=True)
+    try:
+        eagle3 = is_eagle3(published)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if eagle3:
         return load_eagle3(path, target, block_size=block_size, dtype=dtype)
     return load_drafter(path, target, dtype=dtype)
 

@@ -37,9 +37,17 @@ class DraftTensor:
     shape: tuple[int, ...]
 
 
-def names_by_published(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Map published names to stored ones, which some repackagers prefix."""
-    return {name.removeprefix(_PREFIX): name for name in stored}
+def names_by_published(path: Path, stored: Mapping[str, Any]) -> dict[str, str]:
+    """Map published names to stored ones, which some repackagers prefix.
+
+    Raises:
+        CheckpointError: If a name is there with and without the prefix.
+    """
+    names = {name.removeprefix(_PREFIX): name for name in stored}
+    if len(names) < len(stored):
+        twice = sorted(name for name in names if name in stored and _PREFIX + name in stored)
+        raise CheckpointError(f"{path} holds tensors twice, also as {_PREFIX}*: {twice[0]}")
+    return names
 
 
 def check_tensors(

@@ -5,11 +5,15 @@ rare token right. Published as `draft_vocab_size` in the configuration and a ten
 offsets: draft token i is target token i + d2t[i] (EAGLE-3, speculators).
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.huggingface import SafetensorsWeights
 from blockdraft_models.loading import EmbeddingAndHead
 
 DRAFT_TO_TARGET = "d2t"
@@ -35,6 +39,29 @@ def draft_ids_of(offsets: Int[np.ndarray, " draft"], vocab_size: int) -> Int[np.
             f"{DRAFT_TO_TARGET} does not name distinct tokens of a vocabulary of {vocab_size}"
         )
     return ids.astype(np.int32)
+
+
+def read_draft_ids(
+    path: Path, weights: SafetensorsWeights, names: Mapping[str, str], vocab_size: int
+) -> Int[np.ndarray, " draft"]:
+    """Read the target ids of a checkpoint's draft vocabulary.
+
+    Args:
+        path: The checkpoint, for the message.
+        weights: Its tensors.
+        names: Stored names by published ones.
+        vocab_size: Of the target.
+
+    Raises:
+        CheckpointError: If they are not distinct ids of the target.
+    """
+    offsets = weights.read(names[DRAFT_TO_TARGET])
+    try:
+        if offsets.dtype.kind not in "iu":
+            raise CheckpointError(f"{DRAFT_TO_TARGET} holds {offsets.dtype}, not whole numbers")
+        return draft_ids_of(offsets, vocab_size)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def narrowed(

@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.checkpoint import Drafter, build, fingerprint, published_arrays
-from blockdraft_drafter.compiled_method import Room
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_drafter.draft_steps import Room
 from blockdraft_models.loading import Checkpoint, EmbeddingAndHead
 from blockdraft_models.testing import tiny_config
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -154,6 +155,18 @@ def test_specifications() -> None:
         obtain("random:x")
     with pytest.raises(ResolveError):
         obtain("no-such-thing")
+
+
+def test_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(repository: str, *, allow_patterns: list[str]) -> str:
+        assert repository == "z-lab/Tiny-DFlash-b4"
+        return str(write(tmp_path))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    drafter = obtain_drafter(
+        "z-lab/Tiny-DFlash-b4", TARGET, block_size=9, num_layers=1, dtype=jnp.float32
+    )
+    assert drafter.fingerprint == random_drafter(drafter_config()).fingerprint
 
 
 def test_auto_finds_the_drafter_of_the_target(tmp_path: Path) -> None:

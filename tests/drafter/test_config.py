@@ -62,6 +62,25 @@ def test_block_size_may_be_nested() -> None:
     assert DFlashConfig.from_hf(nested).block_size == 8
 
 
+def test_layer_ids_and_mask_may_be_at_the_top() -> None:
+    flat = {**QWEN3_4B, **QWEN3_4B["dflash_config"]}
+    del flat["dflash_config"]
+    assert DFlashConfig.from_hf(flat) == DFlashConfig.from_hf(QWEN3_4B)
+
+
+def test_rope_is_the_drafters_own() -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    decoder = DFlashConfig.from_hf(published(rope_theta=5e5, rope_scaling=scaling)).decoder
+    assert decoder.rope_theta == 5e5
+    assert decoder.rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
+
+
 def test_rope_may_be_nested() -> None:
     nested = published(rope_parameters={"rope_theta": 1e7, "rope_type": "default"})
     del nested["rope_theta"]
@@ -93,6 +112,7 @@ def test_a_disabled_window_is_no_window() -> None:
     [
         {"is_causal": True},
         {"dflash_config": {**QWEN3_4B["dflash_config"], "causal": True}},
+        {"dflash_config": {**QWEN3_4B["dflash_config"], "is_causal": True}},
     ],
 )
 def test_causality_is_read_from_either_place(changes: dict[str, Any]) -> None:

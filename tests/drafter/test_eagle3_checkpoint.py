@@ -104,6 +104,21 @@ def test_capture_points_may_be_named(tmp_path: Path) -> None:
     assert load(write(tmp_path, **nested)).model.config.target_layer_ids == (2, 3, 7)
 
 
+def test_both_conventions_of_capture_points_are_read(tmp_path: Path) -> None:
+    """Those that begin with 1 name outputs, as SpecForge writes them, and are taken as they are."""
+    named: dict[str, Any] = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 7]}}
+    assert load(write(tmp_path, **named)).model.config.target_layer_ids == (1, 3, 7)
+    empty: dict[str, Any] = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}
+    assert load(write(tmp_path, **empty)).model.config.target_layer_ids == published_layer_ids(8)
+
+
+@pytest.mark.parametrize("layer_ids", [(0, 3, 5), (1, 3, 5), (2, 3, 7)])
+def test_capture_points_round_trip(layer_ids: tuple[int, ...]) -> None:
+    config = Eagle3Config.default_for(TARGET.config, target_layer_ids=layer_ids)
+    again = Eagle3Config.from_hf(config.to_hf(), num_target_layers=8, block_size=2)
+    assert again.target_layer_ids == layer_ids
+
+
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     drafter = eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint)
     save_eagle3(drafter.model, tmp_path)
