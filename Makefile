@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
+TPU := $(VENV)/.installed-tpu
 PINS := pyproject.toml constraints.txt
 # A file stays on one worker, so what its fixtures start is started once; the long files come first.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-slow lint types protos format clean
+.PHONY: help setup demo bench test test-tpu test-slow lint types protos format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -33,6 +34,11 @@ $(DEV): $(PINS) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[serve,train,bench,dev]'
 	@touch $@ $(SERVE)
 
+$(TPU): $(PINS) $(DEV) | $(BIN)/python
+	@echo "installing blockdraft[tpu] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[tpu]'
+	@touch $@
+
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
 	@$(BIN)/blockdraft demo
 
@@ -40,7 +46,10 @@ bench: $(SERVE)  ## the figures of the demo as one JSON object
 	@$(BIN)/blockdraft demo --json
 
 test: $(DEV)  ## run the tests that take seconds
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not tpu"
+
+test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
+	$(BIN)/python -m pytest -q $(PARALLEL) -m tpu
 
 test-slow: $(DEV)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

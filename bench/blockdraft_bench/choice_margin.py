@@ -45,7 +45,7 @@ class ChoiceMargin:
         last = jnp.asarray(np.int32(len(tokens) - 1))
         logits = _logits_after(self._graph, self._weights, jnp.asarray(padded), last)
         noise = gumbel_noise(
-            pack_sampling([request.sampling], 1).seed,
+            jnp.asarray(pack_sampling([request.sampling], 1).seed),
             jnp.asarray(np.array([len(tokens)], np.int32)),
             logits.shape[0],
         )[0]

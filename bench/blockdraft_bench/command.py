@@ -24,6 +24,9 @@ SUBCOMMANDS = {
     "decode": Subcommand(
         "blockdraft_bench.decode_command", "plain decoding and draft methods, one answer at a time"
     ),
+    "int8": Subcommand(
+        "blockdraft_bench.int8_command", "how far int8 weights move a target's logits"
+    ),
     "kflat": Subcommand(
         "blockdraft_bench.kflat_command", "the cost of verifying K tokens; measured and modelled"
     ),

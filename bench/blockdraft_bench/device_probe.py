@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from blockdraft_bench.roofline import PUBLISHED, Roofline
+from blockdraft_aot.roofline import PUBLISHED, Roofline
 
 # Sizes that take a CPU core some tenths of a second, and an accelerator no noticeable time.
 MATRIX_SIZE = 1536

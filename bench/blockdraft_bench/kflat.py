@@ -7,8 +7,8 @@ measured curve rises earlier, the roofline does not explain it: that is overhead
 
 from dataclasses import dataclass
 
+from blockdraft_aot.roofline import Roofline
 from blockdraft_bench.decoder_cost import step_cost
-from blockdraft_bench.roofline import Roofline
 from blockdraft_models.config import DecoderConfig
 
 

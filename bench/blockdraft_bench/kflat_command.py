@@ -8,22 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.flag_checks import check_at_least
 from blockdraft_bench.flags import TARGET_HELP, add_output_arguments, output_folder
 from blockdraft_bench.kflat import Curve, Point, StepShape, counted_point, step_shapes
-from blockdraft_bench.model_shapes import SHAPES
 from blockdraft_drafter.settings import DTYPES, DrafterConfig
 
 if TYPE_CHECKING:
-    import jax
     from rich.progress import Progress
 
-    from blockdraft_bench.roofline import Roofline
+    from blockdraft_aot.topology import Topology
     from blockdraft_models.checkpoint import Checkpoint
 
 TARGET_SHAPE = "target"
-Topologies = list[tuple[str, "jax.Device", "Roofline"]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,11 +67,10 @@ def run(args: argparse.Namespace) -> int:
     from blockdraft_bench.kflat_report import NAME, report_json, write_report
     from blockdraft_bench.line_store import digest
     from blockdraft_bench.preparation import keep_executables, shown_progress
-    from blockdraft_bench.topology import topology_device
     from blockdraft_models.loading import load_checkpoint_config
     from blockdraft_models.resolve import resolve_target
 
-    topologies: Topologies = [(name, *topology_device(name)) for name in args.topology]
+    topologies = [_described(name) for name in args.topology]
     keep_executables()
     path = resolve_target(args.target)
     checkpoint = load_checkpoint_config(path)
@@ -167,7 +164,7 @@ def _measured(
 def _modelled(
     args: argparse.Namespace,
     checkpoint: "Checkpoint",
-    topologies: Topologies,
+    topologies: Sequence["Topology"],
     shapes: Sequence[StepShape],
     progress: "Progress",
 ) -> list[Curve]:
@@ -180,26 +177,35 @@ def _modelled(
     dtype = jnp.dtype("float32" if args.dtype == "float32" else "bfloat16")
     configs = [SHAPES.get(name, checkpoint.config) for name in args.model_shape]
     curves = []
-    for name, device, roofline in topologies:
+    for topology in topologies:
+        chips = topology.mesh.size
         for config in configs:
-            task = progress.add_task(f"modelling {config.name} on {name}", total=len(shapes))
+            task = progress.add_task(
+                f"modelling {config.name} on {topology.name}", total=len(shapes)
+            )
             points = modelled_points(
-                config,
-                shapes,
-                dtype,
-                device,
-                roofline,
-                on_step=functools.partial(progress.advance, task),
+                config, shapes, dtype, topology, on_step=functools.partial(progress.advance, task)
             )
             curves += _curves(
                 points,
-                device=f"{device.device_kind} ({name})",
+                device=f"{chips} x {topology.kind} ({topology.name})",
                 model=config.name,
                 modelled=True,
                 bytes_per_weight=dtype.itemsize,
-                roofline=roofline,
+                roofline=topology.roofline.of_chips(chips),
             )
     return curves
+
+
+def _described(name: str) -> "Topology":
+    """Return the chips of a topology, or refuse the flag."""
+    from blockdraft_aot.errors import AotError
+    from blockdraft_aot.topology import describe_topology
+
+    try:
+        return describe_topology(name)
+    except AotError as error:
+        raise BenchUsageError(f"--topology: {error}") from error
 
 
 def _curves(points: dict[StepShape, Point], **common: Any) -> list[Curve]:

@@ -1,48 +1,60 @@
-"""K-flat curves of TPUs that are not there, from the compiler's cost analysis."""
+"""K-flat curves of TPUs that are not there, from compiled programs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from blockdraft_bench.compiled_cost import compiled_cost
+from blockdraft_aot.modelled import layered_counts, modelled_seconds
+from blockdraft_aot.programs import step_program
+from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.topology import Topology
 from blockdraft_bench.kflat import Point, StepShape, counted_point
-from blockdraft_bench.roofline import Roofline
 from blockdraft_models.config import DecoderConfig
+from blockdraft_verifier.buckets import Bucket
+
+# As `blockdraft compile` has it by default.
+PAGE_SIZE = 32
 
 
 def modelled_points(
     config: DecoderConfig,
     shapes: Sequence[StepShape],
     dtype: DTypeLike,
-    device: jax.Device,
-    roofline: Roofline,
+    topology: Topology,
     *,
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[StepShape, Point]:
-    """Return a modelled point for each shape; nothing is measured.
+    """Return a modelled point for each shape, on all chips of a topology; nothing is measured.
 
-    The time is the compiler's own estimate, or where it has none the roofline of the operations
-    and bytes it counts.
+    The time is that of the compiler's own model, or the roofline of its counts where it has none,
+    attention added by hand. What every chip does for itself is counted on each.
 
     Args:
         config: The decoder.
         shapes: Of the steps.
         dtype: Element type of weights and cache.
-        device: Of a topology.
-        roofline: What the device can do.
+        topology: The chips.
         on_step: Called after every shape.
     """
     size = jnp.dtype(dtype).itemsize
 
     def point(shape: StepShape) -> Point:
-        compiled = compiled_cost(config, shape, dtype, device)
-        seconds = compiled.seconds
-        if seconds is None:
-            seconds = roofline.seconds(compiled.flops, compiled.bytes)
-        return counted_point(config, shape, size, seconds, None, compiled.flops, compiled.bytes)
+        context = shape.context_tokens + shape.tokens_per_sequence
+        limits = ServingLimits(shape.batch, shape.tokens, context, PAGE_SIZE)
+        pages = shape.batch * -(-context // PAGE_SIZE)
+        programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, dtype)
+        # Logits are wanted of every token.
+        bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
+        program = step_program(programs, bucket, shape.context_tokens)
+        counts = layered_counts(program).plus(program.attention)
+        seconds = modelled_seconds(counts, program.attention, topology.roofline)
+        chips = topology.mesh.size
+        return counted_point(
+            config, shape, size, seconds, None, chips * counts.flops, chips * counts.bytes
+        )
 
     points = {}
     # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.

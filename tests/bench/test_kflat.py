@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_aot.roofline import PUBLISHED, Roofline
 from blockdraft_bench.decoder_cost import step_cost, weight_count
 from blockdraft_bench.kflat import Curve, Point, StepShape, counted_point, step_shapes
 from blockdraft_bench.kflat_measure import engine_config, median_and_quartiles
-from blockdraft_bench.model_shapes import SHAPES
-from blockdraft_bench.roofline import PUBLISHED, Roofline
 from blockdraft_models.testing import tiny_config
 
 # 100 operations or 10 bytes a second: with 2-byte weights the knee is at 10 tokens.

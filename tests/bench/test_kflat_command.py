@@ -1,6 +1,5 @@
 """`blockdraft bench kflat` on a tiny target, from the command line to the files."""
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,14 +74,14 @@ def test_measures_and_reports(
     assert (output / "kflat.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.tpu
 def test_models_without_measuring(
     bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--runs", "0", "--max-tokens", "2", "--topology", "v5e:2x2")
     assert bench(*arguments, "--output", str(tmp_path / "out")) == 0
     table = capsys.readouterr().out
-    assert "TPU v5 lite (v5e:2x2) (modelled)" in table
+    assert "4 x TPU v5 lite (v5e:2x2) (modelled)" in table
     assert "nothing ran" in table
     report = json.loads((tmp_path / "out" / "kflat.json").read_text("utf-8"))
     assert [(row["tokens"], row["modelled"]) for row in report["results"]] == [(1, True), (2, True)]

@@ -57,6 +57,7 @@ COMMANDS = {
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
+    "compile": Command("blockdraft_aot.command", "compile for TPUs that are not there", "tpu"),
     "bench": Command("blockdraft_bench.command", "measure", "bench"),
     "version": Command("blockdraft_client.cli.version_command", "print the version"),
 }

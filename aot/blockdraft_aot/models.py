@@ -1,0 +1,70 @@
+"""The shapes of the models a command names; weights are not needed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from blockdraft_aot.errors import AotError
+from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.eagle3_config import Eagle3Config, is_eagle3
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.huggingface import read_json
+from blockdraft_models.loading import load_checkpoint_config
+from blockdraft_models.resolve import resolve_target
+
+NO_DRAFTER = "none"
+# Of the published drafters (z-lab DFlash; EAGLE-3 heads score 32,000 tokens).
+PUBLISHED_DRAFT_LAYERS = 5
+PUBLISHED_FEATURES = 5
+PUBLISHED_EAGLE3_VOCABULARY = 32000
+
+
+def target_shape(name: str) -> DecoderConfig:
+    """Return the shape of a target: a published one by name, or that of a checkpoint.
+
+    Raises:
+        ModelError: If there is no such checkpoint, or it is damaged.
+    """
+    if name in SHAPES:
+        return SHAPES[name]
+    return load_checkpoint_config(resolve_target(name)).config
+
+
+def drafter_shape(
+    name: str, target: DecoderConfig, block_size: int
+) -> DFlashConfig | Eagle3Config | None:
+    """Return the shape of a drafter.
+
+    Args:
+        name: "dflash" or "eagle3" for the published shape, "none", or a directory with a
+            `config.json`.
+        target: What it drafts for.
+        block_size: Tokens per block, where the drafter does not say.
+
+    Raises:
+        AotError: If it is none of these, or does not fit the target.
+    """
+    try:
+        if name == NO_DRAFTER:
+            return None
+        if name == "dflash":
+            return DFlashConfig.default_for(
+                target,
+                block_size=block_size,
+                num_layers=PUBLISHED_DRAFT_LAYERS,
+                num_features=PUBLISHED_FEATURES,
+            )
+        if name == "eagle3":
+            drafter = Eagle3Config.default_for(target, block_size=block_size)
+            size = min(PUBLISHED_EAGLE3_VOCABULARY, target.vocab_size)
+            return replace(drafter, draft_vocab_size=size)
+        if not Path(name).is_dir():
+            raise AotError(f"--drafter is no directory, nor dflash, eagle3 or none: {name!r}")
+        config = read_json(Path(name) / "config.json", required=True)
+        if is_eagle3(config):
+            return Eagle3Config.from_hf(
+                config, num_target_layers=target.num_layers, block_size=block_size
+            )
+        return DFlashConfig.from_hf(config)
+    except (TypeError, ValueError) as error:
+        raise AotError(f"drafter {name}: {error}") from error

@@ -1,0 +1,167 @@
+"""Every program of the two processes, and what attention does in it, counted by hand.
+
+XLA's counts leave out what happens inside a kernel, and count the reference attention's loop once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from blockdraft_aot.compiled import Counts
+from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.draft_programs import DraftPrograms
+from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_verifier.buckets import Bucket
+
+Role = Literal["verifier", "drafter"]
+Lower = Callable[[], jax.stages.Lowered]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program to compile.
+
+    Attributes:
+        role: The process that runs it.
+        kind: "verify", "prefill", "append" or "draft".
+        rows: Sequences; 0 where rows of features go to any of them.
+        tokens: Tokens, or rows of features.
+        lower: Traces it.
+        counted: What to count instead: a part that stands for itself, and the whole of which the
+            rest is one layer; None to count the program itself.
+        layers: Layers the model has.
+        traced_layers: Layers that the program spells out: one if they are scanned, and each as
+            often as it is passed through.
+        attention: What attention does, over all layers.
+        least_bytes: Bytes it has to read, by hand: weights once, and contexts; None if unknown.
+    """
+
+    role: Role
+    kind: str
+    rows: int
+    tokens: int
+    lower: Lower
+    counted: tuple[Lower, Lower] | None
+    layers: int
+    traced_layers: int
+    attention: Counts
+    least_bytes: float | None
+
+
+def target_programs(target: TargetPrograms, context_tokens: int) -> Iterator[Program]:
+    """Yield the verifier's programs.
+
+    Args:
+        target: Lowers them.
+        context_tokens: Tokens each sequence has in the cache.
+    """
+    for bucket in target.buckets:
+        yield step_program(target, bucket, context_tokens)
+
+
+def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) -> Program:
+    """Return the verifier's program for one bucket; see `target_programs`."""
+    layout, config = target.layout, target.pair.target
+    devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
+    position_bytes = layout.page_bytes // layout.page_size
+    attention = _attention(
+        layers=config.num_layers,
+        heads=config.num_heads // devices,
+        head_dim=config.head_dim,
+        queries=bucket.tokens,
+        context_tokens=context_tokens,
+        context_bytes=bucket.rows * context_tokens * position_bytes,
+    )
+    return Program(
+        "verifier",
+        target.kind(bucket),
+        bucket.rows,
+        bucket.tokens,
+        partial(target.lower, bucket),
+        (
+            partial(target.lower_greedy_without_layers, bucket),
+            partial(target.lower_greedy, bucket),
+        ),
+        config.num_layers,
+        1,
+        attention,
+        target.read_bytes() + attention.bytes,
+    )
+
+
+def draft_programs(
+    drafter: DraftPrograms, config: DFlashConfig | Eagle3Config, devices: int, context_tokens: int
+) -> Iterator[Program]:
+    """Yield the drafter's programs.
+
+    Args:
+        drafter: Lowers them.
+        config: The drafter's shape.
+        devices: Chips over which heads are divided, if they can be.
+        context_tokens: Positions of each context.
+    """
+    layers = config.decoder
+    share = devices if layers.num_kv_heads % devices == 0 else 1
+    # Entries after the anchor are drafted one by one, each with a look at the whole context.
+    passes = config.block_size - 1 if isinstance(config, Eagle3Config) else 1
+    queries = passes if isinstance(config, Eagle3Config) else config.slots
+    position_bytes = (
+        2
+        * layers.num_layers
+        * layers.num_kv_heads
+        // share
+        * layers.head_dim
+        * jnp.dtype(jnp.bfloat16).itemsize
+    )
+    for rows in drafter.append_sizes:
+        yield Program(
+            "drafter",
+            "append",
+            0,
+            rows,
+            partial(drafter.lower, "append", rows),
+            None,
+            layers.num_layers,
+            layers.num_layers,
+            Counts(0.0, 0.0, 0.0),
+            None,
+        )
+    for blocks in drafter.draft_sizes:
+        yield Program(
+            "drafter",
+            "draft",
+            blocks,
+            blocks * config.block_size,
+            partial(drafter.lower, "draft", blocks),
+            None,
+            layers.num_layers,
+            layers.num_layers * passes,
+            _attention(
+                layers=layers.num_layers,
+                heads=layers.num_heads // share,
+                head_dim=layers.head_dim,
+                queries=blocks * queries,
+                context_tokens=context_tokens,
+                context_bytes=passes * blocks * context_tokens * position_bytes,
+            ),
+            None,
+        )
+
+
+def _attention(
+    *,
+    layers: int,
+    heads: int,
+    head_dim: int,
+    queries: int,
+    context_tokens: int,
+    context_bytes: int,
+) -> Counts:
+    """Return scores and mixture, 4 operations for each pair and dimension, and keys and values."""
+    flops = 4.0 * layers * heads * head_dim * queries * context_tokens
+    return Counts(flops, float(context_bytes), 0.0)

@@ -1,0 +1,50 @@
+"""What is compiled ahead of time."""
+
+from dataclasses import dataclass
+
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.quantization import WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLimits:
+    """Limits of the service, as its processes take them.
+
+    Attributes:
+        max_sequences: Sequences at a time.
+        max_step_tokens: Tokens of a verifier's step.
+        max_context_tokens: Tokens of a sequence.
+        page_size: Tokens per page of the K/V cache.
+    """
+
+    max_sequences: int
+    max_step_tokens: int
+    max_context_tokens: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and the drafter beside it.
+
+    Attributes:
+        target: The target's shape.
+        drafter: The drafter's shape; None to decode plainly.
+        weights: How the matrices of the target's layers are stored.
+    """
+
+    target: DecoderConfig
+    drafter: DFlashConfig | Eagle3Config | None
+    weights: WeightFormat = "float"
+
+    @property
+    def capture(self) -> tuple[int, ...]:
+        """Target layers whose outputs make a feature."""
+        return () if self.drafter is None else self.drafter.target_layer_ids
+
+    @property
+    def max_block(self) -> int:
+        """Most tokens of a decoding row, the anchor included."""
+        return 1 if self.drafter is None else self.drafter.block_size

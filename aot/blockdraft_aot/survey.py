@@ -1,0 +1,144 @@
+"""Compiles what a service would compile on its chips, and judges whether it fits."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.typing import DTypeLike
+
+from blockdraft_aot.compiled import bytes_on_one_device
+from blockdraft_aot.errors import DoesNotFitError
+from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
+from blockdraft_aot.modelled import Modelled, compile_all
+from blockdraft_aot.programs import Program, draft_programs, target_programs
+from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.topology import Topology
+from blockdraft_drafter import ahead_of_time
+from blockdraft_drafter.draft_steps import Room
+from blockdraft_models.sharding import Placement
+
+DTYPE: DTypeLike = jnp.bfloat16
+"""What weights and caches are on a TPU."""
+
+# The cache that programs are compiled with; how large it may be is known only afterwards.
+_FIRST_GUESS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSurvey:
+    """What is known of one process.
+
+    Attributes:
+        topology: Its chips.
+        programs: Everything it compiles.
+        memory: What one of its chips holds.
+        pages: Pages of K/V that fit; None for a drafter.
+    """
+
+    topology: Topology
+    programs: tuple[Modelled, ...]
+    memory: Memory
+    pages: int | None
+
+
+def survey_verifier(
+    topology: Topology,
+    pair: Pair,
+    limits: ServingLimits,
+    *,
+    memory_share: float,
+    context_tokens: int,
+    ends_only: bool,
+    on_program: Callable[[], None] = lambda: None,
+) -> RoleSurvey:
+    """Compile the verifier's programs.
+
+    Args:
+        topology: Its chips.
+        pair: The models.
+        limits: Of the service.
+        memory_share: Share of a chip's memory that may be used.
+        context_tokens: Tokens of each sequence, for the cost of attention.
+        ends_only: Compile only the smallest and the largest program of each kind.
+        on_program: Called after each.
+
+    Raises:
+        DoesNotFitError: If it does not fit.
+    """
+    usable = int(topology.memory_bytes * memory_share)
+    needed = math.ceil(limits.max_context_tokens / limits.page_size)
+    programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
+    weights, page_bytes = programs.weight_bytes(), programs.layout.page_bytes
+    empty = Memory(usable, weights, 0, 0, 0, 0)
+    guess = int(_FIRST_GUESS * pages_that_fit(empty, page_bytes, needed))
+    layout = replace(programs.layout, num_pages=max(needed, guess))
+    programs = replace(programs, layout=layout)
+    chosen = _chosen(list(target_programs(programs, context_tokens)), ends_only=ends_only)
+    compiled = _compiled(chosen, topology, on_program)
+    memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
+    pages = pages_that_fit(memory, page_bytes, needed)
+    return RoleSurvey(topology, compiled, memory, pages)
+
+
+def survey_drafter(
+    topology: Topology,
+    pair: Pair,
+    limits: ServingLimits,
+    *,
+    memory_share: float,
+    context_tokens: int,
+    ends_only: bool,
+    on_program: Callable[[], None] = lambda: None,
+) -> RoleSurvey:
+    """Compile the drafter's programs; see `survey_verifier`."""
+    assert pair.drafter is not None
+    room = Room(
+        limits.max_sequences,
+        limits.max_context_tokens,
+        limits.max_step_tokens,
+        np.dtype(ml_dtypes.bfloat16),
+    )
+    placement = Placement(topology.mesh)
+    programs = ahead_of_time.draft_programs(
+        pair.drafter, pair.target, room, dtype=DTYPE, placement=placement
+    )
+    chips = topology.mesh.size
+    chosen = _chosen(
+        list(draft_programs(programs, pair.drafter, chips, context_tokens)), ends_only=ends_only
+    )
+    compiled = _compiled(chosen, topology, on_program)
+    memory = memory_of(
+        [each.compiled for each in compiled],
+        usable=int(topology.memory_bytes * memory_share),
+        weights=bytes_on_one_device(programs.weights),
+        context=bytes_on_one_device(programs.steps.context()),
+    )
+    check_drafter(memory)
+    return RoleSurvey(topology, compiled, memory, None)
+
+
+def _chosen(programs: Sequence[Program], *, ends_only: bool) -> list[Program]:
+    """Return all programs, or the smallest and the largest of each kind."""
+    if not ends_only:
+        return list(programs)
+    by_kind: dict[str, list[Program]] = {}
+    for program in programs:
+        by_kind.setdefault(program.kind, []).append(program)
+    return [end for each in by_kind.values() for end in (each[0], *each[1:][-1:])]
+
+
+def _compiled(
+    programs: Sequence[Program], topology: Topology, on_program: Callable[[], None]
+) -> tuple[Modelled, ...]:
+    try:
+        return tuple(compile_all(programs, topology.roofline, on_program))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        # The compiler lists what it wanted to place, largest first.
+        raise DoesNotFitError(f"a program does not fit {topology.name}: {error}") from error

@@ -1,0 +1,84 @@
+"""TPUs to compile for on a machine that has none."""
+
+import importlib.util
+import math
+import os
+import re
+from dataclasses import dataclass
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from blockdraft_aot.errors import AotError
+from blockdraft_aot.roofline import PUBLISHED, Roofline
+from blockdraft_models.sharding import model_mesh
+
+# Memory of one chip by the name JAX gives it, as published (cloud.google.com/tpu/docs).
+_MEMORY_BYTES = {
+    "TPU v5": 95e9,
+    "TPU v5p": 95e9,
+    "TPU v5 lite": 16e9,
+    "TPU v5e": 16e9,
+    "TPU v6 lite": 32e9,
+    "TPU v6e": 32e9,
+}
+# Chips of the largest single host; libtpu takes a slice for several hosts unless told.
+_HOST_CHIPS = {"v5p": 4, "v5e": 8, "v6e": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Chips that are not there.
+
+    Attributes:
+        name: Such as "v5p:2x2x1".
+        mesh: All chips in a row.
+        roofline: What one of them can do.
+        memory_bytes: What one of them holds.
+    """
+
+    name: str
+    mesh: Mesh
+    roofline: Roofline
+    memory_bytes: int
+
+    @property
+    def kind(self) -> str:
+        """What JAX calls the chips."""
+        name: str = self.mesh.devices.flat[0].device_kind
+        return name
+
+
+def describe_topology(name: str) -> Topology:
+    """Return the chips of a topology.
+
+    Args:
+        name: Generation and shape, such as "v5p:2x2x1" or "v5e:1x1".
+
+    Raises:
+        AotError: If libtpu is missing, or knows no such topology, or its chip's figures are not
+            known.
+    """
+    match = re.fullmatch(r"(v\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
+    if match is None:
+        raise AotError(f"a topology is written like v5p:2x2x1 or v5e:2x4, got {name!r}")
+    if importlib.util.find_spec("libtpu") is None:
+        raise AotError("compiling for a TPU needs libtpu: pip install 'blockdraft[tpu]'")
+    # Off Google's cloud nobody answers the metadata server's address.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # No chip is taken, so other processes may do the same, or serve, at the same time.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    generation, shape = match[1], tuple(int(size) for size in match[2].split("x"))
+    bounds = {}
+    if math.prod(shape) <= _HOST_CHIPS.get(generation, 0):
+        bounds["chips_per_host_bounds"] = (*shape, 1)[:3]
+    try:
+        chips = topologies.get_topology_desc(platform="tpu", topology_name=name, **bounds).devices
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise AotError(f"libtpu has no topology {name!r}: {error}") from error
+    mesh = model_mesh(chips)
+    kind = str(mesh.devices.flat[0].device_kind)
+    if kind not in PUBLISHED or kind not in _MEMORY_BYTES:
+        raise AotError(f"the figures of {kind} ({name}) are not known")
+    return Topology(name, mesh, PUBLISHED[kind], int(_MEMORY_BYTES[kind]))

@@ -1,0 +1,43 @@
+"""Which chips are whose."""
+
+import pytest
+
+from blockdraft_aot.errors import AotError
+from blockdraft_aot.roles import role_topologies
+
+
+@pytest.mark.parametrize(
+    ("topology", "split", "verifier", "drafter"),
+    [
+        ("v5p:2x2x1", None, "v5p:1x2x1", "v5p:1x2x1"),
+        ("v5p:2x2x1", "2+1", "v5p:1x2x1", "v5p:1x1x1"),
+        ("v5e:2x4", None, "v5e:2x2", "v5e:2x2"),
+        ("v6e:2x4", "4+2", "v6e:2x2", "v6e:1x2"),
+    ],
+)
+def test_each_role_gets_a_rectangle(
+    topology: str, split: str | None, verifier: str, drafter: str
+) -> None:
+    assert role_topologies(topology, split, drafting=True) == (verifier, drafter)
+
+
+def test_a_verifier_alone_has_all_chips() -> None:
+    assert role_topologies("v5e:4x4", None, drafting=False) == ("v5e:4x4", None)
+    assert role_topologies("v5p:2x2x1", "2+0", drafting=False) == ("v5p:1x2x1", None)
+
+
+@pytest.mark.parametrize(
+    ("topology", "split", "message"),
+    [
+        ("v5p:2x2x1", "3+1", "v5p:2x2x1 cannot be split 3\\+1: each process needs 1, 2, 4 or 8"),
+        ("v5p:2x2x1", "4+1", "together at most 4"),
+        ("v5e:1x1", None, "v5e:1x1 cannot be split 1\\+1"),
+        ("v5p:2x2x1", "2", "a split of chips is written V\\+D"),
+        ("v5p:2x2x1", "4+0", "contradict each other"),
+        ("v5p", None, "a topology is written like"),
+        ("v5p:axb", None, "a topology is written like"),
+    ],
+)
+def test_other_splits_are_refused(topology: str, split: str | None, message: str) -> None:
+    with pytest.raises(AotError, match=message):
+        role_topologies(topology, split, drafting=True)

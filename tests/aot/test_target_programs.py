@@ -1,0 +1,31 @@
+"""Bytes of a target's weights on each device, by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_models.quantization import WeightFormat
+from blockdraft_models.sharding import model_mesh
+from blockdraft_models.testing import tiny_config
+
+LIMITS = ServingLimits(2, 8, 64, 8)
+# Of one layer: queries, keys, values, output, gate, up, down; and their rows.
+ELEMENTS = 32 * (32 + 16 + 16 + 32 + 64 + 64 + 64)
+ROWS = 32 + 16 + 16 + 32 + 64 + 64 + 32
+# Embedding, head, norms; those of a layer are two, and one each for queries and keys.
+REST = 2 * 260 * 32 + 32 + 3 * (2 * 32 + 2 * 8)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ("float", 2 * (REST + 3 * ELEMENTS)),
+        ("int8", 2 * REST + 3 * (ELEMENTS + 4 * ROWS)),
+    ],
+)
+def test_weights(weights: WeightFormat, expected: int) -> None:
+    mesh = model_mesh(jax.devices()[:1])
+    pair = Pair(tiny_config("qwen3"), None, weights)
+    assert TargetPrograms.on(mesh, pair, LIMITS, 16, jnp.bfloat16).weight_bytes() == expected

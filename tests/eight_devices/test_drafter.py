@@ -1,0 +1,168 @@
+"""Drafters divided over devices draft what they draft on one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from blockdraft_drafter import attention
+from blockdraft_drafter.block_attention_kernel import attend_in_kernel
+from blockdraft_drafter.checkpoint import Drafter
+from blockdraft_drafter.compiled_method import CompiledMethod
+from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.dflash_method import DFlashMethod
+from blockdraft_drafter.draft_steps import Room
+from blockdraft_drafter.eagle3 import Eagle3
+from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
+from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_drafter.eagle3_method import Eagle3Method
+from blockdraft_drafter.head_sharding import HeadSharding
+from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_models.config import DecoderConfig
+from blockdraft_models.loading import EmbeddingAndHead
+from blockdraft_models.sharding import Placement, model_mesh
+from blockdraft_models.testing import tiny_config
+
+ROOM = Room(2, 200, 32, np.dtype(np.float32))
+
+# Devices, query heads, KV heads, and the axes that then divide each of the two.
+SPLITS = {
+    "KV heads divided": (2, 8, 4, "model", "model"),
+    "a KV head each": (8, 8, 8, "model", "model"),
+    "two devices to a KV head": (4, 8, 2, "model", None),
+    "eight devices to a KV head": (8, 16, 1, "model", None),
+    "KV heads that do not divide": (2, 6, 3, None, None),
+    "fewer heads than devices": (8, 4, 2, None, None),
+}
+
+
+def target_config(heads: int, kv_heads: int) -> DecoderConfig:
+    # 72 tokens are divided by every number of devices here, the 60 of a draft vocabulary not by 8.
+    return tiny_config(
+        num_layers=8,
+        vocab_size=72,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        bos_token_id=1,
+        eos_token_ids=(2,),
+    )
+
+
+def target_parts(config: DecoderConfig) -> EmbeddingAndHead:
+    keys = jax.random.split(jax.random.key(1))
+    shape = (config.vocab_size, config.hidden_size)
+    return EmbeddingAndHead(
+        0.1 * jax.random.normal(keys[0], shape), jax.random.normal(keys[1], shape)
+    )
+
+
+def dflash(target: DecoderConfig, placement: Placement | None) -> DFlashMethod:
+    config = replace(
+        DFlashConfig.default_for(target, block_size=4, num_features=3),
+        layer_types=("sliding_attention", "full_attention"),
+        sliding_window=40,
+    )
+    drafter = Drafter(DFlash(config, rngs=nnx.Rngs(0)), "0" * 16)
+    return DFlashMethod(drafter, target_parts(target), ROOM, placement=placement)
+
+
+def eagle3(target: DecoderConfig, placement: Placement | None) -> Eagle3Method:
+    config = replace(Eagle3Config.default_for(target, block_size=4), draft_vocab_size=60)
+    draft_ids = np.random.default_rng(0).permutation(target.vocab_size)[:60].astype(np.int32)
+    drafter = Eagle3Drafter(Eagle3(config, rngs=nnx.Rngs(0)), "0" * 16, np.sort(draft_ids))
+    return Eagle3Method(drafter, target_parts(target), ROOM, placement=placement)
+
+
+METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] = {
+    "dflash": dflash,
+    "eagle3": eagle3,
+}
+
+
+def drafts(method: CompiledMethod) -> list[Proposal]:
+    """Draft for two sequences, one beyond a chunk of context, after appends of several sizes."""
+    rng = np.random.default_rng(2)
+    proposals = []
+    sent = {0: 0, 1: 0}
+    for rows in ({0: 32, 1: 5}, {0: 32}, {0: 32}, {0: 32, 1: 1}, {0: 7, 1: 0}):
+        batch = []
+        for slot, count in rows.items():
+            features = rng.standard_normal((count, method.spec.feature_width)).astype(np.float32)
+            tokens = tuple(rng.integers(0, 72, count).tolist())
+            wanted = 3 if len(rows) == 2 else 0
+            batch.append(ContextRow(slot, sent[slot], features, 7 + slot, wanted, tokens))
+            sent[slot] += count
+        proposals += method.step(batch)
+    return proposals
+
+
+def divided_and_alone(method: str, split: str) -> tuple[CompiledMethod, CompiledMethod]:
+    devices, heads, kv_heads, query_axis, kv_axis = SPLITS[split]
+    target = target_config(heads, kv_heads)
+    placement = Placement(model_mesh(jax.devices()[:devices]))
+    sharding = HeadSharding.of(target, placement)
+    assert (sharding.query_axis, sharding.kv_axis) == (query_axis, kv_axis)
+    return METHODS[method](target, placement), METHODS[method](target, None)
+
+
+def compare(divided: CompiledMethod, method: CompiledMethod) -> None:
+    alone = drafts(method)
+    assert len({proposal.token_ids for proposal in alone}) > 3, "drafts should depend on contexts"
+    for expected, found in zip(alone, drafts(divided), strict=True):
+        assert found.token_ids == expected.token_ids
+        np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
+
+
+def places(tree: Any) -> set[PartitionSpec]:
+    return {array.sharding.spec for array in jax.tree.leaves(tree)}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("method", METHODS)
+def test_drafts_as_on_one_device(method: str, split: str) -> None:
+    compare(*divided_and_alone(method, split))
+
+
+def test_everything_lies_where_it_should() -> None:
+    method, _ = divided_and_alone("dflash", "KV heads divided")
+    state, target = method._weights
+    assert places(target) == {PartitionSpec("model", None)}
+    assert places(state["fc"]) == {PartitionSpec(None, None)}
+    layer = state["layers"][0]
+    assert places(layer["attention"]["key"]) == {PartitionSpec("model", None)}
+    assert places(layer["mlp"]["down"]) == {PartitionSpec(None, "model")}
+    assert places(method._context) == {PartitionSpec(None, "model", None, None)}
+    assert {len(array.sharding.device_set) for array in jax.tree.leaves(method._weights)} == {2}
+
+
+def test_what_does_not_divide_lies_whole() -> None:
+    method, _ = divided_and_alone("eagle3", "fewer heads than devices")
+    _, target, draft_ids = method._weights
+    assert target.embedding.sharding.spec == PartitionSpec("model", None)
+    # 60 tokens of the draft vocabulary among 8 devices.
+    assert places([target.head, draft_ids, method._context.latest]) <= {
+        PartitionSpec(),
+        PartitionSpec(None, None),
+    }
+    assert places(method._context.layer) == {PartitionSpec(None, None, None, None)}
+
+
+@pytest.mark.parametrize("split", ["KV heads divided", "two devices to a KV head"])
+@pytest.mark.parametrize("method", METHODS)
+def test_kernel_drafts_as_on_one_device(
+    method: str, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a TPU: the kernel, interpreted, on heads widened to its vector registers."""
+    monkeypatch.setattr(HeadSharding, "on_tpu", True)
+    monkeypatch.setattr(attention, "attend_in_kernel", partial(attend_in_kernel, interpret=True))
+    divided, alone = divided_and_alone(method, split)
+    widths = {array.shape[-1] for array in jax.tree.leaves(divided._context) if array.ndim == 4}
+    assert widths == {128}
+    compare(divided, alone)

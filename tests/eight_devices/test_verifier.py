@@ -1,0 +1,120 @@
+"""A target divided over devices decodes what it decodes on one."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh
+from tests.models.builders import random_decoder
+
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.loading import load_decoder
+from blockdraft_models.quantization import WeightFormat
+from blockdraft_models.scanned import ScannedDecoder
+from blockdraft_models.sharding import Placement, model_mesh
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_verifier.buckets import Bucket
+from blockdraft_verifier.cache_layout import CacheLayout
+from blockdraft_verifier.packing import pack
+from blockdraft_verifier.paged_cache import allocate_kv
+from blockdraft_verifier.scheduler import Row
+from blockdraft_verifier.sequence import GenerationRequest, Sampling, Sequence
+from blockdraft_verifier.step import StepOutputs
+from blockdraft_verifier.target_step import TargetStep
+
+BUCKET = Bucket(2, 8, 8)
+PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 16, 8
+
+
+def placed_on(devices: int) -> Placement:
+    return Placement(model_mesh(jax.devices()[:devices]))
+
+
+class Stepping:
+    """Runs the compiled step over sequences and keeps the cache."""
+
+    def __init__(self, decoder: Decoder, mesh: Mesh | None) -> None:
+        graph, self.weights = nnx.split(decoder)
+        stacked = isinstance(decoder, ScannedDecoder)
+        self.layout = CacheLayout.of(
+            decoder.config, NUM_PAGES, PAGE_SIZE, jnp.float32, mesh=mesh, stacked=stacked
+        )
+        step = TargetStep(graph, self.layout, MAX_PAGES, (2, 0), 4)
+        self.compiled: Any = step.lower(self.weights, BUCKET).compile()
+        self.caches = allocate_kv(self.layout)
+
+    def run(self, rows: list[Row]) -> StepOutputs:
+        sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
+        inputs = jax.device_put(pack(rows, BUCKET, **sizes), self.layout.replicated)
+        outputs, self.caches = self.compiled(self.weights, self.caches, inputs)
+        on_host: StepOutputs = jax.device_get(outputs)
+        return on_host
+
+
+def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:
+    """Return chunks of prompts, then drafts, greedy and sampled."""
+    rng = np.random.default_rng(0)
+    sampled = Sampling(temperature=0.7, top_p=0.9, seed=5)
+    prompts = [tuple(rng.integers(0, vocab_size, 16).tolist()) for _ in range(2)]
+    first, second = (
+        Sequence(index, GenerationRequest("s", prompts[index], sampling=sampling), 0.0)
+        for index, sampling in enumerate((Sampling(), sampled))
+    )
+    first.pages, second.pages = [9, 3, 0, 7], [2, 8, 15, 1]
+    return [
+        [Row(first, 0, prompts[0][:8], 0)],
+        [Row(first, 8, prompts[0][8:11], 2), Row(second, 0, prompts[1][:5], 0)],
+        [Row(second, 5, prompts[1][5:9], 3), Row(first, 11, prompts[0][11:12], 0)],
+    ]
+
+
+# Key heads: one or more to each device, one for several devices, not divisible at all.
+LAYOUTS: dict[str, tuple[int, dict[str, Any], bool, WeightFormat]] = {
+    "as many key heads as devices": (8, {"num_heads": 8, "num_kv_heads": 8}, False, "float"),
+    "two key heads each": (2, {"num_heads": 8, "num_kv_heads": 4}, True, "float"),
+    "shared key heads": (8, {"num_heads": 16, "num_kv_heads": 2}, True, "float"),
+    "whole heads": (8, {"num_heads": 6, "num_kv_heads": 3}, False, "float"),
+    "int8 weights": (4, {"num_heads": 8, "num_kv_heads": 4}, True, "int8"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_tokens_as_on_one_device(layout: str, tmp_path: Path) -> None:
+    devices, heads, scanned, weights = LAYOUTS[layout]
+    config = tiny_config("qwen3", vocab_size=264, **heads)
+    write_hf_checkpoint(random_decoder(config), tmp_path)
+    alone, _ = load_decoder(tmp_path, dtype=jnp.float32, weights=weights)
+    placement = placed_on(devices)
+    loaded, _ = load_decoder(tmp_path, dtype=jnp.float32, weights=weights, placement=placement)
+    divided = Stepping(ScannedDecoder(loaded, placement) if scanned else loaded, placement.mesh)
+    reference = Stepping(alone, None)
+    for rows in steps_of_two_sequences(config.vocab_size):
+        outputs, expected = divided.run(rows), reference.run(rows)
+        count = len(rows)
+        np.testing.assert_array_equal(outputs.accepted[:count], expected.accepted[:count])
+        np.testing.assert_array_equal(outputs.bonus[:count], expected.bonus[:count])
+        final = sum(row.known_count for row in rows) + int(expected.accepted[:count].sum())
+        np.testing.assert_allclose(
+            outputs.features[:final].astype(np.float32),
+            expected.features[:final].astype(np.float32),
+            rtol=0.02,  # of bfloat16
+            atol=0.02,
+        )
+
+
+def test_every_weight_is_divided_over_the_devices(tmp_path: Path) -> None:
+    config = tiny_config("llama", vocab_size=264, num_heads=8, num_kv_heads=8)
+    write_hf_checkpoint(random_decoder(config), tmp_path)
+    placement = placed_on(8)
+    decoder, _ = load_decoder(tmp_path, dtype=jnp.float32, placement=placement)
+    whole = sum(weight.nbytes for weight in jax.tree.leaves(nnx.state(decoder)))
+    scanned = ScannedDecoder(decoder, placement)
+    weights = jax.tree.leaves(nnx.state(scanned))
+    on_first = sum(weight.addressable_shards[0].data.nbytes for weight in weights)
+    norms = sum(weight.nbytes for weight in weights if weight.sharding.is_fully_replicated)
+    assert norms < 0.05 * whole
+    np.testing.assert_allclose(on_first - norms, (whole - norms) / 8)

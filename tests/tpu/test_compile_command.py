@@ -1,0 +1,103 @@
+"""`blockdraft compile` from end to end, on a small checkpoint."""
+
+import json
+
+import pytest
+from flax import nnx
+
+from blockdraft_client.cli.main import main
+from blockdraft_models.decoder import Decoder
+from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+
+pytest.importorskip("libtpu")
+pytestmark = pytest.mark.tpu
+
+LIMITS = (
+    *("--max-sequences", "4", "--max-step-tokens", "64", "--max-context-tokens", "256"),
+    *("--context-tokens", "128", "--block-size", "4", "--page-size", "16"),
+)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = tiny_config(
+        hidden_size=256,
+        intermediate_size=512,
+        num_layers=8,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=64,
+        vocab_size=512,
+    )
+    directory = tmp_path_factory.mktemp("target")
+    write_hf_checkpoint(Decoder(config, rngs=nnx.Rngs(0)), directory)
+    return str(directory)
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "eagle3"])
+def test_both_roles(target: str, drafter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--topology", "v5e:2x2", "--target", target, "--drafter", drafter, *LIMITS)
+    assert main(["compile", *arguments, "--ends-only", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["roles"]) == ["verifier", "drafter"]
+    for role in report["roles"].values():
+        assert (role["topology"], role["chips"]) == ("v5e:1x2", 2)
+        for program in role["programs"]:
+            assert program["collectives_per_layer"] <= 2
+            assert program["modelled_seconds"] > 0
+    verifier, drafting = report["roles"].values()
+    kinds = [(each["kind"], each["rows"], each["tokens"]) for each in verifier["programs"]]
+    assert kinds == [("verify", 1, 1), ("verify", 4, 16), ("prefill", 1, 8), ("prefill", 4, 64)]
+    assert all(each["kernels"] == 1 for each in verifier["programs"])
+    assert {each["kind"] for each in drafting["programs"]} == {"append", "draft"}
+    # Sixteen times the tokens: more operations, but the weights are read once.
+    small, large = verifier["programs"][0], verifier["programs"][1]
+    assert large["flops"] > 5 * small["flops"]
+    assert large["bytes"] < 5 * small["bytes"]
+    pages, memory = verifier["pages"], verifier["memory_bytes"]
+    left = memory.pop("usable") - sum(memory.values())
+    # Pages of 16 tokens, two of the four key heads a chip, padded to 128 wide, in bfloat16.
+    assert pages == left // (8 * 16 * 2 * 2 * 128 * 2)
+    assert verifier["sequences_by_context_tokens"]["256"] == pages // 16
+
+
+def test_int8_weights_take_a_byte_each(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--topology", "v5e:1x1", "--target", target, "--drafter", "none", *LIMITS)
+    assert main(["compile", *arguments, "--ends-only", "--weights", "int8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["weights"] == "int8"
+    matrices = 8 * 256 * (512 + 256 + 256 + 512 + 3 * 512)
+    scales = 8 * (512 + 256 + 256 + 256 + 512 + 512 + 256)
+    embedding_and_norms = 512 * 256 + (2 * 8 + 1) * 256
+    memory = report["roles"]["verifier"]["memory_bytes"]
+    assert memory["weights"] == matrices + 4 * scales + 2 * embedding_and_norms
+
+
+def test_what_does_not_fit_fails_and_names_the_largest(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--topology", "v5e:1x1", "--target", "qwen3-32b", "--drafter", "none")
+    assert main(["compile", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert "the verifier does not fit: weights take 65.5" in error
+    tiny_share = ("--memory-share", "0.0001", "--drafter", "none", *LIMITS)
+    assert main(["compile", "--topology", "v5e:1x1", "--target", target, *tiny_share]) == 1
+    assert "does not fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topology", "v5p:2x2x1", "--tpu-split", "3+1"), "cannot be split 3+1"),
+        (("--topology", "v5p:nonsense"), "a topology is written like"),
+        (("--topology", "v5e:2x2", "--block-size", "1"), "--block-size must be at least 2"),
+        (("--topology", "v5e:2x2", "--memory-share", "0"), "--memory-share must be"),
+        (("--topology", "v5e:2x2", "--drafter", "nowhere"), "no directory, nor dflash, eagle3"),
+        (("--topology", "v5e:2x2", "--context-tokens", "5000"), "--context-tokens must be"),
+    ],
+)
+def test_wrong_usage(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Published targets on real slices: every kind of step compiles, by the kernel, and fits."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+
+from blockdraft_aot.compiled import compile_and_read
+from blockdraft_aot.fit import memory_of, pages_that_fit
+from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_aot.models import drafter_shape
+from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.survey import DTYPE
+from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.topology import Topology, describe_topology
+from blockdraft_verifier.buckets import Bucket
+
+pytest.importorskip("libtpu")
+pytestmark = pytest.mark.tpu
+
+LIMITS = ServingLimits(
+    max_sequences=16, max_step_tokens=1024, max_context_tokens=4096, page_size=32
+)
+NEEDED_PAGES = 4096 // 32
+# Half of a host: the other half is the drafter's. One chip serves plainly.
+SLICES = [
+    ("llama-3.1-8b", "dflash", "v5p:1x2x1"),
+    ("llama-3.1-8b", "eagle3", "v5p:1x2x1"),
+    ("qwen3-4b", "dflash", "v5p:1x2x1"),
+    ("qwen3-4b", "dflash", "v6e:2x2"),
+    ("qwen3-8b", "dflash", "v5p:1x2x1"),
+    ("qwen3-8b", "dflash", "v6e:2x2"),
+    ("llama-3.2-1b", "none", "v5e:1x1"),
+]
+
+
+@lru_cache
+def topology(name: str) -> Topology:
+    return describe_topology(name)
+
+
+def chosen(programs: TargetPrograms, *, ends_of_each: bool) -> list[Bucket]:
+    """Return the smallest and the largest step of each kind, or of all."""
+    by_kind = [
+        [bucket for bucket in programs.buckets if programs.kind(bucket) == kind]
+        for kind in ("verify", "prefill")
+    ]
+    ends = [end for each in by_kind for end in (each[0], each[-1])]
+    return ends if ends_of_each else [ends[0], ends[-1]]
+
+
+@pytest.mark.parametrize(("target", "drafter", "name"), SLICES)
+def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
+    chips = topology(name)
+    config = SHAPES[target]
+    pair = Pair(config, drafter_shape(drafter, config, 16))
+    programs = TargetPrograms.on(chips.mesh, pair, LIMITS, 2 * NEEDED_PAGES, DTYPE)
+    assert programs.layout.by_kernel
+    # Steps differ in shape only; those between are left to `blockdraft compile`.
+    steps = chosen(programs, ends_of_each=(target, drafter, name) == SLICES[0])
+    compiled = [compile_and_read(programs.lower(bucket)) for bucket in steps]
+    for program in compiled:
+        # The one layer that is compiled attends by the kernel, not by gathering pages,
+        assert program.kernels == 1
+        # and its chips meet after attention and after the MLP.
+        assert program.layer_collectives == (0 if chips.mesh.size == 1 else 2)
+    memory = memory_of(
+        compiled, usable=int(0.9 * chips.memory_bytes), weights=programs.weight_bytes()
+    )
+    # Room for all sequences at full length, more or less.
+    pages = pages_that_fit(memory, programs.layout.page_bytes, NEEDED_PAGES)
+    assert pages > 8 * NEEDED_PAGES
+    caches = 2 * NEEDED_PAGES * programs.layout.page_bytes
+    inputs = compiled[-1].argument_bytes - memory.weights - caches
+    assert 0 <= inputs < 1e6
+
+
+def test_int8_weights_are_read_as_such() -> None:
+    chips = topology("v5p:1x2x1")
+    config = SHAPES["llama-3.1-8b"]
+    float_pair = Pair(config, None)
+    wide, int8 = (
+        TargetPrograms.on(chips.mesh, pair, LIMITS, NEEDED_PAGES, DTYPE)
+        for pair in (float_pair, replace(float_pair, weights="int8"))
+    )
+    saved = wide.weight_bytes() - int8.weight_bytes()
+    # Embedding and head stay in bfloat16.
+    layers = wide.weight_bytes() - 2 * 2 * config.vocab_size * config.hidden_size // 2
+    assert saved == pytest.approx(layers / 2, rel=0.01)
+    bucket = Bucket(16, 16, 16)
+    before, after = (compile_and_read(each.lower(bucket)) for each in (wide, int8))
+    assert after.kernels == 1
+    assert after.layer_collectives == 2
+    # No matrix is copied in bfloat16, not even the smallest.
+    smallest = config.num_kv_heads * config.head_dim * config.hidden_size // 2 * 2
+    assert after.temporary_bytes < before.temporary_bytes + smallest / 2
+    # The layers' body is counted once: it reads half the bytes of one layer's matrices.
+    assert before.counts.bytes - after.counts.bytes > 0.9 * saved / config.num_layers
