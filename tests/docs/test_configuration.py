@@ -13,7 +13,7 @@ from blockdraft_client.cli.main import COMMANDS
 from blockdraft_training import command as train_command
 
 PAGE = "docs/configuration.md"
-OWN_SECTION = ("serve", "server", "verifier", "drafter", "demo")
+OWN_SECTION = ("serve", "server", "verifier", "drafter", "demo", "compile")
 # Commands of a command, and where each is implemented.
 SUBCOMMANDS = {
     f"bench {name}": subcommand.module for name, subcommand in bench_command.SUBCOMMANDS.items()

@@ -1,0 +1,306 @@
+"""Makes the drafters: tiny, trained a little, and what they draft for the targets.
+
+Speculative decoding is done here as it is published, one sequence at a time: `speculate` asks for a
+block, lets transformers' target judge it, and keeps the tokens up to the first wrong one.
+
+Run from the root of the project, after make_targets.py: python -m tests.golden.make_drafters
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tests.golden.make_targets import TARGETS, VOCAB
+from tests.golden.torch_dflash import draft_logits
+from tests.golden.torch_eagle3 import chain_logits
+from transformers import AutoModelForCausalLM
+
+DRAFTERS = Path(__file__).parent / "drafters"
+ROUNDS = 10
+PROMPT = 6
+# So far apart must the two likeliest tokens be wherever one is drafted: the service sends features
+# in bfloat16, and a feature that is rounded the other way must not change a draft.
+LEAST_DRAFT_MARGIN = 0.03
+# The target's own choices need only survive float32.
+LEAST_CHOICE_MARGIN = 0.003
+# Few texts, so that a drafter learns most of them in few steps.
+TEXTS, LENGTH, STEPS, BATCH = 24, 56, 900, 24
+
+DFLASH: dict[str, Any] = {
+    "architectures": ["DFlashDraftModel"],
+    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "block_size": 6,
+    "dflash_config": {"mask_token_id": VOCAB - 1, "target_layer_ids": [1, 2]},
+    "dtype": "bfloat16",
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "max_position_embeddings": 512,
+    "max_window_layers": 2,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_target_layers": 5,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 10000,
+    "sliding_window": 7,
+    "tie_word_embeddings": True,
+    "use_sliding_window": True,
+    "vocab_size": VOCAB,
+}
+EAGLE3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 512,
+    "model_type": "llama",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "use_cache": True,
+    "vocab_size": VOCAB,
+    "draft_vocab_size": 48,
+}
+EAGLE3_STEPS = 4
+
+
+class Target:
+    """A target as transformers loads it."""
+
+    def __init__(self, name: str, outputs: list[int]) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(TARGETS / name, dtype=torch.float32)
+        self.embedding = self.model.get_input_embeddings().weight.detach()
+        self.head = self.model.get_output_embeddings().weight.detach()
+        self._outputs = outputs
+
+    def __call__(self, tokens: Any) -> tuple[Any, Any]:
+        """Logits and features of every position; the features as bfloat16 holds them."""
+        with torch.no_grad():
+            output = self.model(tokens, output_hidden_states=True)
+        features = torch.cat([output.hidden_states[i + 1] for i in self._outputs], -1)
+        return output.logits, features.bfloat16().float()
+
+    def continued(self, prompts: Any) -> Any:
+        """The prompts with the target's own continuation, `LENGTH` tokens in all."""
+        tokens = prompts
+        while tokens.shape[1] < LENGTH:
+            tokens = torch.cat([tokens, self(tokens)[0][:, -1:].argmax(-1)], 1)
+        return tokens
+
+
+Draft = Callable[[Any, Any], Any]
+"""Features of the final positions and all tokens, the anchor last -> logits of each draft."""
+
+
+def speculate(target: Target, prompt: list[int], draft: Draft, ids: Any) -> dict[str, Any] | None:
+    """Decode greedily for some rounds; say what was drafted and gained in each.
+
+    Returns:
+        Prompt, tokens, and each round's drafts and gained tokens; None if some choice was close.
+    """
+    logits, features = target(torch.tensor([prompt]))
+    if _margin(logits[0, -1:]) < LEAST_CHOICE_MARGIN:
+        return None
+    tokens = [*prompt, int(logits[0, -1].argmax())]
+    drafts, gained = [], []
+    for _ in range(ROUNDS):
+        scores = draft(features, torch.tensor([tokens]))[0]
+        if _margin(scores) < LEAST_DRAFT_MARGIN:
+            return None
+        drafts.append([int(ids[best]) for best in scores.argmax(-1)])
+        logits, features = target(torch.tensor([[*tokens, *drafts[-1]]]))
+        choices = logits[0, len(tokens) - 1 :]
+        chosen = choices.argmax(-1).tolist()
+        accepted = 0
+        while accepted < len(drafts[-1]) and drafts[-1][accepted] == chosen[accepted]:
+            accepted += 1
+        if _margin(choices[: accepted + 1]) < LEAST_CHOICE_MARGIN:
+            return None
+        tokens += chosen[: accepted + 1]
+        gained.append(accepted + 1)
+        # Those of the anchor and the accepted tokens are final; the new anchor has none yet.
+        features = features[:, : len(tokens) - 1]
+    return {"prompt": prompt, "tokens": tokens[len(prompt) :], "drafts": drafts, "gained": gained}
+
+
+def _margin(logits: Any) -> float:
+    first, second = logits.topk(2, -1).values.unbind(-1)
+    return float((first - second).min())
+
+
+def train(weights: dict[str, Any], loss: Callable[[], Any]) -> None:
+    trained = [w.requires_grad_() for w in weights.values() if w.is_floating_point()]
+    optimizer = torch.optim.Adam(trained, lr=3e-3)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        optimizer.step()
+        if step % 100 == 99:
+            print(f"step {step + 1}: {value.item():.3f}")
+    for weight in trained:
+        weight.requires_grad_(False)
+
+
+def save(
+    name: str,
+    target_name: str,
+    config: dict[str, Any],
+    weights: dict[str, Any],
+    prompts: list[list[int]],
+    run: Callable[[dict[str, Any], list[int]], dict[str, Any] | None],
+) -> None:
+    """Write the checkpoint, read it back, and record what it drafts after clear-cut prompts."""
+    directory = DRAFTERS / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
+    stored = {k: w.to(dtype) if w.is_floating_point() else w for k, w in weights.items()}
+    save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
+    loaded = {
+        key: weight.float() if weight.is_floating_point() else weight
+        for key, weight in load_file(directory / "model.safetensors").items()
+    }
+    sequences = [sequence for prompt in prompts if (sequence := run(loaded, prompt)) is not None]
+    # Those with the most different rounds say the most.
+    sequences.sort(key=lambda sequence: -len(set(sequence["gained"])))
+    sequences = sequences[:3]
+    for sequence in sequences:
+        print(name, sequence["gained"])
+    assert len(sequences) == 3
+    text = json.dumps({"target": target_name, "sequences": sequences}) + "\n"
+    (DRAFTERS / f"{name}.json").write_text(text)
+
+
+def _random(*shape: int) -> Any:
+    if len(shape) == 1:
+        return 1 + 0.2 * torch.randn(shape)
+    return torch.randn(shape) / math.sqrt(shape[1])
+
+
+def make_dflash() -> None:
+    torch.manual_seed(1)
+    name = "qwen3"
+    target = Target(name, DFLASH["dflash_config"]["target_layer_ids"])
+    weights = {
+        "fc.weight": _random(32, 64),
+        "hidden_norm.weight": _random(32),
+        "norm.weight": _random(32),
+    }
+    for layer in range(2):
+        for part, shape in {
+            "input_layernorm": (32,),
+            "post_attention_layernorm": (32,),
+            "self_attn.q_proj": (32, 32),
+            "self_attn.k_proj": (16, 32),
+            "self_attn.v_proj": (16, 32),
+            "self_attn.o_proj": (32, 32),
+            "self_attn.q_norm": (8,),
+            "self_attn.k_norm": (8,),
+            "mlp.gate_proj": (48, 32),
+            "mlp.up_proj": (48, 32),
+            "mlp.down_proj": (32, 48),
+        }.items():
+            weights[f"layers.{layer}.{part}.weight"] = _random(*shape)
+    texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
+    features, block = target(texts)[1], DFLASH["block_size"]
+
+    def logits(weights: dict[str, Any], features: Any, anchors: Any) -> Any:
+        return draft_logits(weights, DFLASH, target.embedding, target.head, features, anchors)
+
+    def loss() -> Any:
+        rows = torch.randint(0, len(texts), (BATCH,))
+        at = int(torch.randint(PROMPT, LENGTH - block, ()))
+        scores = logits(weights, features[rows, :at], texts[rows, at])
+        labels = texts[rows, at + 1 : at + block]
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+    train(weights, loss)
+
+    def run(loaded: dict[str, Any], prompt: list[int]) -> dict[str, Any] | None:
+        def draft(features: Any, tokens: Any) -> Any:
+            return logits(loaded, features, tokens[:, -1])
+
+        return speculate(target, prompt, draft, range(VOCAB))
+
+    save("dflash", name, DFLASH, weights, texts[:, :PROMPT].tolist(), run)
+
+
+def make_eagle3() -> None:
+    torch.manual_seed(2)
+    name = "llama-untied-llama3-sharded"
+    # What enters layers 2, 7 // 2 and 7 - 3: the outputs of the layers before.
+    target = Target(name, [1, 2, 3])
+    texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
+    features = target(texts)[1]
+    frequent = texts[:, PROMPT:].flatten().bincount(minlength=VOCAB).argsort(descending=True)
+    ids = frequent[: EAGLE3["draft_vocab_size"]].sort().values
+    weights = {
+        "fc.weight": _random(32, 96),
+        "norm.weight": _random(32),
+        "lm_head.weight": _random(len(ids), 32),
+        "d2t": ids - torch.arange(len(ids)),
+        "t2d": torch.isin(torch.arange(VOCAB), ids),
+    }
+    for part, shape in {
+        "input_layernorm": (32,),
+        "hidden_norm": (32,),
+        "post_attention_layernorm": (32,),
+        "self_attn.q_proj": (32, 64),
+        "self_attn.k_proj": (16, 64),
+        "self_attn.v_proj": (16, 64),
+        "self_attn.o_proj": (32, 32),
+        "mlp.gate_proj": (48, 32),
+        "mlp.up_proj": (48, 32),
+        "mlp.down_proj": (32, 48),
+    }.items():
+        weights[f"midlayer.{part}.weight"] = _random(*shape)
+    rank = torch.full((VOCAB,), -100)  # the label that cross_entropy leaves out
+    rank[ids] = torch.arange(len(ids))
+
+    def logits(weights: dict[str, Any], features: Any, tokens: Any, teacher: Any = None) -> Any:
+        return chain_logits(
+            weights, EAGLE3, target.embedding, features, tokens, EAGLE3_STEPS, teacher
+        )
+
+    def loss() -> Any:
+        rows = torch.randint(0, len(texts), (BATCH,))
+        at = int(torch.randint(PROMPT, LENGTH - EAGLE3_STEPS, ()))
+        labels = texts[rows, at + 1 : at + 1 + EAGLE3_STEPS]
+        scores = logits(weights, features[rows, :at], texts[rows, 1 : at + 1], labels)
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), rank[labels].flatten())
+
+    train(weights, loss)
+
+    def run(loaded: dict[str, Any], prompt: list[int]) -> dict[str, Any] | None:
+        def draft(features: Any, tokens: Any) -> Any:
+            return logits(loaded, features, tokens[:, 1:])
+
+        return speculate(target, prompt, draft, ids)
+
+    save("eagle3", name, EAGLE3, weights, texts[:, :PROMPT].tolist(), run)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    make_dflash()
+    make_eagle3()

@@ -1,0 +1,96 @@
+"""Drafts and acceptance of public drafters, against an implementation in PyTorch.
+
+The checkpoints go through the loaders, the engine of the verifier and the session of the drafter
+that serve; only the wire between the two is left out.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from blockdraft_bench.answers import Answer
+from blockdraft_bench.decoding import InProcessDecoder
+from blockdraft_bench.in_process import InProcessTransport
+from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_models.loading import load_decoder
+from blockdraft_models.resolve import resolve_target
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.config import EngineConfig
+from blockdraft_verifier.scheduler import SchedulerConfig
+from blockdraft_verifier.sequence import GenerationRequest
+
+GOLDEN = Path(__file__).parent
+# EAGLE-3 checkpoints do not say how far to draft; DFlash checkpoints do.
+BLOCK_SIZES = {"dflash": 6, "eagle3": 5}
+CONTEXT_TOKENS, STEP_TOKENS = 96, 8
+ENGINE = EngineConfig(
+    scheduler=SchedulerConfig(1, STEP_TOKENS, CONTEXT_TOKENS),
+    num_pages=8,
+    dtype="float32",
+    draft_policy="fixed",
+)
+
+
+@pytest.mark.parametrize("name", BLOCK_SIZES)
+def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = json.loads((GOLDEN / "drafters" / f"{name}.json").read_text())
+    block_size = BLOCK_SIZES[name]
+    proposals: list[list[int]] = []
+    receive = InProcessTransport.receive
+
+    def listen(self: InProcessTransport, timeout_seconds: float) -> pb.DraftResponse | None:
+        response = receive(self, timeout_seconds)
+        if response is not None:
+            # Appending the prompt alone is answered with an empty proposal.
+            proposals.extend(list(p.token_ids) for p in response.proposals if p.token_ids)
+        return response
+
+    monkeypatch.setattr(InProcessTransport, "receive", listen)
+    decoder = load(str(GOLDEN / "targets" / golden["target"]), str(GOLDEN / "drafters" / name))
+    assert decoder.drafter.block_size == block_size
+    decoder.warm_up()
+    for sequence in golden["sequences"]:
+        rounds = len(sequence["drafts"])
+        assert rounds >= 10
+        proposals.clear()
+        answer = answer_of(decoder, sequence, extra=2 * block_size)
+        assert proposals[:rounds] == sequence["drafts"]
+        assert [accepted + 1 for _, accepted in answer.steps[:rounds]] == sequence["gained"]
+        assert list(answer.token_ids[: len(sequence["tokens"])]) == sequence["tokens"]
+    assert {gained for s in golden["sequences"] for gained in s["gained"]} >= {1, 2, block_size}
+    decoder.close()
+
+
+def load(target: str, drafter: str) -> InProcessDecoder:
+    drafting = load_engine(
+        DrafterConfig(
+            target=target,
+            drafter=drafter,
+            max_sequences=1,
+            max_context_tokens=CONTEXT_TOKENS,
+            max_feature_rows=STEP_TOKENS,
+            block_size=BLOCK_SIZES["eagle3"],
+            dtype="float32",
+        )
+    )
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=jnp.float32)
+    return InProcessDecoder(decoder, checkpoint, drafting, ENGINE)
+
+
+def answer_of(decoder: InProcessDecoder, sequence: dict[str, Any], extra: int) -> Answer:
+    """Decode so far that no proposal of the golden rounds is cut short by the end."""
+    request = GenerationRequest(
+        "golden",
+        tuple(sequence["prompt"]),
+        max_output_tokens=len(sequence["tokens"]) + extra,
+    )
+    answers: list[Answer] = []
+    decoder.decode([request], lambda index, answer: answers.append(answer))
+    [answer] = answers
+    return answer

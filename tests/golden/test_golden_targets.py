@@ -1,0 +1,36 @@
+"""Public checkpoint formats, loaded and run, against what Hugging Face transformers computes."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.models.builders import run_dense
+
+from blockdraft_models.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.resolve import resolve_target
+
+TARGETS = Path(__file__).parent / "targets"
+NAMES = sorted(path.stem for path in TARGETS.glob("*.npz"))
+
+
+def test_there_are_targets() -> None:
+    assert len(NAMES) == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_and_features_are_those_of_transformers(name: str) -> None:
+    golden = np.load(TARGETS / f"{name}.npz")
+    decoder, checkpoint = load_decoder(resolve_target(str(TARGETS / name)), dtype=jnp.float32)
+    capture = tuple(int(layer) for layer in golden["capture"])
+
+    logits, output = run_dense(decoder, golden["token_ids"], capture)
+
+    scale = np.abs(golden["logits"]).max()
+    np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=1e-5 * scale)
+    captured = np.asarray(output.captured).reshape(golden["captured"].shape)
+    np.testing.assert_allclose(captured, golden["captured"], rtol=1e-4, atol=1e-5 * scale)
+    shared, same = load_embedding_and_head(TARGETS / name, dtype=jnp.float32)
+    assert same == checkpoint
+    again = shared.logits(output.hidden).reshape(golden["logits"].shape)
+    np.testing.assert_allclose(again, golden["logits"], rtol=1e-4, atol=1e-5 * scale)

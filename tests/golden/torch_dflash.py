@@ -1,0 +1,55 @@
+"""A DFlash block in plain PyTorch, from the description of z-lab/dflash `dflash/model.py`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tests.golden.torch_layers import Weights, attend, heads, mlp, rms_norm, rotate
+
+
+def draft_logits(
+    weights: Weights,
+    config: Mapping[str, Any],
+    embedding: Any,
+    head: Any,
+    features: Any,
+    anchors: Any,
+) -> Any:
+    """Logits of the drafted positions of a block after each context.
+
+    Args:
+        weights: By published name.
+        config: The parsed config.json.
+        embedding: The target's, [vocab, hidden].
+        head: The target's, [vocab, hidden].
+        features: [batch, context, features].
+        anchors: [batch].
+
+    Returns:
+        [batch, block_size - 1, vocab].
+    """
+    eps, block = config["rms_norm_eps"], config["block_size"]
+    head_dim, theta = config["head_dim"], config["rope_theta"]
+    context = features.shape[1]
+    positions = torch.arange(context + block)
+    masks = torch.full((anchors.shape[0], block - 1), config["dflash_config"]["mask_token_id"])
+    x = embedding[torch.cat([anchors[:, None], masks], 1)]
+    ctx = rms_norm(features @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
+    for layer, kind in enumerate(config["layer_types"]):
+        name = f"layers.{layer}"
+        own = f"{name}.self_attn"
+        h = rms_norm(x, weights[f"{name}.input_layernorm.weight"], eps)
+        both = torch.cat([ctx, h], 1)  # the context passes through no input norm
+        q = heads(weights, f"{own}.q_proj", h, head_dim)
+        k, v = (heads(weights, f"{own}.{p}_proj", both, head_dim) for p in "kv")
+        q = rms_norm(q, weights[f"{own}.q_norm.weight"], eps)
+        k = rms_norm(k, weights[f"{own}.k_norm.weight"], eps)
+        q, k = rotate(q, positions[context:], theta), rotate(k, positions, theta)
+        visible = torch.ones(block, context + block, dtype=torch.bool)
+        if kind == "sliding_attention":
+            distance = positions[context:, None] - positions[None, :]
+            visible = distance.abs() < config["sliding_window"]
+        x = x + attend(q, k, v, visible) @ weights[f"{own}.o_proj.weight"].T
+        h = rms_norm(x, weights[f"{name}.post_attention_layernorm.weight"], eps)
+        x = x + mlp(weights, f"{name}.mlp", h)
+    return rms_norm(x, weights["norm.weight"], eps)[:, 1:] @ head.T
