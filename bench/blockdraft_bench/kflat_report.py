@@ -11,9 +11,8 @@ from blockdraft_bench.kflat_figure import draw_kflat
 
 NAME = "kflat"
 MODELLED_NOTE = (
-    "Modelled curves are the compiler's cost analysis of a greedy step on one chip, with the "
-    "reference attention, extended from one and two layers; nothing ran, and whether the model "
-    "fits the chip's memory was not checked."
+    "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
+    "their number, with attention by hand; nothing ran. What fits, `blockdraft compile` tells."
 )
 
 
