@@ -46,7 +46,7 @@ bench: $(SERVE)  ## the figures of the demo as one JSON object
 	@$(BIN)/blockdraft demo --json
 
 test: $(DEV)  ## run the tests that take seconds
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not tpu"
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 -m "not slow and not tpu"
 
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(PARALLEL) -m tpu
