@@ -62,6 +62,7 @@ def bench(target: Path, datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         jax.config.update(name, value)
 
 
+@pytest.mark.slow
 def test_measures_reports_and_resumes(
     bench: Run, datasets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_available, "_installed", lambda module: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_absent_peers_are_reported_and_the_rest_is_measured(
     bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]

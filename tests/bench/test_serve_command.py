@@ -142,6 +142,7 @@ def check_split(split: list[dict[str, Any]]) -> None:
         assert item["requirement"]["met"] == (item["loss_share"] <= 0.05 if asked else None)
 
 
+@pytest.mark.slow
 def test_measures_a_running_service_and_goes_on_where_it_was(
     bench: Run, target: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -35,6 +35,7 @@ def weights_of(trained: TrainedDrafter) -> dict[str, np.ndarray]:
     return {".".join(map(str, key)): np.asarray(value[...]) for key, value in flat}
 
 
+@pytest.mark.slow
 def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(
         tmp_path / "run",

@@ -36,6 +36,7 @@ def recipe(pair: Pair, output: Path, **changes: Any) -> Eagle3Recipe:
     return Eagle3Recipe(TrainSettings(**shared))
 
 
+@pytest.mark.slow
 def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> None:
     made = recipe(
         pair,
