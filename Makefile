@@ -8,8 +8,9 @@ SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
 TPU := $(VENV)/.installed-tpu
 PINS := pyproject.toml constraints.txt
+WORKERS := -n logical --maxprocesses 4
 # A file stays on one worker, so what its fixtures start is started once; the long files come first.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -49,7 +50,7 @@ test: $(DEV)  ## run the tests that take seconds
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 -m "not slow and not tpu"
 
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
-	$(BIN)/python -m pytest -q $(PARALLEL) -m tpu
+	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow"
 
 test-slow: $(DEV)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
