@@ -11,7 +11,8 @@ from blockdraft_models.attention import Attend, LayerCache
 from blockdraft_models.axes import EMBED, VOCAB
 from blockdraft_models.block import DecoderLayer
 from blockdraft_models.config import DecoderConfig
-from blockdraft_models.layers import Embedding, Linear, RMSNorm, project
+from blockdraft_models.layers import Embedding, Linear, RMSNorm
+from blockdraft_models.products import project
 from blockdraft_models.rope import rotary_tables
 
 

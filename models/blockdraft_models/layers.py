@@ -1,11 +1,9 @@
-"""Matrix products, RMS normalization, embedding: the parts a decoder layer is made of.
+"""Linear maps, RMS normalization, embedding: the parts a decoder layer is made of.
 
 Every weight is a separate `nnx.Param` that names its axes (`axes.py`) in its `out_sharding`
 metadata. Placing it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
 can be built where no mesh is set.
 """
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.axes import EMBED, VOCAB, Axes
+from blockdraft_models.products import project
 
 
 def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
@@ -38,50 +37,6 @@ def random_weights(
     if rngs is None:
         return jnp.zeros(shape, dtype)
     return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
-
-
-# The row counts for which XLA's CPU backend is faster with the weight as left operand: at 2 to 16
-# rows it takes half the time, at 128 as long (docs/adr/0009).
-_FEW_ROWS = range(2, 65)
-_OVER_LAST_AXES = (((1,), (1,)), ((), ()))
-
-
-def project(
-    x: Float[Array, "rows in"], weight: Float[Array, "out in"], *, dtype: DTypeLike | None = None
-) -> Float[Array, "rows out"]:
-    """Computes `x @ weight.T`, the form of every product with a weight.
-
-    Args:
-        x: The rows.
-        weight: Stored [out, in], as published.
-        dtype: Of the result and of the sums; that of the operands when None.
-
-    Returns:
-        One row of results per row of `x`.
-    """
-    if x.shape[0] not in _FEW_ROWS:
-        return _rows_first(x, weight, dtype)
-    projected: Array = jax.lax.platform_dependent(
-        x,
-        weight,
-        cpu=partial(_weight_first, dtype=dtype),
-        default=partial(_rows_first, dtype=dtype),
-    )
-    return projected
-
-
-def _rows_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
-    return jax.lax.dot_general(x, weight, _OVER_LAST_AXES, preferred_element_type=dtype)
-
-
-def _weight_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
-    rows = x.shape[0]
-    # More than four rows are fastest by the eight: 7 take a quarter longer than 8.
-    padded = jnp.pad(x, ((0, -rows % 8 if rows > 4 else 0), (0, 0)))
-    columns = jax.lax.dot_general(weight, padded, _OVER_LAST_AXES, preferred_element_type=dtype)
-    # Without the barrier XLA folds the transpose into the product, which turns it around again.
-    barred: Array = jax.lax.optimization_barrier(columns)
-    return barred.T[:rows]
 
 
 class Linear(nnx.Module):

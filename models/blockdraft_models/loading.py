@@ -16,7 +16,7 @@ from blockdraft_models.checkpoint import Checkpoint, open_checkpoint
 from blockdraft_models.decoder import Decoder
 from blockdraft_models.download_progress import Progress
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.layers import project
+from blockdraft_models.products import project
 from blockdraft_models.quantization import WeightFormat, hold_int8
 from blockdraft_models.sharding import Placement
 from blockdraft_models.streaming import stream_weights

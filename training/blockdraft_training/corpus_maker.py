@@ -22,6 +22,7 @@ from blockdraft_training.corpus_writer import CorpusWriter
 from blockdraft_training.errors import CorpusError
 from blockdraft_training.generate import BatchGenerator
 from blockdraft_training.prompts import Prompt, read_prompts, select
+from blockdraft_training.row_attention import cache_dtype
 from blockdraft_training.self_chat import made_up_prompts, self_chat_path
 
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -111,7 +112,8 @@ class CorpusMaker:
         settings = self._settings
         decoder, _ = load_decoder(self._checkpoint.path, dtype=self._dtype)
         config = BatchConfig(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
-        return BatchGenerator(decoder, config, self._tokenizer.eos_token_ids, dtype=self._dtype)
+        end_ids = self._tokenizer.eos_token_ids
+        return BatchGenerator(decoder, config, end_ids, dtype=cache_dtype(self._dtype))
 
     def _open(self, excluded: ExcludedTexts) -> CorpusWriter:
         output, checkpoint = self._settings.output, self._checkpoint

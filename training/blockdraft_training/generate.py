@@ -37,7 +37,7 @@ class BatchGenerator:
             decoder: The target.
             config: Shapes.
             end_ids: Tokens that end an answer.
-            dtype: Element type of the cache, that of the decoder's weights.
+            dtype: Element type of the cache.
         """
         self._graph, self._weights = nnx.split(decoder)
         self._config = config

@@ -31,6 +31,15 @@ class LayerKV(NamedTuple):
     values: Array
 
 
+def cache_dtype(compute_dtype: DTypeLike) -> jnp.dtype:
+    """Return the element type to keep keys and values in.
+
+    XLA's CPU backend scatters no bfloat16: it would widen and narrow the whole cache at every
+    token, which takes twice as long as all the rest (docs/adr/0014).
+    """
+    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else compute_dtype)
+
+
 def allocate(
     config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
 ) -> Sequence[LayerKV]:
@@ -65,8 +74,10 @@ class PromptAttend:
         """Attend within the prompt and store its keys and values, padding included."""
         attended, _ = DenseAttend(1, self.length)(q, k, v, cache)
         start = (self.row, 0, 0, 0)
-        keys = jax.lax.dynamic_update_slice(cache.keys, k.transpose(1, 0, 2)[None], start)
-        values = jax.lax.dynamic_update_slice(cache.values, v.transpose(1, 0, 2)[None], start)
+        keys, values = (
+            jax.lax.dynamic_update_slice(old, new.transpose(1, 0, 2)[None].astype(old.dtype), start)
+            for old, new in zip(cache, (k, v), strict=True)
+        )
         return attended, LayerKV(keys, values)
 
 
@@ -101,9 +112,10 @@ class RowAttend:
         )
         # A finished row may run past its end within a dispatch: that is dropped.
         cache = LayerKV(
-            cache.keys.at[place].set(k, mode="drop"), cache.values.at[place].set(v, mode="drop")
+            cache.keys.at[place].set(k.astype(cache.keys.dtype), mode="drop"),
+            cache.values.at[place].set(v.astype(cache.values.dtype), mode="drop"),
         )
-        queries = q.reshape(rows, kv_heads, heads // kv_heads, head_dim)
+        queries = q.reshape(rows, kv_heads, heads // kv_heads, head_dim).astype(cache.keys.dtype)
 
         def add_chunk(index: Int[Array, ""], state: _State) -> _State:
             start = index * CHUNK_TOKENS

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.layers import project
+from blockdraft_models.products import project
 
 OUT, IN = 24, 16
 
@@ -33,6 +33,47 @@ def test_the_result_is_as_wide_as_asked_for(rows: int) -> None:
     assert wide.dtype == jnp.float32
     expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
     np.testing.assert_allclose(wide, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 65])
+def test_bfloat16_sums_are_float32(rows: int) -> None:
+    x, weight = operands(rows, "bfloat16")
+    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    rounded = expected.astype(np.float32).astype(jnp.bfloat16)
+    np.testing.assert_allclose(
+        np.asarray(jax.jit(project)(x, weight), np.float32), rounded.astype(np.float32), rtol=2**-7
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_bfloat16_rows_do_not_depend_on_how_many_there_are(rows: int) -> None:
+    x, weight = operands(8, "bfloat16")
+    wide = jax.jit(lambda x, weight: project(x, weight, dtype=jnp.float32))
+    np.testing.assert_array_equal(wide(x[:rows], weight), wide(x, weight)[:rows])
+
+
+@pytest.mark.parametrize("rows", [7, 65])
+@pytest.mark.parametrize("wider", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_bfloat16_gradients_equal_float64(rows: int, wider: bool, dtype: str) -> None:
+    x, weight = operands(rows, "bfloat16")
+    if not wider:
+        x, weight = jnp.tile(x, (1, 3)), jnp.tile(weight, (1, 3))  # either factor may be smaller
+    cotangent = jnp.asarray(np.random.default_rng(1).standard_normal((rows, OUT)), dtype)
+
+    @jax.jit
+    def gradients(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+        _, pull = jax.vjp(lambda x, weight: project(x, weight, dtype=dtype), x, weight)
+        of_x, of_weight = pull(cotangent)
+        return of_x, of_weight
+
+    wide_x, wide_weight, wide_cotangent = (
+        np.asarray(part.astype(jnp.bfloat16), np.float64) for part in (x, weight, cotangent)
+    )
+    expected = (wide_cotangent @ wide_weight, wide_cotangent.T @ wide_x)
+    for actual, wanted in zip(gradients(x, weight), expected, strict=True):
+        assert actual.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(actual, np.float64), wanted, rtol=2**-7, atol=1e-2)
 
 
 @pytest.mark.parametrize("rows", [7, 8, 65])

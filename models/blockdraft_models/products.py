@@ -1,0 +1,120 @@
+"""Products of rows with a weight, in the form that each backend computes fastest.
+
+Every product with a weight is `project`. What is particular here is particular to XLA's CPU
+backend (docs/adr/0009, docs/adr/0014); which form is taken is decided when lowering, so that
+compiling for TPU on a host without one is right too.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, DTypeLike, Float
+
+# The row counts for which XLA's CPU backend is faster with the weight as left operand: at 2 to 16
+# rows it takes half the time, at 128 as long (docs/adr/0009).
+_FEW_ROWS = range(2, 65)
+_OVER_LAST_AXES = (((1,), (1,)), ((), ()))
+
+
+def project(
+    x: Float[Array, "rows in"], weight: Float[Array, "out in"], *, dtype: DTypeLike | None = None
+) -> Float[Array, "rows out"]:
+    """Compute `x @ weight.T`, the form of every product with a weight.
+
+    Args:
+        x: The rows.
+        weight: Stored [out, in], as published.
+        dtype: Of the result; that of the operands when None. Sums of bfloat16 are float32.
+
+    Returns:
+        One row of results per row of `x`.
+    """
+    if x.dtype == jnp.bfloat16:
+        return _project_bfloat16(x, weight, jnp.dtype(dtype or x.dtype).name)
+    if x.shape[0] not in _FEW_ROWS:
+        return _rows_first(x, weight, dtype)
+    return _by_platform(
+        partial(_weight_first, dtype=dtype), partial(_rows_first, dtype=dtype), x, weight
+    )
+
+
+def _by_platform(
+    cpu: Callable[..., Array], default: Callable[..., Array], *operands: Array
+) -> Array:
+    product: Array = jax.lax.platform_dependent(*operands, cpu=cpu, default=default)
+    return product
+
+
+def _rows_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
+    return jax.lax.dot_general(x, weight, _OVER_LAST_AXES, preferred_element_type=dtype)
+
+
+def _weight_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
+    rows = x.shape[0]
+    # More than four rows are fastest by the eight: 7 take a quarter longer than 8.
+    padded = jnp.pad(x, ((0, -rows % 8 if rows > 4 else 0), (0, 0)))
+    columns = jax.lax.dot_general(weight, padded, _OVER_LAST_AXES, preferred_element_type=dtype)
+    # Without the barrier XLA folds the transpose into the product, which turns it around again.
+    barred: Array = jax.lax.optimization_barrier(columns)
+    return barred.T[:rows]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _project_bfloat16(x: Array, weight: Array, dtype: str) -> Array:
+    return _by_platform(
+        partial(_wide_project, dtype=dtype), partial(_rows_first, dtype=dtype), x, weight
+    )
+
+
+def _forward(x: Array, weight: Array, dtype: str) -> tuple[Array, tuple[Array, Array]]:
+    return _project_bfloat16(x, weight, dtype), (x, weight)
+
+
+def _backward(dtype: str, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, weight = residuals
+    cotangent = cotangent.astype(x.dtype)
+    of_x = _by_platform(_wide_product, jnp.matmul, cotangent, weight)
+    of_weight = _by_platform(_outer_products, lambda g, x: jnp.matmul(g.T, x), cotangent, x)
+    return of_x, of_weight
+
+
+_project_bfloat16.defvjp(_forward, _backward)
+
+
+def _wide_project(x: Array, weight: Array, dtype: str) -> Array:
+    rows = x.shape[0]
+    if rows > _FEW_ROWS[-1]:
+        return _wide(x, weight, _OVER_LAST_AXES).astype(dtype)
+    # One row is padded too: a product of a vector would be computed in another order.
+    padded = jnp.pad(x, ((0, -rows % 8), (0, 0)))
+    return _wide(weight, padded, _OVER_LAST_AXES).T[:rows].astype(dtype)
+
+
+def _outer_products(a: Array, b: Array) -> Array:
+    """Return `a.T @ b`; the smaller of both is transposed."""
+    if a.shape[1] > b.shape[1]:
+        return _wide_product(_transposed(b), a).T
+    return _wide_product(_transposed(a), b)
+
+
+def _wide_product(a: Array, b: Array) -> Array:
+    return _wide(a, b, (((1,), (0,)), ((), ()))).astype(a.dtype)
+
+
+def _wide(a: Array, b: Array, dimensions: Any) -> Array:
+    """Return a product of bfloat16 in float32, the one form that uses matrix instructions."""
+    product = jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+    # Without the barrier XLA folds the rounding of the result into the product, which then is one
+    # of float32 with converted operands.
+    barred: Array = jax.lax.optimization_barrier(product)
+    return barred
+
+
+def _transposed(matrix: Array) -> Array:
+    """Return the transpose, written out: a product does not take a left operand by its columns."""
+    transposed: Array = with_layout_constraint(matrix.T, Layout((0, 1)))
+    return transposed
