@@ -50,7 +50,10 @@ class Drafter:
 
 
 def draft_tensors(config: DFlashConfig) -> Iterator[DraftTensor]:
-    """Yield every weight of a drafter, each once, in a fixed order; 58 for five layers."""
+    """Yield every weight of a drafter, each once, in a fixed order; 58 for five layers.
+
+    A Markov head has two more, named as in DSpark checkpoints.
+    """
     hidden = config.decoder.hidden_size
     yield DraftTensor("fc.weight", "fc.weight", (hidden, config.feature_width))
     yield DraftTensor("hidden_norm.scale", "hidden_norm.weight", (hidden,))
@@ -59,6 +62,11 @@ def draft_tensors(config: DFlashConfig) -> Iterator[DraftTensor]:
         if name.path.startswith(("layers.", "norm.")):
             published = name.hf.removeprefix(_PREFIX)
             yield DraftTensor(name.path, published, name.shape)
+    if config.markov_rank:
+        vocab, rank = config.decoder.vocab_size, config.markov_rank
+        for factor, rows in (("markov_w1", vocab), ("markov_w2", config.draft_vocab_size or vocab)):
+            path = f"markov_head.{factor}"
+            yield DraftTensor(path, f"{path}.weight", (rows, rank))
 
 
 def load_drafter(path: Path, target: Checkpoint, *, dtype: DTypeLike) -> Drafter:
@@ -151,6 +159,8 @@ def check_fits(config: DFlashConfig | Eagle3Config, target: Checkpoint) -> None:
 
 def _check_tensors(path: Path, config: DFlashConfig, found: Mapping[str, tuple[int, ...]]) -> None:
     expected = {tensor.name: tensor.shape for tensor in draft_tensors(config)}
+    # DSpark checkpoints also guess how far a draft will be accepted; here that is measured.
+    found = {n: shape for n, shape in found.items() if not n.startswith("confidence_head.")}
     if config.draft_vocab_size is not None:
         expected[DRAFT_TO_TARGET] = (config.draft_vocab_size,)
         # Its inverse, which some checkpoints carry as well, says nothing new.

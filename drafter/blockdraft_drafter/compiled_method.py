@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
 from blockdraft_drafter import buffer
 from blockdraft_drafter.draft_programs import DraftPrograms, Kind
@@ -43,7 +42,6 @@ class CompiledMethod:
         programs: DraftPrograms,
         weights: Any,
         *,
-        draft_ids: Int[np.ndarray, " draft"] | None = None,
         on_recompilation: Callable[[], None] = lambda: None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
@@ -52,13 +50,11 @@ class CompiledMethod:
             spec: The fixed facts.
             programs: What to compile.
             weights: Their first argument, placed here if it is not yet.
-            draft_ids: What the drafted ids stand for, if they are not the target's own.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
         """
         self._spec = spec
         self._programs = programs
         self._weights = placed(weights, programs.weights)
-        self._draft_ids = draft_ids
         self._on_recompilation = on_recompilation
         self._warm = False
         self._step_seconds: tuple[float, ...] = ()
@@ -150,9 +146,7 @@ class CompiledMethod:
         run = self._executable("draft", blocks.slots.shape[0])
         self._context, drafted = run(self._weights, self._context, rows, blocks)
         on_host: Drafted = jax.device_get(drafted)
-        if self._draft_ids is None:
-            return on_host
-        return on_host._replace(token_ids=self._draft_ids[on_host.token_ids])
+        return on_host
 
     def _executable(self, kind: Kind, size: int) -> Callable[..., Any]:
         """Return the compiled computation for this size, compiling it if it is new."""

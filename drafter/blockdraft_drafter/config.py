@@ -56,6 +56,7 @@ class DFlashConfig:
             anchor's slot drafts too and one mask fewer is needed; as published, a slot's output
             is the token at its position.
         draft_vocab_size: Tokens the drafter can propose (`vocabulary.py`); None for all.
+        markov_rank: Of the bias by the token before (`markov.py`); 0 for none.
         target_fingerprint: The target the drafter was trained for, or None if not recorded.
         trained: Whether the weights were trained.
     """
@@ -70,6 +71,7 @@ class DFlashConfig:
     is_causal: bool = False
     sample_from_anchor: bool = False
     draft_vocab_size: int | None = None
+    markov_rank: int = 0
     target_fingerprint: str | None = None
     trained: bool = True
 
@@ -84,6 +86,8 @@ class DFlashConfig:
         most = self.decoder.vocab_size
         if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
             raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
+        if not 0 <= self.markov_rank <= most:
+            raise ValueError(f"markov_rank {self.markov_rank} is not in [0, {most}]")
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids must not be empty")
         for layer_id in self.target_layer_ids:

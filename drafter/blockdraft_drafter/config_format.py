@@ -22,6 +22,8 @@ _UNSUPPORTED = (
     "projector_type",
     "use_swa",
 )
+# Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
+_MARKOV_HEAD_TYPE = "vanilla"
 _UNSUPPORTED_PREFIXES = ("conv_", "selector_")
 
 MAX_BLOCK_SIZE = 256
@@ -61,6 +63,7 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "sample_from_anchor": shifted,
         "draft_vocab_size": _draft_vocab_size(config, nested),
+        "markov_rank": _markov_rank(config, nested),
         "target_fingerprint": ours.get("target_fingerprint"),
         "trained": bool(ours.get("trained", True)),
     }
@@ -103,6 +106,9 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
         published["sample_from_anchor"] = True
     if config.draft_vocab_size is not None:
         published["draft_vocab_size"] = config.draft_vocab_size
+    if config.markov_rank:
+        published["markov_rank"] = config.markov_rank
+        published["markov_head_type"] = _MARKOV_HEAD_TYPE
     ours: dict[str, Any] = {"trained": config.trained}
     if config.target_fingerprint is not None:
         ours["target_fingerprint"] = config.target_fingerprint
@@ -125,6 +131,14 @@ def _draft_vocab_size(config: Mapping[str, Any], nested: Mapping[str, Any]) -> i
     """Return the size of a reduced vocabulary; some spell the full one out."""
     size = config.get("draft_vocab_size", nested.get("draft_vocab_size"))
     return None if size is None or size == config.get("vocab_size") else int(size)
+
+
+def _markov_rank(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int:
+    rank = config.get("markov_rank", nested.get("markov_rank")) or 0
+    kind = config.get("markov_head_type", nested.get("markov_head_type", _MARKOV_HEAD_TYPE))
+    if rank and kind != _MARKOV_HEAD_TYPE:
+        raise ValueError(f"drafters with a markov_head_type of {kind!r} are not supported")
+    return int(rank)
 
 
 def _attention_pattern(

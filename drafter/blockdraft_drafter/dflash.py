@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.markov import MarkovHead
 from blockdraft_models.attention import Attend, LayerCache
 from blockdraft_models.axes import EMBED
 from blockdraft_models.block import DecoderLayer
@@ -33,6 +34,7 @@ class DFlash(nnx.Module):
         hidden_norm: Normalizes projected features.
         layers: The draft layers.
         norm: The final norm, before the target's head.
+        markov_head: What each token's logits owe to the token before it; None if nothing.
     """
 
     def __init__(
@@ -55,6 +57,12 @@ class DFlash(nnx.Module):
             [DecoderLayer(decoder, dtype=dtype, rngs=rngs) for _ in range(decoder.num_layers)]
         )
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
+        self.markov_head: MarkovHead | None = None
+        if config.markov_rank:
+            vocab = decoder.vocab_size
+            draft_vocab = config.draft_vocab_size or vocab
+            head = MarkovHead(vocab, draft_vocab, config.markov_rank, dtype=dtype, rngs=rngs)
+            self.markov_head = nnx.data(head)
 
     def project_context(
         self, features: Float[Array, "rows features"], positions: Int[Array, " rows"]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import DTypeLike
 
@@ -18,7 +20,12 @@ from blockdraft_drafter.draft_steps import Drafted, Room
 from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import narrowed
-from blockdraft_drafter.weight_shapes import abstract_matrices, matrix_shapes, state_shapes
+from blockdraft_drafter.weight_shapes import (
+    abstract_matrices,
+    matrix_shapes,
+    state_shapes,
+    whole_shapes,
+)
 from blockdraft_models.config import DecoderConfig
 from blockdraft_models.loading import EmbeddingAndHead
 from blockdraft_models.sharding import Placement
@@ -28,7 +35,7 @@ NAME = "dflash"
 
 @dataclass(frozen=True, slots=True)
 class DFlashSteps:
-    """The `DraftSteps` of DFlash; weights are the drafter's state and the target's two matrices.
+    """The `DraftSteps` of DFlash; weights are the drafter's, the target's and the vocabulary.
 
     Attributes:
         graph: The drafter without its weights.
@@ -52,16 +59,18 @@ class DFlashSteps:
         self, weights: Any, context: list[LayerContext], rows: PackedRows
     ) -> list[LayerContext]:
         """Return the buffer with some rows added."""
-        state, _ = weights
+        state, _, _ = weights
         return dflash_step.append(nnx.merge(self.graph, state), context, rows)
 
     def append_and_draft(
         self, weights: Any, context: list[LayerContext], rows: PackedRows, blocks: PackedBlocks
     ) -> tuple[list[LayerContext], Drafted]:
         """Return the buffer with some rows added, and drafts that see them."""
-        state, target = weights
+        state, target, draft_ids = weights
         model = nnx.merge(self.graph, state)
-        return dflash_step.append_and_draft(model, target, context, rows, blocks, self.sharding)
+        return dflash_step.append_and_draft(
+            model, target, draft_ids, context, rows, blocks, self.sharding
+        )
 
 
 class DFlashMethod(CompiledMethod):
@@ -88,11 +97,11 @@ class DFlashMethod(CompiledMethod):
         config = drafter.model.config
         # The head scores the draft vocabulary only.
         matrices = narrowed(target, drafter.draft_ids)
+        draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         super().__init__(
             room.spec(NAME, config, drafter.fingerprint),
-            _programs(drafter.model, matrices, room, placement),
-            (nnx.state(drafter.model), matrices),
-            draft_ids=drafter.draft_ids,
+            _programs(drafter.model, matrices, draft_ids, room, placement),
+            (nnx.state(drafter.model), matrices, draft_ids),
             on_recompilation=on_recompilation,
         )
 
@@ -107,24 +116,31 @@ def dflash_programs(
 ) -> DraftPrograms:
     """Return the programs of a drafter that is not there; see `ahead_of_time.draft_programs`."""
     model = nnx.eval_shape(lambda: DFlash(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    size = config.draft_vocab_size
     matrices = abstract_matrices(
-        config.decoder,
-        dtype=dtype,
-        tied=target.tie_word_embeddings,
-        draft_vocab_size=config.draft_vocab_size,
+        config.decoder, dtype=dtype, tied=target.tie_word_embeddings, draft_vocab_size=size
     )
-    return _programs(model, matrices, room, placement)
+    draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
+    return _programs(model, matrices, draft_ids, room, placement)
 
 
 def _programs(
-    model: DFlash, matrices: EmbeddingAndHead, room: Room, placement: Placement | None
+    model: DFlash,
+    matrices: EmbeddingAndHead,
+    draft_ids: Any,
+    room: Room,
+    placement: Placement | None,
 ) -> DraftPrograms:
     config, decoder = model.config, model.config.decoder
     graph, state = nnx.split(model)
     sharding = None if placement is None else HeadSharding.of(decoder, placement)
     return DraftPrograms(
         DFlashSteps(graph, decoder, room, matrices.embedding.dtype, sharding),
-        (state_shapes(state, decoder, placement), matrix_shapes(matrices, placement)),
+        (
+            state_shapes(state, decoder, placement),
+            matrix_shapes(matrices, placement),
+            whole_shapes(draft_ids, placement),
+        ),
         room,
         config.block_size,
         config.feature_width,

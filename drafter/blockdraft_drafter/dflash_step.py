@@ -11,6 +11,7 @@ from blockdraft_drafter.buffer import LayerContext
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.draft_steps import Drafted
 from blockdraft_drafter.head_sharding import HeadSharding
+from blockdraft_drafter.markov import draft_in_turn
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
 from blockdraft_drafter.vocabulary import likeliest
 from blockdraft_models.loading import EmbeddingAndHead
@@ -28,6 +29,7 @@ def append(model: DFlash, context: Sequence[LayerContext], rows: PackedRows) -> 
 def append_and_draft(
     model: DFlash,
     target: EmbeddingAndHead,
+    draft_ids: Int[Array, " draft"] | None,
     context: Sequence[LayerContext],
     rows: PackedRows,
     blocks: PackedBlocks,
@@ -36,16 +38,31 @@ def append_and_draft(
     """Append `rows`, then draft `blocks` from the contexts that include them.
 
     The block always has its full width, because the model was trained so; how many of the drafted
-    tokens are wanted is the host's business. Attention is divided by heads as `sharding` says.
+    tokens are wanted is the host's business.
+
+    Args:
+        model: The drafter.
+        target: Embedding, and the head over the draft vocabulary.
+        draft_ids: The draft vocabulary; None for all tokens.
+        context: The buffer.
+        rows: To append.
+        blocks: To draft.
+        sharding: Of the heads; None for one device.
     """
     context = append(model, context, rows)
     config = model.config
     hidden = denoise(model, target, context, blocks, sharding)
-    width = hidden.shape[-1]
+    width, tokens = hidden.shape[-1], config.block_size - 1
     drafting = hidden.reshape(-1, config.slots, width)[:, config.first_drafting_slot :]
-    best, log_probs = likeliest(target, drafting.reshape(-1, width))
-    shape = (-1, config.block_size - 1)
-    return context, Drafted(best.reshape(shape), log_probs.reshape(shape))
+    logits = target.logits(drafting.reshape(-1, width))
+    if model.markov_head is not None:
+        by_block = logits.reshape(-1, tokens, logits.shape[-1])
+        in_turn = draft_in_turn(model.markov_head, by_block, jnp.asarray(blocks.anchors), draft_ids)
+        return context, Drafted(*in_turn)
+    best, log_probs = likeliest(logits)
+    if draft_ids is not None:
+        best = draft_ids[best]
+    return context, Drafted(best.reshape(-1, tokens), log_probs.reshape(-1, tokens))
 
 
 def denoise(

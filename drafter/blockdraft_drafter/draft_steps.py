@@ -19,7 +19,7 @@ class Drafted(NamedTuple):
     """What blocks became; a pytree.
 
     Attributes:
-        token_ids: Int[Array, "blocks block_size-1"], the drafted tokens.
+        token_ids: Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids.
         log_probs: Float[Array, "blocks block_size-1"], natural logarithm of their probabilities.
     """
 

@@ -82,7 +82,7 @@ def append_and_draft(
     tokens, log_probs = [], []
     for step in range(model.config.block_size - 1):
         hidden, own = model.step(target.embedding[token], hidden, before + step, own, attend)
-        best, log_prob = likeliest(target, model.norm(hidden))
+        best, log_prob = likeliest(target.logits(model.norm(hidden)))
         token = best if draft_ids is None else draft_ids[best]
         tokens.append(token)
         log_probs.append(log_prob)

@@ -75,10 +75,9 @@ def narrowed(
 
 
 def likeliest(
-    target: EmbeddingAndHead, hidden: Float[Array, "rows hidden"]
+    logits: Float[Array, "rows draft"],
 ) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
     """Return each row's likeliest token, the lowest id among equals, and its log-probability."""
-    logits = target.logits(hidden)
     maximum = jnp.max(logits, axis=1, keepdims=True)
     normalizer = jnp.sum(jnp.exp(logits - maximum), axis=1)
     return jnp.argmax(logits, axis=1).astype(jnp.int32), -jnp.log(normalizer)

@@ -32,12 +32,14 @@ def drafter_config(**overrides: Any) -> DFlashConfig:
 
 
 def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter:
-    """A drafter whose norms are random too, so that each of them matters."""
+    """A drafter whose norms, and what starts at zero, are random too, so that each matters."""
     arrays = published_arrays(DFlash(config, rngs=nnx.Rngs(seed)))
     noise = np.random.default_rng(seed)
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
+        elif not array.any():
+            arrays[name] = noise.standard_normal(array.shape).astype(np.float32)
     return Drafter(build(config, arrays, dtype=jnp.float32), fingerprint(config, arrays))
 
 

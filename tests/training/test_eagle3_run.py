@@ -108,7 +108,7 @@ def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> N
 
 def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> None:
     made = recipe(pair, tmp_path)
-    model = made.initial_model(pair.decoder, pair.checkpoint)
+    model = made.initial_model(pair.decoder, pair.checkpoint, None)
     last, hidden = pair.decoder.layers[-1], pair.decoder.config.hidden_size
     np.testing.assert_array_equal(
         model.attention.key.weight[:, hidden:], last.attention.key.weight[...]
@@ -116,7 +116,9 @@ def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> No
     np.testing.assert_array_equal(model.mlp.down.weight[...], last.mlp.down.weight[...])
     np.testing.assert_array_equal(model.norm.scale[...], pair.decoder.norm.scale[...])
     with pytest.raises(TrainingError, match="target layer 99"):
-        recipe(pair, tmp_path, feature_layers=(99,)).initial_model(pair.decoder, pair.checkpoint)
+        recipe(pair, tmp_path, feature_layers=(99,)).initial_model(
+            pair.decoder, pair.checkpoint, None
+        )
     other = eagle3_drafter().model.config
     wide = replace(other, decoder=replace(other.decoder, num_heads=8, head_dim=16))
     with pytest.raises(TrainingError, match="only layers of the target's shape"):

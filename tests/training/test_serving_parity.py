@@ -44,10 +44,12 @@ def predict(
 
 
 @pytest.mark.parametrize(
-    ("from_anchor", "vocabulary"), [(False, None), (True, None), (True, 40)], ids=str
+    ("from_anchor", "vocabulary", "rank"),
+    [(False, None, 0), (True, None, 3), (True, 40, 0), (False, 40, 3)],
+    ids=str,
 )
 def test_predictions_in_training_are_proposals_in_serving(
-    pair: Pair, tmp_path: Path, from_anchor: bool, vocabulary: int | None
+    pair: Pair, tmp_path: Path, from_anchor: bool, vocabulary: int | None, rank: int
 ) -> None:
     target = pair.decoder.config
     config = replace(
@@ -57,6 +59,7 @@ def test_predictions_in_training_are_proposals_in_serving(
         sliding_window=9,
         sample_from_anchor=from_anchor,
         draft_vocab_size=vocabulary,
+        markov_rank=rank,
     )
     rows = pair.rows[:ROWS]
     counts = frequencies([row.response for row in rows], target.vocab_size)
@@ -76,7 +79,7 @@ def test_predictions_in_training_are_proposals_in_serving(
     every = np.tile(np.arange(PROMPT, LENGTH, dtype=np.int32), (ROWS, 1))
     model = load_drafter(tmp_path, pair.checkpoint, dtype=jnp.float32).model
     frozen = freeze(pair.decoder, hot, online=False)
-    predicted = np.asarray(predict(*nnx.split(model), frozen, batch, jnp.asarray(every)))
+    graph, state = nnx.split(model)
 
     method = serving_method(pair.target, tmp_path, longest=LENGTH, rows=PROMPT)
     drafts = set()
@@ -89,7 +92,15 @@ def test_predictions_in_training_are_proposals_in_serving(
             (proposal,) = method.step(
                 [ContextRow(row, sent, new, int(token_ids[row, anchor]), BLOCK_SIZE - 1)]
             )
-            assert list(proposal.token_ids) == predicted[row, anchor - PROMPT].tolist()
+            # Each token is predicted after those before it, so they must be the drafted ones.
+            inside = min(BLOCK_SIZE - 1, LENGTH - 1 - anchor)
+            said = token_ids.copy()
+            said[row, anchor + 1 : anchor + 1 + inside] = proposal.token_ids[:inside]
+            predicted = predict(
+                graph, state, frozen, replace(batch, token_ids=said), jnp.asarray(every)
+            )
+            wanted = predicted[row, anchor - PROMPT, : inside + 1].tolist()
+            assert list(proposal.token_ids)[: inside + 1] == wanted
             drafts.add(proposal.token_ids)
             sent = anchor
     assert len(drafts) > 20, "the drafts should depend on the context"

@@ -27,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the anchor's slot draft too: one mask fewer per block",
     )
+    option(
+        "--markov-rank",
+        type=int,
+        default=0,
+        help="rank of a bias on each token by the one before it (DSpark); 0: none",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from blockdraft_models.decoder import Decoder
 from blockdraft_models.loading import Checkpoint
 from blockdraft_training.blocks import SequenceBatch, draft_blocks
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.initialize import from_target
+from blockdraft_training.initialize import from_drafter, from_target
 from blockdraft_training.objective import default_decay
 from blockdraft_training.settings import DFlashSettings
 
@@ -31,7 +31,9 @@ class DFlashRecipe:
         "arXiv 2602.06036)."
     )
 
-    def initial_model(self, decoder: Decoder, target: Checkpoint) -> DFlash:
+    def initial_model(
+        self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
+    ) -> DFlash:
         """Return the model before the first step, in float32."""
         settings = self.settings
         copied = _copied_layers(settings, target.config.num_layers)
@@ -44,21 +46,25 @@ class DFlashRecipe:
             target_layer_ids=settings.feature_layers or config.target_layer_ids,
             target_fingerprint=target.fingerprint,
             sample_from_anchor=settings.sample_from_anchor,
+            draft_vocab_size=None if draft_ids is None else len(draft_ids),
+            markov_rank=settings.markov_rank,
             trained=True,
         )
         if settings.init == "target":
             return from_target(config, decoder, copied, seed=settings.seed)
         if settings.init == "random":
             return DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(settings.seed))
-        model = load_drafter(Path(settings.init), target, dtype=jnp.float32).model
-        model.config = replace(
-            model.config,
+        earlier = load_drafter(Path(settings.init), target, dtype=jnp.float32)
+        config = replace(
+            earlier.model.config,
             block_size=settings.block_size,
             sample_from_anchor=settings.sample_from_anchor,
             target_fingerprint=target.fingerprint,
+            draft_vocab_size=config.draft_vocab_size,
+            markov_rank=settings.markov_rank,
             trained=True,
         )
-        return model
+        return from_drafter(config, earlier, draft_ids, seed=settings.seed)
 
     def draft(
         self,

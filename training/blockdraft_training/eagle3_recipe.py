@@ -40,7 +40,9 @@ class Eagle3Recipe:
         "feeds on its own output (arXiv 2503.01840). Embedding and head are the target's."
     )
 
-    def initial_model(self, decoder: Decoder, target: Checkpoint) -> Eagle3:
+    def initial_model(
+        self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
+    ) -> Eagle3:
         """Return the model before the first step, in float32."""
         settings = self.settings
         try:
@@ -51,7 +53,12 @@ class Eagle3Recipe:
             )
         except ValueError as error:
             raise TrainingError(str(error)) from error
-        config = replace(config, target_fingerprint=target.fingerprint, trained=True)
+        config = replace(
+            config,
+            target_fingerprint=target.fingerprint,
+            draft_vocab_size=None if draft_ids is None else len(draft_ids),
+            trained=True,
+        )
         if settings.init == "target":
             return eagle3_from_target(config, decoder, seed=settings.seed)
         if settings.init == "random":
@@ -66,6 +73,7 @@ class Eagle3Recipe:
             model.config,
             block_size=settings.block_size,
             target_fingerprint=target.fingerprint,
+            draft_vocab_size=config.draft_vocab_size,
             trained=True,
         )
         return model

@@ -7,9 +7,11 @@ norm is the target's.
 """
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from blockdraft_drafter.checkpoint import Drafter
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.dflash import DFlash
 from blockdraft_drafter.eagle3 import Eagle3
@@ -42,6 +44,42 @@ def from_target(
         _copy_layer(layer, decoder.layers[layer_id])
     model.norm.scale[...] = decoder.norm.scale[...].astype(jnp.float32)
     _pass_last_feature(model.fc, config.decoder.hidden_size)
+    return model
+
+
+def from_drafter(
+    config: DFlashConfig,
+    earlier: Drafter,
+    draft_ids: Int[np.ndarray, " draft"] | None,
+    *,
+    seed: int,
+) -> DFlash:
+    """Return an earlier drafter, as far as it fits, in float32.
+
+    Its layers are kept. A Markov head is kept for the tokens both vocabularies have; if the rank
+    is another or there was none, it starts anew.
+
+    Args:
+        config: The new drafter's.
+        earlier: What to start from.
+        draft_ids: The new draft vocabulary.
+        seed: Of what is not kept.
+    """
+    model = DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    kept = earlier.model
+    model.fc, model.hidden_norm = kept.fc, kept.hidden_norm
+    model.layers, model.norm = kept.layers, kept.norm
+    ours, theirs = model.markov_head, kept.markov_head
+    if ours is None or theirs is None or kept.config.markov_rank != config.markov_rank:
+        return model
+    every = np.arange(config.decoder.vocab_size)
+    old = every if earlier.draft_ids is None else earlier.draft_ids
+    row_of = np.full(len(every), -1)
+    row_of[old] = np.arange(len(old))
+    rows = row_of[every if draft_ids is None else draft_ids]
+    moved = theirs.markov_w2[...][np.maximum(rows, 0)]
+    ours.markov_w1[...] = theirs.markov_w1[...]
+    ours.markov_w2[...] = jnp.where((rows >= 0)[:, None], moved, 0.0)
     return model
 
 

@@ -154,12 +154,14 @@ def block_loss(
         has_soft = labels.soft_probs.sum(-1) > 0
         expected = (soft * labels.soft_probs).sum(-1)
         wanted = jnp.where(has_soft, (1 - distillation) * hard + distillation * expected, hard)
+    top = logits.max(axis=-1)
     losses = jax.nn.logsumexp(logits, axis=-1) - wanted
     usable = labels.inside & (labels.tokens >= 0)
     by_position = jnp.exp(-jnp.arange(slots, dtype=jnp.float32) / decay)
     weights = usable.astype(jnp.float32) * by_position[None, None, :]
     loss, weight = (losses * weights).sum(), weights.sum()
-    correct = labels.inside & (jnp.argmax(logits, axis=-1) == labels.tokens)
+    # Not by argmax, which takes as long as the loss itself: among equals all count as likeliest.
+    correct = usable & (hard == top)
     whole = labels.inside.all(-1)
     accepted = jnp.cumprod(correct.astype(jnp.int32), axis=-1).sum(-1)
     gained = jnp.where(whole, accepted + 1, 0).sum()

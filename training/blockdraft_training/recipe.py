@@ -32,8 +32,16 @@ class Recipe(Protocol):
     def settings(self) -> TrainSettings:
         """What the run is told."""
 
-    def initial_model(self, decoder: Decoder, target: Checkpoint) -> DraftModel:
+    def initial_model(
+        self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
+    ) -> DraftModel:
         """Return the model before the first step, in float32.
+
+        Args:
+            decoder: The target.
+            target: Its identity.
+            draft_ids: Int[ndarray, "draft"], what the model shall be able to propose; None for
+                all.
 
         Raises:
             TrainingError: If the settings do not fit the target.

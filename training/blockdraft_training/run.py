@@ -93,23 +93,20 @@ def train(recipe: Recipe, report: Reporter) -> TrainedDrafter:
     settings = recipe.settings
     decoder, target = load_decoder(resolve_target(settings.target), dtype=jnp.float32)
     rows = _rows(settings, target)
+    dtype = _activation_dtype(settings.dtype)
     training, held_out = split_validation(rows, settings.validation_rows)
     if not training:
         raise TrainingError(f"{settings.validation_rows} validation rows leave none to train on")
-    model = recipe.initial_model(decoder, target)
+    counts = frequencies([rows[number].response for number in training], target.config.vocab_size)
+    hot = HotVocabulary.of(counts, settings.hot_vocabulary or target.config.vocab_size)
+    draft_ids = np.asarray(hot.ids) if len(hot.ids) < len(counts) else None
+    model = recipe.initial_model(decoder, target, draft_ids)
     spec = FeatureSpec(model.config.target_layer_ids)
     run = Checkpoints(settings.output, {**settings.identity(), "target": target.fingerprint})
     cache = None
     if not settings.online:
-        cache = _filled_cache(settings, rows, spec, decoder, target, report)
+        cache = _filled_cache(settings, rows, spec, _in_dtype(decoder, dtype), target, report)
     builder = BatchBuilder.of(rows, cache)
-    dtype = _activation_dtype(settings.dtype)
-    counts = frequencies([rows[number].response for number in training], target.config.vocab_size)
-    hot = HotVocabulary.of(counts, settings.hot_vocabulary or target.config.vocab_size)
-    draft_ids = np.asarray(hot.ids) if len(hot.ids) < len(counts) else None
-    model.config = replace(
-        model.config, draft_vocab_size=None if draft_ids is None else len(draft_ids)
-    )
     complete: Completion = as_cached
     if settings.online:
         complete = computed_online(decoder, spec, builder.answer_length)
@@ -281,6 +278,12 @@ def _activation_dtype(name: str) -> jnp.dtype:
     if name == "auto" and jax.default_backend() != "cpu":
         name = "bfloat16"
     return compute_dtype(name)
+
+
+def _in_dtype(decoder: Decoder, dtype: jnp.dtype) -> Decoder:
+    """Return the target with weights, and hence activations, of another type."""
+    graph, state = nnx.split(decoder)
+    return nnx.merge(graph, jax.tree.map(lambda weight: weight.astype(dtype), state))
 
 
 def _as_state(model: DraftModel, params: Any) -> Any:

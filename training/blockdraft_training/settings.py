@@ -109,11 +109,13 @@ class DFlashSettings(TrainSettings):
             the number of draft layers.
         layers: Draft layers of a random start.
         sample_from_anchor: Whether the anchor's slot drafts too (`DFlashConfig`).
+        markov_rank: Rank of the bias by the token before; 0 for none.
     """
 
     copied_layers: tuple[int, ...] = ()
     layers: int = 2
     sample_from_anchor: bool = False
+    markov_rank: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no run can do.
@@ -125,6 +127,8 @@ class DFlashSettings(TrainSettings):
         TrainSettings.__post_init__(self)
         if self.layers < 1:
             raise ValueError(f"layers must be at least 1, got {self.layers}")
+        if self.markov_rank < 0:
+            raise ValueError(f"markov_rank must not be negative, got {self.markov_rank}")
 
 
 def _plain(value: Any) -> Any:

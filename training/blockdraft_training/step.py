@@ -16,6 +16,7 @@ from blockdraft_training.blocks import SequenceBatch, sample_anchors
 from blockdraft_training.frozen import Completion, Frozen
 from blockdraft_training.objective import BlockMetrics, block_loss, labels_of
 from blockdraft_training.recipe import DraftModel, Recipe
+from blockdraft_training.scores import draft_logits, tokens_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,10 @@ def make_step(
             key, batch.starts, batch.ends, objective.blocks_per_sequence, length
         )
         hidden = recipe.draft(drafter, frozen.embedding, batch, anchors)
-        logits = hidden @ frozen.head.astype(dtype).T
+        before = tokens_before(batch.token_ids, anchors, slots)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits = draft_logits(drafter, frozen.head, rows, before.reshape(-1))
+        logits = logits.reshape(*before.shape, -1)
         labels = labels_of(batch, anchors, slots, frozen.hot)
         return block_loss(
             logits, labels, decay=objective.decay, distillation=objective.distillation

@@ -18,6 +18,7 @@ from blockdraft_training.blocks import SequenceBatch
 from blockdraft_training.data import BatchBuilder
 from blockdraft_training.frozen import Completion, Frozen
 from blockdraft_training.recipe import DraftModel, Recipe
+from blockdraft_training.scores import draft_logits, tokens_before
 
 # Rows of the head computed at once: logits of every slot of a long answer would be large.
 _HEAD_ROWS = 512
@@ -45,13 +46,21 @@ def drafted_tokens(
     batch: SequenceBatch,
     anchors: Int[Array, "batch blocks"],
 ) -> Int[Array, "batch blocks slots"]:
-    """Return what the drafter proposes for every slot, target ids of its draft vocabulary."""
+    """Return what the drafter proposes for every slot, target ids of its draft vocabulary.
+
+    Each after the true tokens before it: see `tokens_before`.
+    """
     hidden = recipe.draft(model, frozen.embedding, batch, anchors)
+    before = tokens_before(batch.token_ids, anchors, hidden.shape[2])
     rows = hidden.reshape(-1, hidden.shape[-1])
     padding = -len(rows) % _HEAD_ROWS
-    parts = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1])
-    head = frozen.head.astype(rows.dtype)
-    best = jax.lax.map(lambda part: jnp.argmax(part @ head.T, axis=-1), parts)
+    parts = (
+        jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1]),
+        jnp.pad(before.reshape(-1), (0, padding)).reshape(-1, _HEAD_ROWS),
+    )
+    best = jax.lax.map(
+        lambda part: jnp.argmax(draft_logits(model, frozen.head, *part), axis=-1), parts
+    )
     drafted: Array = frozen.hot.ids[best.reshape(-1)[: len(rows)]].reshape(hidden.shape[:-1])
     return drafted
 
