@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
+from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from blockdraft_aot.errors import AotError, DoesNotFitError
 
@@ -101,7 +101,7 @@ def _survey(args: argparse.Namespace) -> str:
     from blockdraft_aot.report import as_json, as_text
     from blockdraft_aot.roles import role_topologies
     from blockdraft_aot.settings import Pair, ServingLimits
-    from blockdraft_aot.survey import survey_drafter, survey_verifier
+    from blockdraft_aot.survey import SurveyOptions, survey_drafter, survey_verifier
     from blockdraft_aot.topology import describe_topology
 
     drafting = args.drafter != NO_DRAFTER
@@ -112,20 +112,15 @@ def _survey(args: argparse.Namespace) -> str:
     limits = ServingLimits(
         args.max_sequences, args.max_step_tokens, args.max_context_tokens, args.page_size
     )
+    options = SurveyOptions(args.memory_share, args.context_tokens, args.ends_only)
     roles = {}
     with Progress(console=Console(stderr=True)) as progress:
         for role, survey, topology in zip(
             ("verifier", "drafter"), (survey_verifier, survey_drafter), topologies, strict=False
         ):
             task = progress.add_task(f"compiling the {role}", total=None)
-            options: dict[str, Any] = {
-                "memory_share": args.memory_share,
-                "context_tokens": args.context_tokens,
-                "ends_only": args.ends_only,
-            }
-            roles[role] = survey(
-                topology, pair, limits, **options, on_program=partial(progress.advance, task)
-            )
+            advance = partial(progress.advance, task)
+            roles[role] = survey(topology, pair, limits, options, advance)
     if args.json:
-        return as_json(roles, pair, limits, options) + "\n"
+        return as_json(roles, pair, limits, asdict(options)) + "\n"
     return as_text(roles, limits)

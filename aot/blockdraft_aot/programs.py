@@ -6,19 +6,18 @@ XLA's counts leave out what happens inside a kernel, and count the reference att
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from blockdraft_aot.compiled import Counts
+from blockdraft_aot.compiled import Counts, bytes_on_one_device
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_drafter.config import DFlashConfig
 from blockdraft_drafter.draft_programs import DraftPrograms
 from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_drafter.head_sharding import HeadSharding
 from blockdraft_verifier.buckets import Bucket
 
-Role = Literal["verifier", "drafter"]
 Lower = Callable[[], jax.stages.Lowered]
 
 
@@ -27,7 +26,6 @@ class Program:
     """One program to compile.
 
     Attributes:
-        role: The process that runs it.
         kind: "verify", "prefill", "append" or "draft".
         rows: Sequences; 0 where rows of features go to any of them.
         tokens: Tokens, or rows of features.
@@ -41,7 +39,6 @@ class Program:
         least_bytes: Bytes it has to read, by hand: weights once, and contexts; None if unknown.
     """
 
-    role: Role
     kind: str
     rows: int
     tokens: int
@@ -78,7 +75,6 @@ def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) ->
         context_bytes=bucket.rows * context_tokens * position_bytes,
     )
     return Program(
-        "verifier",
         target.kind(bucket),
         bucket.rows,
         bucket.tokens,
@@ -95,32 +91,29 @@ def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) ->
 
 
 def draft_programs(
-    drafter: DraftPrograms, config: DFlashConfig | Eagle3Config, devices: int, context_tokens: int
+    drafter: DraftPrograms, config: DFlashConfig | Eagle3Config, context_tokens: int
 ) -> Iterator[Program]:
     """Yield the drafter's programs.
 
     Args:
         drafter: Lowers them.
         config: The drafter's shape.
-        devices: Chips over which heads are divided, if they can be.
         context_tokens: Positions of each context.
     """
     layers = config.decoder
-    share = devices if layers.num_kv_heads % devices == 0 else 1
+    assert drafter.placement is not None
+    sharding = HeadSharding.of(layers, drafter.placement)
+    heads = layers.num_heads
+    if sharding.query_axis is not None:
+        heads //= sharding.mesh.shape[sharding.query_axis]
+    buffer = drafter.room.context(layers, jnp.bfloat16, sharding)
+    slots, _, capacity, _ = buffer[0][0].shape
+    position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
     # Entries after the anchor are drafted one by one, each with a look at the whole context.
     passes = config.block_size - 1 if isinstance(config, Eagle3Config) else 1
     queries = passes if isinstance(config, Eagle3Config) else config.slots
-    position_bytes = (
-        2
-        * layers.num_layers
-        * layers.num_kv_heads
-        // share
-        * layers.head_dim
-        * jnp.dtype(jnp.bfloat16).itemsize
-    )
     for rows in drafter.append_sizes:
         yield Program(
-            "drafter",
             "append",
             0,
             rows,
@@ -133,7 +126,6 @@ def draft_programs(
         )
     for blocks in drafter.draft_sizes:
         yield Program(
-            "drafter",
             "draft",
             blocks,
             blocks * config.block_size,
@@ -143,7 +135,7 @@ def draft_programs(
             layers.num_layers * passes,
             _attention(
                 layers=layers.num_layers,
-                heads=layers.num_heads // share,
+                heads=heads,
                 head_dim=layers.head_dim,
                 queries=blocks * queries,
                 context_tokens=context_tokens,

@@ -1,7 +1,7 @@
 """Compiles what a service would compile on its chips, and judges whether it fits."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -30,6 +30,21 @@ _FIRST_GUESS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class SurveyOptions:
+    """What is compiled and how it is judged.
+
+    Attributes:
+        memory_share: Share of a chip's memory that may be used.
+        context_tokens: Tokens of each sequence, for the cost of attention.
+        ends_only: Compile only the smallest and the largest program of each kind.
+    """
+
+    memory_share: float
+    context_tokens: int
+    ends_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RoleSurvey:
     """What is known of one process.
 
@@ -50,10 +65,7 @@ def survey_verifier(
     topology: Topology,
     pair: Pair,
     limits: ServingLimits,
-    *,
-    memory_share: float,
-    context_tokens: int,
-    ends_only: bool,
+    options: SurveyOptions,
     on_program: Callable[[], None] = lambda: None,
 ) -> RoleSurvey:
     """Compile the verifier's programs.
@@ -62,15 +74,13 @@ def survey_verifier(
         topology: Its chips.
         pair: The models.
         limits: Of the service.
-        memory_share: Share of a chip's memory that may be used.
-        context_tokens: Tokens of each sequence, for the cost of attention.
-        ends_only: Compile only the smallest and the largest program of each kind.
+        options: What to compile.
         on_program: Called after each.
 
     Raises:
         DoesNotFitError: If it does not fit.
     """
-    usable = int(topology.memory_bytes * memory_share)
+    usable = int(topology.memory_bytes * options.memory_share)
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
     weights, page_bytes = programs.weight_bytes(), programs.layout.page_bytes
@@ -78,7 +88,7 @@ def survey_verifier(
     guess = int(_FIRST_GUESS * pages_that_fit(empty, page_bytes, needed))
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)
-    chosen = _chosen(list(target_programs(programs, context_tokens)), ends_only=ends_only)
+    chosen = _chosen(target_programs(programs, options.context_tokens), options)
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
     pages = pages_that_fit(memory, page_bytes, needed)
@@ -89,10 +99,7 @@ def survey_drafter(
     topology: Topology,
     pair: Pair,
     limits: ServingLimits,
-    *,
-    memory_share: float,
-    context_tokens: int,
-    ends_only: bool,
+    options: SurveyOptions,
     on_program: Callable[[], None] = lambda: None,
 ) -> RoleSurvey:
     """Compile the drafter's programs; see `survey_verifier`."""
@@ -107,14 +114,11 @@ def survey_drafter(
     programs = ahead_of_time.draft_programs(
         pair.drafter, pair.target, room, dtype=DTYPE, placement=placement
     )
-    chips = topology.mesh.size
-    chosen = _chosen(
-        list(draft_programs(programs, pair.drafter, chips, context_tokens)), ends_only=ends_only
-    )
+    chosen = _chosen(draft_programs(programs, pair.drafter, options.context_tokens), options)
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of(
         [each.compiled for each in compiled],
-        usable=int(topology.memory_bytes * memory_share),
+        usable=int(topology.memory_bytes * options.memory_share),
         weights=bytes_on_one_device(programs.weights),
         context=bytes_on_one_device(programs.steps.context()),
     )
@@ -122,9 +126,9 @@ def survey_drafter(
     return RoleSurvey(topology, compiled, memory, None)
 
 
-def _chosen(programs: Sequence[Program], *, ends_only: bool) -> list[Program]:
+def _chosen(programs: Iterable[Program], options: SurveyOptions) -> list[Program]:
     """Return all programs, or the smallest and the largest of each kind."""
-    if not ends_only:
+    if not options.ends_only:
         return list(programs)
     by_kind: dict[str, list[Program]] = {}
     for program in programs:

@@ -11,11 +11,11 @@ from jax.typing import DTypeLike
 
 from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.settings import Pair, ServingLimits
-from blockdraft_drafter.weight_shapes import state_shapes
+from blockdraft_models.config import DecoderConfig
 from blockdraft_models.decoder import Decoder
 from blockdraft_models.quantization import hold_int8
 from blockdraft_models.scanned import ScannedDecoder
-from blockdraft_models.sharding import Placement
+from blockdraft_models.sharding import Placement, state_shapes
 from blockdraft_verifier.buckets import Bucket, all_buckets, next_power_of_two
 from blockdraft_verifier.cache_layout import CacheLayout
 from blockdraft_verifier.packing import pack_sampling
@@ -32,13 +32,15 @@ class TargetPrograms:
         pair: The models.
         limits: Of the service.
         layout: Of the K/V cache.
-        dtype: Element type of the weights that are not int8.
+        decoder: The target with scanned layers, its weights only described.
+        without_layers: The target without its layers, likewise.
     """
 
     pair: Pair
     limits: ServingLimits
     layout: CacheLayout
-    dtype: DTypeLike
+    decoder: Decoder
+    without_layers: Decoder
 
     @classmethod
     def on(
@@ -48,7 +50,15 @@ class TargetPrograms:
         layout = CacheLayout.of(
             pair.target, num_pages, limits.page_size, dtype, mesh=mesh, stacked=True
         )
-        return cls(pair, limits, layout, dtype)
+
+        def scanned() -> ScannedDecoder:
+            return ScannedDecoder(_unrolled(pair, pair.target, dtype))
+
+        # One layer is made and dropped: a decoder has at least one.
+        shallow = replace(pair.target, num_layers=1)
+        bare = nnx.eval_shape(lambda: _unrolled(pair, shallow, dtype))
+        bare.layers = nnx.List([])
+        return cls(pair, limits, layout, nnx.eval_shape(scanned), bare)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -63,51 +73,38 @@ class TargetPrograms:
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step of a bucket, as a verifier compiles it."""
-        decoder = self._decoder()
-        step = TargetStep(*self._parts(decoder, self.layout, self.pair.capture))
-        return step.lower(self._weights(decoder), bucket)
+        step = TargetStep(*self._parts(self.decoder, self.layout, self.pair.capture))
+        return step.lower(self._weights(self.decoder), bucket)
 
     def lower_greedy(self, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step of a bucket whose requests are all greedy, to be counted.
 
         XLA counts the dearest branch, which sampling is, taken or not.
         """
-        decoder = self._decoder()
-        step = GreedyStep(*self._parts(decoder, self.layout, self.pair.capture))
-        return step.lower(self._weights(decoder), bucket)
+        step = GreedyStep(*self._parts(self.decoder, self.layout, self.pair.capture))
+        return step.lower(self._weights(self.decoder), bucket)
 
     def lower_greedy_without_layers(self, bucket: Bucket) -> jax.stages.Lowered:
         """Return the same without the layers: embedding, head, acceptance.
 
         XLA counts the body of the layers' loop once; it is the difference of the two.
         """
-        decoder = nnx.eval_shape(self._unrolled)
-        decoder.layers = nnx.List([])
         layout = replace(self.layout, num_layers=0, stacked=False)
-        step = GreedyStep(*self._parts(decoder, layout, ()))
-        return step.lower(self._weights(decoder), bucket)
+        step = GreedyStep(*self._parts(self.without_layers, layout, ()))
+        return step.lower(self._weights(self.without_layers), bucket)
 
     def weight_bytes(self) -> int:
         """Return the bytes of the weights on one device."""
-        return bytes_on_one_device(self._weights(self._decoder()))
+        return bytes_on_one_device(self._weights(self.decoder))
 
     def read_bytes(self) -> int:
         """Return the bytes of the weights that a step reads on one device.
 
         That is all of them, but of an embedding that is not the head some rows only.
         """
-        decoder = self._decoder()
-        if decoder.head is not None:
-            del decoder.embedding
-        return bytes_on_one_device(self._weights(decoder))
-
-    def _decoder(self) -> Decoder:
-        decoder: Decoder = nnx.eval_shape(lambda: ScannedDecoder(self._unrolled()))
-        return decoder
-
-    def _unrolled(self) -> Decoder:
-        decoder = Decoder(self.pair.target, dtype=self.dtype, rngs=None)
-        return hold_int8(decoder) if self.pair.weights == "int8" else decoder
+        weights = self._weights(self.decoder)
+        unread = 0 if self.decoder.head is None else bytes_on_one_device(weights["embedding"])
+        return bytes_on_one_device(weights) - unread
 
     def _weights(self, decoder: Decoder) -> Any:
         assert self.layout.mesh is not None
@@ -116,6 +113,11 @@ class TargetPrograms:
     def _parts(self, decoder: Decoder, layout: CacheLayout, capture: tuple[int, ...]) -> Any:
         max_pages = -(-self.limits.max_context_tokens // self.limits.page_size)
         return nnx.graphdef(decoder), layout, max_pages, capture, self.pair.max_block
+
+
+def _unrolled(pair: Pair, config: DecoderConfig, dtype: DTypeLike) -> Decoder:
+    decoder = Decoder(config, dtype=dtype, rngs=None)
+    return hold_int8(decoder) if pair.weights == "int8" else decoder
 
 
 class GreedyStep(TargetStep):

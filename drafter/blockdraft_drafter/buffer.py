@@ -84,8 +84,8 @@ def write(
     # buffer around on a TPU.
     place = (slots[:, None], jnp.arange(kv_heads)[None, :], positions[:, None])
     return (
-        old_keys.at[place].set(widened(keys, width), mode="drop"),
-        old_values.at[place].set(widened(values, width), mode="drop"),
+        old_keys.at[place].set(widened(keys, width).astype(old_keys.dtype), mode="drop"),
+        old_values.at[place].set(widened(values, width).astype(old_values.dtype), mode="drop"),
     )
 
 

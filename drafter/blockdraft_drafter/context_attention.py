@@ -113,6 +113,7 @@ def _attend_part(
     state: _State | None,
 ) -> _State:
     """Fold some keys into a running softmax; `state` is None for the first."""
+    queries = queries.astype(keys.dtype)
     scores = jnp.einsum("bkqgd,bksd->bkqgs", queries, keys, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None, :, None], scores, -jnp.inf)
     maximum = jnp.max(scores, axis=-1)

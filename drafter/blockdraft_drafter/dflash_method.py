@@ -23,12 +23,12 @@ from blockdraft_drafter.vocabulary import narrowed
 from blockdraft_drafter.weight_shapes import (
     abstract_matrices,
     matrix_shapes,
-    state_shapes,
     whole_shapes,
 )
 from blockdraft_models.config import DecoderConfig
+from blockdraft_models.dtypes import cache_dtype
 from blockdraft_models.loading import EmbeddingAndHead
-from blockdraft_models.sharding import Placement
+from blockdraft_models.sharding import Placement, state_shapes
 
 NAME = "dflash"
 
@@ -98,9 +98,10 @@ class DFlashMethod(CompiledMethod):
         # The head scores the draft vocabulary only.
         matrices = narrowed(target, drafter.draft_ids)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
+        kept = cache_dtype(target.embedding.dtype)
         super().__init__(
             room.spec(NAME, config, drafter.fingerprint),
-            _programs(drafter.model, matrices, draft_ids, room, placement),
+            _programs(drafter.model, matrices, draft_ids, room, placement, kept),
             (nnx.state(drafter.model), matrices, draft_ids),
             on_recompilation=on_recompilation,
         )
@@ -121,7 +122,7 @@ def dflash_programs(
         config.decoder, dtype=dtype, tied=target.tie_word_embeddings, draft_vocab_size=size
     )
     draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
-    return _programs(model, matrices, draft_ids, room, placement)
+    return _programs(model, matrices, draft_ids, room, placement, dtype)
 
 
 def _programs(
@@ -130,12 +131,13 @@ def _programs(
     draft_ids: Any,
     room: Room,
     placement: Placement | None,
+    context_dtype: DTypeLike,
 ) -> DraftPrograms:
     config, decoder = model.config, model.config.decoder
     graph, state = nnx.split(model)
     sharding = None if placement is None else HeadSharding.of(decoder, placement)
     return DraftPrograms(
-        DFlashSteps(graph, decoder, room, matrices.embedding.dtype, sharding),
+        DFlashSteps(graph, decoder, room, context_dtype, sharding),
         (
             state_shapes(state, decoder, placement),
             matrix_shapes(matrices, placement),

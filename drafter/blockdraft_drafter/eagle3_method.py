@@ -23,12 +23,12 @@ from blockdraft_drafter.vocabulary import narrowed
 from blockdraft_drafter.weight_shapes import (
     abstract_matrices,
     matrix_shapes,
-    state_shapes,
     whole_shapes,
 )
 from blockdraft_models.config import DecoderConfig
+from blockdraft_models.dtypes import cache_dtype
 from blockdraft_models.loading import EmbeddingAndHead
-from blockdraft_models.sharding import Placement
+from blockdraft_models.sharding import Placement, state_shapes
 
 NAME = "eagle3"
 
@@ -104,9 +104,10 @@ class Eagle3Method(CompiledMethod):
         config = drafter.model.config
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
+        kept = cache_dtype(target.embedding.dtype)
         super().__init__(
             room.spec(NAME, config, drafter.fingerprint, reads_tokens=True),
-            _programs(drafter.model, matrices, draft_ids, room, placement),
+            _programs(drafter.model, matrices, draft_ids, room, placement, kept),
             (nnx.state(drafter.model), matrices, draft_ids),
             on_recompilation=on_recompilation,
         )
@@ -120,7 +121,7 @@ def eagle3_programs(
     size = config.draft_vocab_size
     matrices = abstract_matrices(config.decoder, dtype=dtype, tied=False, draft_vocab_size=size)
     draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
-    return _programs(model, matrices, draft_ids, room, placement)
+    return _programs(model, matrices, draft_ids, room, placement, dtype)
 
 
 def _programs(
@@ -129,11 +130,12 @@ def _programs(
     draft_ids: Any,
     room: Room,
     placement: Placement | None,
+    context_dtype: DTypeLike,
 ) -> DraftPrograms:
     config, decoder = model.config, model.config.decoder
     graph, state = nnx.split(model)
     return DraftPrograms(
-        Eagle3Steps(graph, decoder, room, matrices.embedding.dtype, placement),
+        Eagle3Steps(graph, decoder, room, context_dtype, placement),
         (
             state_shapes(state, decoder, placement),
             matrix_shapes(matrices, placement),

@@ -43,7 +43,8 @@ def append(
     count = rows.slots.shape[0]
     into_slot = rows.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
     last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
-    latest = jnp.where((last >= 0)[:, None], hidden[jnp.maximum(last, 0)], context.latest)
+    newest = hidden[jnp.maximum(last, 0)].astype(context.latest.dtype)
+    latest = jnp.where((last >= 0)[:, None], newest, context.latest)
     return Eagle3Context(
         buffer.write(context.layer, rows.slots, rows.positions, keys, values), latest
     )
@@ -75,7 +76,7 @@ def append_and_draft(
     # The last committed position is the first step's own entry, not its context.
     before = jnp.maximum(blocks.lengths - 1, 0)
     attend = ChainAttend(ContextView(context.layer, blocks.slots, before), sharding)
-    hidden = context.latest[blocks.slots]
+    hidden = context.latest[blocks.slots].astype(target.embedding.dtype)
     hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
     own: Keys | None = None
     token = jnp.asarray(blocks.anchors)

@@ -1,9 +1,8 @@
-"""Shape, type and place of a draft method's weights, with or without the weights themselves."""
+"""Shape, type and place of what a draft method takes from its target, with or without it."""
 
 from typing import Any
 
 import jax
-from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
@@ -11,25 +10,6 @@ from blockdraft_models.axes import VOCAB
 from blockdraft_models.config import DecoderConfig
 from blockdraft_models.loading import EmbeddingAndHead
 from blockdraft_models.sharding import Placement
-
-
-def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None) -> Any:
-    """Return the shapes of a draft model's weights, placed by the axes that they name.
-
-    Args:
-        state: The weights, or what `nnx.eval_shape` makes of them.
-        config: The draft layers.
-        placement: On a mesh; None for the default device.
-    """
-
-    def shape(variable: Any) -> Any:
-        weight = variable.get_raw_value()
-        where = None
-        if placement is not None:
-            where = placement.sharding(variable.get_metadata()["out_sharding"], config)
-        return variable.replace(jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=where))
-
-    return jax.tree.map(shape, state, is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
 def matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> Any:

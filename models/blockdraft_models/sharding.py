@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from blockdraft_models.axes import EMBED, HEADS, KV_HEADS, LAYERS, MLP, VOCAB, Axes
@@ -75,6 +77,25 @@ class Placement:
             return name
 
         return NamedSharding(self.mesh, PartitionSpec(*(physical(axis) for axis in axes)))
+
+
+def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None) -> Any:
+    """Returns the shapes of a model's weights, placed by the axes that they name.
+
+    Args:
+        state: The weights, or what `nnx.eval_shape` makes of them.
+        config: The model's.
+        placement: On a mesh; None for the default device.
+    """
+
+    def shape(variable: Any) -> Any:
+        weight = variable.get_raw_value()
+        where = None
+        if placement is not None:
+            where = placement.sharding(variable.get_metadata()["out_sharding"], config)
+        return variable.replace(jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=where))
+
+    return jax.tree.map(shape, state, is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
 def placement_on_all_devices() -> Placement | None:

@@ -20,6 +20,7 @@ COORDINATOR_PORT = 8482
 
 _HOST_OF_FOUR: Bounds = (2, 2, 1)
 _LARGEST_FLAT_HOST_CHIPS = 8
+_TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1}
 _FLAT = ("v5e", "v6e")
 # Of slices whose topology nobody tells: the default of the Cloud TPU documentation, by chips.
@@ -88,6 +89,28 @@ class TpuHost:
         return math.prod(self.hosts)
 
     @classmethod
+    def of_slice(cls, generation: str, topology: str) -> "TpuHost":
+        """Return the first host of a slice that is not there, such as of "v5p", "2x2x1".
+
+        Raises:
+            TpuHostError: If there is no such slice.
+        """
+        if generation not in _CORES_PER_CHIP or not _TOPOLOGY.fullmatch(topology):
+            raise TpuHostError(f"no slice is called {generation}:{topology}; one is v5p:2x2x1")
+        num_chips = math.prod(int(size) for size in topology.split("x"))
+        one_host = generation in _FLAT and num_chips <= _LARGEST_FLAT_HOST_CHIPS
+        hosts = 1 if one_host else max(1, num_chips // math.prod(_HOST_OF_FOUR))
+        host = cls.from_environment(
+            {
+                "TPU_ACCELERATOR_TYPE": f"{generation}-{num_chips * _CORES_PER_CHIP[generation]}",
+                "TPU_TOPOLOGY": topology,
+                "TPU_WORKER_HOSTNAMES": ",".join(["localhost"] * hosts),
+            }
+        )
+        assert host is not None
+        return host
+
+    @classmethod
     def from_environment(
         cls, environ: Mapping[str, str], accelerator_type: str | None = None
     ) -> "TpuHost | None":
@@ -153,7 +176,7 @@ def _slice_bounds(
                 f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it"
             )
         return known[num_chips]
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", topology):
+    if not _TOPOLOGY.fullmatch(topology):
         raise TpuHostError(f"TPU_TOPOLOGY must be like 2x4 or 2x2x1, got {topology!r}")
     x, y, z = (*(int(size) for size in topology.split("x")), 1)[:3]
     if x * y * z != num_chips:

@@ -24,18 +24,21 @@ def test_each_role_gets_a_rectangle(
 def test_a_verifier_alone_has_all_chips() -> None:
     assert role_topologies("v5e:4x4", None, drafting=False) == ("v5e:4x4", None)
     assert role_topologies("v5p:2x2x1", "2+0", drafting=False) == ("v5p:1x2x1", None)
+    assert role_topologies("v5p:2x2x2", "8+0", drafting=False) == ("v5p:2x2x2", None)
 
 
 @pytest.mark.parametrize(
     ("topology", "split", "message"),
     [
-        ("v5p:2x2x1", "3+1", "v5p:2x2x1 cannot be split 3\\+1: each process needs 1, 2, 4 or 8"),
-        ("v5p:2x2x1", "4+1", "together at most 4"),
-        ("v5e:1x1", None, "v5e:1x1 cannot be split 1\\+1"),
+        ("v5p:2x2x1", "3+1", "v5p-8 cannot be split 3\\+1: each process needs 1, 2, 4 or 8"),
+        ("v5p:2x2x1", "4+1", "v5p-8 cannot be split 4\\+1: .* Fits: 4\\+0, 2\\+2"),
+        ("v5e:1x1", None, "cannot both own its only chip"),
+        ("v5e:4x4", None, "the verifier takes all of a slice of 4 hosts"),
+        ("v5p:1x2x1", None, "is not made of hosts of 2x2x1"),
         ("v5p:2x2x1", "2", "a split of chips is written V\\+D"),
         ("v5p:2x2x1", "4+0", "contradict each other"),
-        ("v5p", None, "a topology is written like"),
-        ("v5p:axb", None, "a topology is written like"),
+        ("v5p", None, "no slice is called v5p:"),
+        ("v5p:axb", None, "no slice is called v5p:axb"),
     ],
 )
 def test_other_splits_are_refused(topology: str, split: str | None, message: str) -> None:

@@ -76,6 +76,12 @@ def reference_draft(
         x = x + (gate / (1.0 + np.exp(-gate)) * up) @ weights[name + "mlp.down_proj.weight"].T
     hidden = rms_norm(x, weights["norm.weight"], eps)[-drafted:]
     logits = hidden @ (table if head is None else np.asarray(head, np.float64)).T
+    if config.markov_rank:
+        previous = anchor
+        for scores in logits:
+            by_previous = weights["markov_head.markov_w1.weight"][previous]
+            scores += weights["markov_head.markov_w2.weight"] @ by_previous
+            previous = int(np.argmax(scores))
     return np.argmax(logits, axis=-1), logits
 
 

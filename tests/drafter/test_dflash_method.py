@@ -13,10 +13,11 @@ from tests.drafter.builders import drafter_config, make_method, random_drafter, 
 from tests.drafter.reference_dflash import reference_draft
 
 from blockdraft_drafter import buffer, dflash_step
-from blockdraft_drafter.checkpoint import Drafter, published_arrays
+from blockdraft_drafter.checkpoint import Drafter, build, published_arrays
 from blockdraft_drafter.dflash_method import DFlashMethod
 from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
 from blockdraft_drafter.packing import PackedBlocks, PackedRows
+from blockdraft_models.loading import EmbeddingAndHead
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "published": {},
@@ -33,6 +34,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "block_of_6": {"block_size": 6},
     "from_anchor": {"sample_from_anchor": True},
+    "from_anchor_markov": {"sample_from_anchor": True, "markov_rank": 5},
     "from_anchor_causal_sliding": {
         "sample_from_anchor": True,
         "layer_types": ("full_attention", "sliding_attention"),
@@ -112,7 +114,8 @@ def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+# Of the pass alone: a Markov head comes after it.
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if "markov" not in name])
 @pytest.mark.parametrize("length", [0, 200])
 def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     drafter, target = random_drafter(drafter_config(**ARCHITECTURES[architecture])), target_parts()
@@ -133,7 +136,8 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
-    "architecture", ["published", "sliding", "causal", "block_of_6", "from_anchor"]
+    "architecture",
+    ["published", "sliding", "causal", "block_of_6", "from_anchor", "from_anchor_markov"],
 )
 def test_drafts_equal_the_reference_at_every_length(
     setups: Callable[..., Setup], architecture: str, tied: bool
@@ -240,6 +244,22 @@ def test_bfloat16_features_enter_as_they_are() -> None:
     (proposal,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
     setup = Setup(drafter, method, True, [])
     setup.check(proposal, rounded.astype(np.float32), 5)
+
+
+def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
+    config = drafter_config(markov_rank=3)
+    exact = random_drafter(config)
+    arrays = published_arrays(exact.model)
+    narrow = dataclasses.replace(exact, model=build(config, arrays, dtype=jnp.bfloat16))
+    parts = target_parts()
+    matrices = EmbeddingAndHead(parts.embedding.astype(jnp.bfloat16), None)
+    methods = make_method(exact, parts), make_method(narrow, matrices)
+    assert all(part.dtype == jnp.float32 for layer in methods[1]._context for part in layer)
+    features = np.random.default_rng(0).standard_normal((70, config.feature_width))
+    row = ContextRow(0, 0, features.astype(np.float32), 5, 3)
+    [wide], [rounded] = (method.step([row]) for method in methods)
+    assert rounded.token_ids[0] == wide.token_ids[0]
+    assert rounded.log_probs[0] == pytest.approx(wide.log_probs[0], abs=0.1)
 
 
 def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry
@@ -21,6 +20,7 @@ from blockdraft_drafter.eagle3_config import Eagle3Config
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder import Decoder
+from blockdraft_models.dtypes import compute_dtype
 from blockdraft_models.loading import load_decoder
 from blockdraft_models.resolve import resolve_target
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
@@ -54,7 +54,7 @@ class Setting:
     def __init__(self, path: Path, config: EngineConfig, prompt_tokens: int, output: int) -> None:
         self.path = path
         self.config = config
-        self.decoder, self.checkpoint = load_decoder(path, dtype=jnp.float32)
+        self.decoder, self.checkpoint = load_decoder(path, dtype=compute_dtype(config.dtype))
         tokenizer = load_tokenizer(path)
         self.requests = [
             GenerationRequest(
@@ -93,6 +93,7 @@ class Setting:
             max_sequences=16,
             max_context_tokens=self.config.scheduler.max_context_tokens,
             block_size=BLOCK_SIZE,
+            dtype=self.config.dtype,
         )
         return load_engine(config).method
 
@@ -176,6 +177,16 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     # Half of the requests are sampled, from a target that is close to uniform.
     assert acceptance["wrong"] < 1.1
     assert acceptance["trained"] > 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_tiny_target_in_bfloat16(tmp_path: Path) -> None:
+    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
+    write_hf_checkpoint(decoder, tmp_path / "target")
+    config = replace(engine_config(32, 96, 128), dtype="bfloat16")
+    setting = Setting(tmp_path / "target", config, prompt_tokens=56, output=24)
+    check_lossless(setting, {"random": setting.drafter("random")})
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blockdraft_models.dtypes import compute_dtype
+from blockdraft_models.dtypes import cache_dtype, compute_dtype
 from blockdraft_models.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.resolve import resolve_target
 from blockdraft_models.tokenizer import load_tokenizer
@@ -22,7 +22,6 @@ from blockdraft_training.corpus_writer import CorpusWriter
 from blockdraft_training.errors import CorpusError
 from blockdraft_training.generate import BatchGenerator
 from blockdraft_training.prompts import Prompt, read_prompts, select
-from blockdraft_training.row_attention import cache_dtype
 from blockdraft_training.self_chat import made_up_prompts, self_chat_path
 
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]

@@ -31,15 +31,6 @@ class LayerKV(NamedTuple):
     values: Array
 
 
-def cache_dtype(compute_dtype: DTypeLike) -> jnp.dtype:
-    """Return the element type to keep keys and values in.
-
-    XLA's CPU backend scatters no bfloat16: it would widen and narrow the whole cache at every
-    token, which takes twice as long as all the rest (docs/adr/0014).
-    """
-    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else compute_dtype)
-
-
 def allocate(
     config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
 ) -> Sequence[LayerKV]:

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from blockdraft_models.decoder import Decoder
-from blockdraft_models.dtypes import compute_dtype
+from blockdraft_models.dtypes import cache_dtype, compute_dtype
 from blockdraft_models.scanned import ScannedDecoder
 from blockdraft_verifier.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.cache_layout import CacheLayout
@@ -85,7 +85,7 @@ class ModelRunner:
             decoder.config,
             config.num_pages,
             config.page_size,
-            compute_dtype(config.dtype),
+            cache_dtype(compute_dtype(config.dtype)),
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )
