@@ -15,7 +15,7 @@ from blockdraft_verifier.draft_link import DrafterDescription, DraftTransport
 class InProcessTransport:
     """A `DraftTransport` to a session of its own.
 
-    What fails in the drafter is raised from `send` as it is, not as a lost stream: an engine
+    What fails in the drafter is raised from `receive` as it is, not as a lost stream: an engine
     would decode on without drafts, and a measurement of drafts has to end instead.
     """
 
@@ -34,20 +34,22 @@ class InProcessTransport:
             step_seconds=tuple(engine.method.step_seconds),
         )
         self._session = Session(engine.method, engine.pool)
-        self._answers: deque[pb.DraftResponse] = deque()
+        self._requests: deque[pb.DraftRequest] = deque()
 
     def send(self, request: pb.DraftRequest) -> None:
-        """Draft at once; the answer waits for `receive`.
+        """Keep a request until its answer is asked for."""
+        self._requests.append(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Draft, and return the answer; there is one for every request.
+
+        Here and not in `send`, so that the engine takes drafting for what it waited for.
 
         Raises:
             StepOutOfOrderError: If the request does not follow the one before.
             ContextsLostError: If the device step failed.
         """
-        self._answers.append(self._session.step(request))
-
-    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer; there is one for every request."""
-        return self._answers.popleft() if self._answers else None
+        return self._session.step(self._requests.popleft()) if self._requests else None
 
     def close(self) -> None:
         """Give the session's contexts back."""

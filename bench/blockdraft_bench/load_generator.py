@@ -176,6 +176,9 @@ class Sender:
             cached_prompt_tokens=usage.cached_prompt_tokens if usage else 0,
             verification_steps=usage.verification_steps if usage else 0,
             accepted_tokens=usage.accepted_tokens if usage else 0,
+            verify_seconds=usage.step_seconds.verify if usage else 0.0,
+            draft_seconds=usage.step_seconds.draft if usage else 0.0,
+            transport_seconds=usage.step_seconds.transport if usage else 0.0,
         )
 
 

@@ -24,6 +24,9 @@ class RequestRecord:
         cached_prompt_tokens: Those the service had computed for an earlier request.
         verification_steps: Forward passes of the target after the prompt.
         accepted_tokens: Drafted tokens that were right.
+        verify_seconds: In those passes.
+        draft_seconds: Waiting while the drafter computed.
+        transport_seconds: Waiting for the drafter beyond that.
     """
 
     request: int
@@ -40,6 +43,9 @@ class RequestRecord:
     cached_prompt_tokens: int = 0
     verification_steps: int = 0
     accepted_tokens: int = 0
+    verify_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    transport_seconds: float = 0.0
 
     @property
     def succeeded(self) -> bool:

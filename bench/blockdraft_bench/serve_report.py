@@ -144,9 +144,10 @@ def _speedup_table(speedups: Sequence[dict[str, Any]]) -> list[str]:
 def _split_table(split: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "| At a time | Groups | One process tokens/s | Three processes tokens/s | Ratio | "
-        "95 % interval | Loss | Step one / three ms | Idle side's cores one / three | "
+        "95 % interval | Loss | Step one / three ms | One: verify + draft + transport + rest | "
+        "Three: verify + draft + transport + rest | Idle side's cores one / three | "
         f"Identical | At most {MAX_LOSS_SHARE:.0%} lost |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for item in split:
         one, three = item["one_process"], item["three_processes"]
@@ -160,12 +161,20 @@ def _split_table(split: Sequence[dict[str, Any]]) -> list[str]:
                 "–".join(_number(edge, 3) for edge in item["ratio_ci95"] or [None]),
                 _share(item["loss_share"]),
                 " / ".join(f"{1000 * side['step_seconds']:.1f}" for side in (one, three)),
+                _parts(one),
+                _parts(three),
                 " / ".join(_number(side["idle_cores"], 3) for side in (one, three)),
                 _share(item["identical_share"]),
                 _verdict(**item["requirement"]),
             )
         )
     return lines
+
+
+def _parts(side: dict[str, float]) -> str:
+    """Return where a step's time goes, in milliseconds."""
+    parts = [side[f"{name}_seconds"] for name in ("verify", "draft", "transport")]
+    return " + ".join(f"{1000 * part:.1f}" for part in (*parts, side["step_seconds"] - sum(parts)))
 
 
 def _verdict(*, met: bool | None, certain: bool, **limits: float) -> str:

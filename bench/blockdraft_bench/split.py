@@ -26,6 +26,9 @@ class Decoding:
         tokens: Tokens of all answers that came after each one's first.
         seconds: Sum over the answers of the time from its first token to its last.
         steps: Sum over the answers of the verifications in that time.
+        verify_seconds: Of the time, in the target's forward pass.
+        draft_seconds: Of the time, waiting while the drafter computed.
+        transport_seconds: Of the time, waiting for the drafter beyond that.
         idle_cores: Processors that the side which was not asked kept busy; None if unknown.
     """
 
@@ -33,6 +36,9 @@ class Decoding:
     tokens: int
     seconds: float
     steps: int
+    verify_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    transport_seconds: float = 0.0
     idle_cores: float | None = None
 
 
@@ -52,6 +58,9 @@ class SideSummary:
         tokens_per_second: Of one sequence, after its first token.
         ci95: Its 95 % interval over groups; None with fewer than two.
         step_seconds: Time of a verification step with all that belongs to it.
+        verify_seconds: Of it, in the target's forward pass.
+        draft_seconds: Of it, waiting while the drafter computed.
+        transport_seconds: Of it, waiting for the drafter beyond that.
         tokens_per_step: Tokens gained per step.
         idle_cores: Processors the other side kept busy meanwhile, on average. While the service
             decodes, that is the measuring process itself, its client included.
@@ -60,6 +69,9 @@ class SideSummary:
     tokens_per_second: float
     ci95: tuple[float, float] | None
     step_seconds: float
+    verify_seconds: float
+    draft_seconds: float
+    transport_seconds: float
     tokens_per_step: float
     idle_cores: float | None
 
@@ -167,11 +179,18 @@ def _side(
     decodings: Sequence[Decoding], speed: float, interval: tuple[float, float] | None
 ) -> SideSummary:
     steps = sum(decoding.steps for decoding in decodings)
+
+    def per_step(name: str) -> float:
+        return float(sum(getattr(decoding, name) for decoding in decodings) / steps)
+
     idle = [d.idle_cores for d in decodings if d.idle_cores is not None]
     return SideSummary(
         tokens_per_second=speed,
         ci95=interval,
-        step_seconds=sum(decoding.seconds for decoding in decodings) / steps,
-        tokens_per_step=sum(decoding.tokens for decoding in decodings) / steps,
+        step_seconds=per_step("seconds"),
+        verify_seconds=per_step("verify_seconds"),
+        draft_seconds=per_step("draft_seconds"),
+        transport_seconds=per_step("transport_seconds"),
+        tokens_per_step=per_step("tokens"),
         idle_cores=sum(idle) / len(idle) if idle else None,
     )

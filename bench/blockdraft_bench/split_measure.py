@@ -214,6 +214,9 @@ class SplitMeasurement:
             tokens=sum(record.tokens_after_first for record in records),
             seconds=sum(record.decode_seconds for record in records),
             steps=sum(record.verification_steps for record in records),
+            verify_seconds=sum(record.verify_seconds for record in records),
+            draft_seconds=sum(record.draft_seconds for record in records),
+            transport_seconds=sum(record.transport_seconds for record in records),
             idle_cores=idle,
         )
 
@@ -227,14 +230,14 @@ def decoding_of(
 ) -> Decoding:
     """Return what the engine's events amount to, by the engine's clock.
 
-    Its clock and not the listener's: a listener hears of a step after the next draft was asked
-    for, which in one process means after it was made.
+    Its clock and not the listener's, which hears of a step after the next draft was asked for.
 
     Args:
         answers: The events of each answer.
         idle_cores: See `Decoding`.
     """
     tokens, seconds, steps = 0, 0.0, 0
+    verify, draft, transport = 0.0, 0.0, 0.0
     for events in answers:
         usage = events[-1].usage
         assert usage is not None
@@ -243,5 +246,8 @@ def decoding_of(
         tokens += sum(len(event.token_ids) for event in events[1:])
         seconds += usage.last_token_time - usage.first_token_time
         steps += usage.verification_steps
+        verify += usage.verify_seconds
+        draft += usage.draft_seconds
+        transport += usage.transport_seconds
     ids = tuple(tuple(token for event in events for token in event.token_ids) for events in answers)
-    return Decoding(ids, tokens, seconds, steps, idle_cores)
+    return Decoding(ids, tokens, seconds, steps, verify, draft, transport, idle_cores)

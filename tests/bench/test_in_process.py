@@ -57,12 +57,14 @@ def test_answers_every_request_once() -> None:
 def test_failures_of_the_drafter_are_raised() -> None:
     drafter = engine()
     transport = transport_of(InProcessLink(drafter, TARGET))
+    transport.send(draft_request(step_id=2))
     with pytest.raises(StepOutOfOrderError):
-        transport.send(draft_request(step_id=2))
+        transport.receive(0.0)
     assert isinstance(drafter.method, FakeMethod)
     drafter.method.fail_next = True
+    transport.send(draft_request())
     with pytest.raises(ContextsLostError):
-        transport.send(draft_request())
+        transport.receive(0.0)
 
 
 def test_a_lost_transport_gives_its_contexts_back() -> None:
@@ -71,6 +73,7 @@ def test_a_lost_transport_gives_its_contexts_back() -> None:
     first = transport_of(link)
     assert transport_of(link) is first
     first.send(draft_request())
+    first.receive(0.0)
     assert drafter.pool.used == 1
     link.lost(first)
     assert drafter.pool.used == 0

@@ -26,7 +26,10 @@ def comparison(
 ) -> Comparison:
     """Return two decodings of each side, of so many tokens in so many seconds."""
     return Comparison(
-        (Decoding(IDS, tokens, one[0], steps, 0.5), Decoding(IDS, tokens, one[1], steps, 0.1)),
+        (
+            Decoding(IDS, tokens, one[0], steps, idle_cores=0.5),
+            Decoding(IDS, tokens, one[1], steps, 0.2, 0.1, 0.04, idle_cores=0.1),
+        ),
         (Decoding(IDS, tokens, three[0], steps), Decoding(IDS, tokens, three[1], steps)),
     )
 
@@ -48,6 +51,10 @@ def test_speeds_are_ratios_of_sums() -> None:
     assert found.ratio == pytest.approx(0.6)
     assert found.loss_share == pytest.approx(0.4)
     assert found.one_process.step_seconds == pytest.approx(6 / 40)
+    # 0.2 s, 0.1 s and 0.04 s in one decoding of 10 steps of each group, none in the other.
+    side = found.one_process
+    parts = (side.verify_seconds, side.draft_seconds, side.transport_seconds)
+    assert parts == pytest.approx((0.01, 0.005, 0.002))
     assert found.one_process.tokens_per_step == 2.0
     assert found.one_process.idle_cores == pytest.approx(0.3)
     assert found.three_processes.idle_cores is None
@@ -104,11 +111,12 @@ def test_answers_of_one_token_measure_nothing() -> None:
 def test_a_decoding_by_the_engines_clock() -> None:
     def answer(start: float, end: float, steps: int) -> list[TokensGained]:
         usage = Usage(verification_steps=steps, first_token_time=start, last_token_time=end)
+        usage.verify_seconds, usage.draft_seconds, usage.transport_seconds = 0.5, 0.25, 0.125
         last = TokensGained((4, 5), finish_reason=FinishReason.LENGTH, usage=usage)
         return [TokensGained((1,)), TokensGained((2, 3)), last]
 
     found = decoding_of([answer(1.0, 3.0, 2), answer(2.0, 2.5, 3)], 0.25)
-    assert found == Decoding(((1, 2, 3, 4, 5),) * 2, 8, 2.5, 5, 0.25)
+    assert found == Decoding(((1, 2, 3, 4, 5),) * 2, 8, 2.5, 5, 1.0, 0.5, 0.25, 0.25)
 
 
 def test_groups_take_the_prompts_in_turn() -> None:
