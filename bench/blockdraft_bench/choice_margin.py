@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_models.attention import DenseAttend
+from blockdraft_bench.teacher_forcing import plain_pass
 from blockdraft_models.decoder import Decoder
 from blockdraft_verifier.accept import gumbel_noise
 from blockdraft_verifier.buckets import next_power_of_two
@@ -65,9 +65,6 @@ def _logits_after(
 ) -> Float[Array, " vocab"]:
     """Return the logits after token `last` of one sequence."""
     decoder = nnx.merge(graph, weights)
-    length = token_ids.shape[0]
-    positions = jnp.arange(length, dtype=jnp.int32)
-    caches = [None] * decoder.config.num_layers
-    output = decoder(token_ids, positions, caches, DenseAttend(1, length))
-    logits: Float[Array, " vocab"] = decoder.logits(output.hidden[last][None])[0]
+    hidden = plain_pass(decoder, token_ids)[last]
+    logits: Float[Array, " vocab"] = decoder.logits(hidden[None])[0]
     return logits

@@ -14,6 +14,15 @@ from blockdraft_models.attention import DenseAttend
 from blockdraft_models.decoder import Decoder
 
 
+def plain_pass(decoder: Decoder, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
+    """Return the final hidden state of every token of one sequence, without a cache."""
+    length = token_ids.shape[0]
+    positions = jnp.arange(length, dtype=jnp.int32)
+    caches = [None] * decoder.cache_count
+    hidden: Array = decoder(token_ids, positions, caches, DenseAttend(1, length)).hidden
+    return hidden
+
+
 class TeacherForcing:
     """A decoder over whole sequences, padded so that it is compiled once."""
 
@@ -63,13 +72,7 @@ def _hidden_after(
     rows: Int[Array, " choices"],
 ) -> Float[Array, "choices hidden"]:
     """Return the final hidden states after the tokens `rows` of one sequence."""
-    decoder = nnx.merge(graph, weights)
-    length = token_ids.shape[0]
-    positions = jnp.arange(length, dtype=jnp.int32)
-    caches = [None] * decoder.cache_count
-    output = decoder(token_ids, positions, caches, DenseAttend(1, length))
-    hidden: Float[Array, "choices hidden"] = output.hidden[rows]
-    return hidden
+    return plain_pass(nnx.merge(graph, weights), token_ids)[rows]
 
 
 @functools.partial(jax.jit, static_argnums=0)
