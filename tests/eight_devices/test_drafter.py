@@ -132,7 +132,7 @@ def test_drafts_as_on_one_device(method: str, split: str) -> None:
 
 def test_everything_lies_where_it_should() -> None:
     method, _ = divided_and_alone("dflash", "KV heads divided")
-    state, target = method._weights
+    state, target, _ = method._weights
     assert places(target) == {PartitionSpec("model", None)}
     assert places(state["fc"]) == {PartitionSpec(None, None)}
     layer = state["layers"][0]
