@@ -180,16 +180,6 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_tiny_target_in_bfloat16(tmp_path: Path) -> None:
-    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
-    write_hf_checkpoint(decoder, tmp_path / "target")
-    config = replace(engine_config(32, 96, 128), dtype="bfloat16")
-    setting = Setting(tmp_path / "target", config, prompt_tokens=56, output=24)
-    check_lossless(setting, {"random": setting.drafter("random")})
-
-
-@pytest.mark.slow
 @pytest.mark.smollm2
 @pytest.mark.timeout(3600)
 def test_default_target_with_its_own_random_and_wrong_drafters() -> None:

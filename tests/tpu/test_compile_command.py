@@ -89,7 +89,7 @@ def test_what_does_not_fit_fails_and_names_the_largest(
     ("arguments", "message"),
     [
         (("--topology", "v5p:2x2x1", "--tpu-split", "3+1"), "cannot be split 3+1"),
-        (("--topology", "v5p:nonsense"), "a topology is written like"),
+        (("--topology", "v5p:nonsense"), "no slice is called"),
         (("--topology", "v5e:2x2", "--block-size", "1"), "--block-size must be at least 2"),
         (("--topology", "v5e:2x2", "--memory-share", "0"), "--memory-share must be"),
         (("--topology", "v5e:2x2", "--drafter", "nowhere"), "no directory, nor dflash, eagle3"),
