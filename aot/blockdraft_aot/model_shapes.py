@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from blockdraft_models.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 
 _LLAMA_3_1_8B = DecoderConfig(
     name="llama-3.1-8b",

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from blockdraft_aot.errors import AotError
 from blockdraft_aot.model_shapes import SHAPES
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.eagle3_config import Eagle3Config, is_eagle3
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.huggingface import read_json
-from blockdraft_models.loading import load_checkpoint_config
-from blockdraft_models.resolve import resolve_target
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config, is_eagle3
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.weights.huggingface import read_json
+from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_models.weights.resolve import resolve_target
 
 NO_DRAFTER = "none"
 # Of the published drafters (z-lab DFlash; EAGLE-3 heads score 32,000 tokens).

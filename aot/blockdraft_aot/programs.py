@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from blockdraft_aot.compiled import Counts, bytes_on_one_device
 from blockdraft_aot.target_programs import TargetPrograms
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.draft_programs import DraftPrograms
-from blockdraft_drafter.eagle3_config import Eagle3Config
-from blockdraft_drafter.head_sharding import HeadSharding
-from blockdraft_verifier.buckets import Bucket
+from blockdraft_drafter.compiled.programs import DraftPrograms
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.context.sharding import HeadSharding
+from blockdraft_verifier.device.buckets import Bucket
 
 Lower = Callable[[], jax.stages.Lowered]
 

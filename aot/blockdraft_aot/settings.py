@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.eagle3_config import Eagle3Config
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.quantization import WeightFormat
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.weights.quantization import WeightFormat
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
 from blockdraft_drafter import ahead_of_time
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_models.sharding import Placement
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_models.decoder.sharding import Placement
 
 DTYPE: DTypeLike = jnp.bfloat16
 """What weights and caches are on a TPU."""

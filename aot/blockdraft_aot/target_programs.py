@@ -11,17 +11,17 @@ from jax.typing import DTypeLike
 
 from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.settings import Pair, ServingLimits
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.quantization import hold_int8
-from blockdraft_models.scanned import ScannedDecoder
-from blockdraft_models.sharding import Placement, state_shapes
-from blockdraft_verifier.buckets import Bucket, all_buckets, next_power_of_two
-from blockdraft_verifier.cache_layout import CacheLayout
-from blockdraft_verifier.packing import pack_sampling
-from blockdraft_verifier.paged_cache import LayerCaches
-from blockdraft_verifier.step import StepInputs, StepOutputs
-from blockdraft_verifier.target_step import TargetStep
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.weights.quantization import hold_int8
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, next_power_of_two
+from blockdraft_verifier.device.cache import LayerCaches
+from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.packing import pack_sampling
+from blockdraft_verifier.device.step import StepInputs, StepOutputs
+from blockdraft_verifier.device.target_step import TargetStep
 
 
 @dataclass(frozen=True, slots=True)

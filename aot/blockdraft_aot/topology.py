@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from blockdraft_aot.errors import AotError
 from blockdraft_aot.roofline import PUBLISHED, Roofline
-from blockdraft_models.sharding import model_mesh
+from blockdraft_models.decoder.sharding import model_mesh
 
 # Memory of one chip by the name JAX gives it, as published (cloud.google.com/tpu/docs).
 _MEMORY_BYTES = {

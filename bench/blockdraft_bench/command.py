@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.common.errors import BenchUsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +19,28 @@ class Subcommand:
 
 SUBCOMMANDS = {
     "acceptance": Subcommand(
-        "blockdraft_bench.acceptance_command", "how many tokens a verification gains, by dataset"
+        "blockdraft_bench.acceptance.command", "how many tokens a verification gains, by dataset"
     ),
     "decode": Subcommand(
-        "blockdraft_bench.decode_command", "plain decoding and draft methods, one answer at a time"
+        "blockdraft_bench.decode.command", "plain decoding and draft methods, one answer at a time"
     ),
     "int8": Subcommand(
-        "blockdraft_bench.int8_command", "how far int8 weights move a target's logits"
+        "blockdraft_bench.int8.command", "how far int8 weights move a target's logits"
     ),
     "kflat": Subcommand(
-        "blockdraft_bench.kflat_command", "the cost of verifying K tokens; measured and modelled"
+        "blockdraft_bench.kflat.command", "the cost of verifying K tokens; measured and modelled"
     ),
     "peers": Subcommand(
-        "blockdraft_bench.peers_command", "other programs on the same prompts and weights"
+        "blockdraft_bench.peers.command", "other programs on the same prompts and weights"
     ),
     "scaling": Subcommand(
-        "blockdraft_bench.scaling_command", "speed-up predicted from acceptance and costs"
+        "blockdraft_bench.scaling.command", "speed-up predicted from acceptance and costs"
     ),
     "report": Subcommand(
-        "blockdraft_bench.report_command", "one page and figure of the results of all these"
+        "blockdraft_bench.report.command", "one page and figure of the results of all these"
     ),
     "serve": Subcommand(
-        "blockdraft_bench.serve_command", "a service under load; the cost of its processes"
+        "blockdraft_bench.serve.command", "a service under load; the cost of its processes"
     ),
 }
 

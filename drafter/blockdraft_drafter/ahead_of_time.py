@@ -2,14 +2,14 @@
 
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash_method import dflash_programs
-from blockdraft_drafter.draft_programs import DraftPrograms
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_drafter.eagle3_config import Eagle3Config
-from blockdraft_drafter.eagle3_method import eagle3_programs
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.sharding import Placement
+from blockdraft_drafter.compiled.programs import DraftPrograms
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.dflash.method import dflash_programs
+from blockdraft_drafter.eagle3.method import eagle3_programs
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import Placement
 
 
 def draft_programs(

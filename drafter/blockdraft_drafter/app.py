@@ -11,22 +11,22 @@ import ml_dtypes
 import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod
-from blockdraft_drafter.context import SlotPool
-from blockdraft_drafter.dflash_method import DFlashMethod
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
-from blockdraft_drafter.eagle3_method import Eagle3Method
+from blockdraft_drafter.compiled.method import CompiledMethod
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.context.slots import SlotPool
+from blockdraft_drafter.dflash.checkpoint import Drafter
+from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.eagle3.checkpoint import Eagle3Drafter
+from blockdraft_drafter.eagle3.method import Eagle3Method
+from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_drafter.sources import obtain_drafter
-from blockdraft_models.download_progress import ShowProgress, hide_progress, show_progress
-from blockdraft_models.dtypes import compute_dtype
-from blockdraft_models.loading import EmbeddingAndHead, load_embedding_and_head
-from blockdraft_models.resolve import resolve_target
-from blockdraft_models.sharding import Placement, placement_on_all_devices
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.decoder.sharding import Placement, placement_on_all_devices
+from blockdraft_models.weights.download_progress import ShowProgress, hide_progress, show_progress
+from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_and_head
+from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, DrafterConfig
-from blockdraft_models.embedded import default_cache_dir
+from blockdraft_models.weights.embedded import default_cache_dir
 from blockdraft_runtime.listen import ListenConfig
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from blockdraft_drafter import tensors
-from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter import wire
+from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError, DraftMethod
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.session import Session, StepOutOfOrderError
@@ -94,7 +94,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             block_size=spec.block_size,
             target_layer_ids=spec.target_layer_ids,
             feature_width=spec.feature_width,
-            feature_dtype=tensors.data_type(spec.feature_dtype),
+            feature_dtype=wire.data_type(spec.feature_dtype),
             max_sequences=spec.max_sequences,
             max_context_tokens=spec.max_context_tokens,
             max_feature_rows=spec.max_feature_rows,

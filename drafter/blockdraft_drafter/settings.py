@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blockdraft_models import embedded
+from blockdraft_models.weights import embedded
 
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-drafter.sock"
 DTYPES = ("auto", "float32", "bfloat16")

@@ -1,5 +1,6 @@
-"""Target models: configuration, Flax NNX decoders, checkpoints and tokenizers; knows no gRPC.
+"""Target models; knows no gRPC.
 
-Importing the package, `config`, `gguf`, `tokenizer`, `embedded` and `resolve` loads neither JAX
-nor Flax, so that a process which only handles text stays small. `decoder` and `loading` do.
+`decoder/` is the model in Flax NNX, `weights/` brings checkpoints onto devices, `tokenizer/`
+turns text into ids and back without JAX or NumPy. Each may import those named before it.
+`testing` makes real but tiny models, `errors` are what this package raises on purpose.
 """

@@ -8,11 +8,11 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from blockdraft_models.byte_level import BYTE_TO_CHAR
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.huggingface_export import hf_config
-from blockdraft_models.tensor_names import tensor_names
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR
+from blockdraft_models.weights.huggingface_export import hf_config
+from blockdraft_models.weights.tensor_names import tensor_names
 
 _BYTES = 256
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -16,13 +16,13 @@ from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.process import ListenConfig, serve
 from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
-from blockdraft_server.config import ServerConfig
-from blockdraft_server.decoding import add_strictly
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.routing import TokenRouter
+from blockdraft_server.routing.pool import VerifierPool
+from blockdraft_server.routing.stream import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService
+from blockdraft_server.settings import ServerConfig
 from blockdraft_server.text import Tokenizer
-from blockdraft_server.verifier_pool import VerifierPool
+from blockdraft_server.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +181,8 @@ async def run_server(
 
 def _load_tokenizer(target: str) -> Tokenizer:
     # Imported here: reading a checkpoint's tokenizer takes libraries that tests do without.
-    from blockdraft_models.resolve import resolve_target
-    from blockdraft_models.tokenizer import load_tokenizer
+    from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+    from blockdraft_models.weights.resolve import resolve_target
 
     return load_tokenizer(resolve_target(target))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_server.config import LimitsConfig, ServerConfig, TlsConfig
+from blockdraft_server.settings import LimitsConfig, ServerConfig, TlsConfig
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 

@@ -11,15 +11,11 @@ import grpc
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
-from blockdraft_server.config import ServerConfig
-from blockdraft_server.generation import Step, generate
+from blockdraft_server.answer.generation import Step, generate
 from blockdraft_server.metrics import RequestTimer, ServerMetrics
 from blockdraft_server.outcome import outcome_of
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
-from blockdraft_server.replay import Replay, ReplayPolicy
-from blockdraft_server.routing import TokenRouter
-from blockdraft_server.text import Tokenizer
-from blockdraft_server.validation import (
+from blockdraft_server.request import (
     GenerationRequest,
     ModelLimits,
     check_model,
@@ -27,7 +23,11 @@ from blockdraft_server.validation import (
     check_token_ids,
     generation_spec,
 )
-from blockdraft_server.verifier_pool import VerifierPool
+from blockdraft_server.routing.pool import VerifierPool
+from blockdraft_server.routing.replay import Replay, ReplayPolicy
+from blockdraft_server.routing.stream import TokenRouter
+from blockdraft_server.settings import ServerConfig
+from blockdraft_server.text import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
 

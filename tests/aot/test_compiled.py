@@ -6,7 +6,7 @@ import pytest
 from jaxtyping import Array, Float
 
 from blockdraft_aot.compiled import Counts, bytes_on_one_device, compile_and_read
-from blockdraft_models.sharding import model_mesh
+from blockdraft_models.decoder.sharding import model_mesh
 
 
 def test_a_matrix_product_is_counted() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
-from blockdraft_models.quantization import WeightFormat
-from blockdraft_models.sharding import model_mesh
+from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_models.testing import tiny_config
+from blockdraft_models.weights.quantization import WeightFormat
 
 LIMITS = ServingLimits(2, 8, 64, 8)
 # Of one layer: queries, keys, values, output, gate, up, down; and their rows.

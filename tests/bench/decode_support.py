@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from tests.bench.support import DRAFT_LENGTH, ENGINE, MAX_TOKENS, ScriptedPair, scripted_pair
 
-from blockdraft_bench.answers import Answer
-from blockdraft_bench.decode_answers import PLAIN, DecodedAnswer, DecodedSample, DecodedSet
-from blockdraft_bench.decode_measure import DecodeSettings
-from blockdraft_bench.sample_decoder import SampleDecoder
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.timed_answers import PLAIN, DecodedAnswer, DecodedSample, DecodedSet
+from blockdraft_bench.decode.measure import DecodeSettings
+from blockdraft_bench.engine.sample_decoder import SampleDecoder
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Two methods, each with a drafter and an engine of its own, over the same weights.
 METHODS = ("right", "wrong")

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 
-from blockdraft_bench.answers import Answer
-from blockdraft_bench.decoding import InProcessDecoder
-from blockdraft_bench.measure import AcceptanceSettings
-from blockdraft_bench.prompts import Prompt, PromptSet
-from blockdraft_drafter.context import SlotPool
+from blockdraft_bench.acceptance.measure import AcceptanceSettings
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.prompts import Prompt, PromptSet
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.service import Engine as DrafterEngine
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.loading import Checkpoint
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest
+from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.settings import EngineConfig
 
 CONFIG = tiny_config()
 FINGERPRINT = "0123456789abcdef"

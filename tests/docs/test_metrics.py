@@ -10,7 +10,7 @@ from tests.docs.pages import blocks, code, read, rows, section
 
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_verifier.metrics import VerifierMetrics
+from blockdraft_verifier.engine.metrics import VerifierMetrics
 
 PROCESSES: dict[str, Callable[[CollectorRegistry], Any]] = {
     "Server": ServerMetrics,

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from blockdraft_drafter.checkpoint import Drafter, build, fingerprint, published_arrays
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_drafter.dflash_method import DFlashMethod
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_models.loading import Checkpoint, EmbeddingAndHead
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.checkpoint import Drafter, build, fingerprint, published_arrays
+from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_models.testing import tiny_config
+from blockdraft_models.weights.loading import Checkpoint, EmbeddingAndHead
 
 TARGET = Checkpoint(
     tiny_config(num_layers=8, vocab_size=64, bos_token_id=1, eos_token_ids=(2,)),

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from blockdraft_drafter.app import DrafterApp
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_runtime.process import ListenConfig, serve
 

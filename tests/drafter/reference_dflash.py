@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.config.dflash import DFlashConfig
 
 Floats = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter import tensors
+from blockdraft_drafter import wire
 from blockdraft_protos.v1 import drafter_pb2
 
 
@@ -16,7 +16,7 @@ def sequence_draft(
     return drafter_pb2.SequenceDraft(
         sequence_id=sequence_id,
         context_start=start,
-        features=tensors.encode(features),
+        features=wire.encode(features),
         anchor_token_id=anchor,
         draft_length=draft_length,
     )

@@ -19,10 +19,10 @@ from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft
 
 from blockdraft_drafter.app import SERVICE_NAME
-from blockdraft_drafter.checkpoint import published_arrays, save_drafter
-from blockdraft_drafter.config import DFlashConfig
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.checkpoint import published_arrays, save_drafter
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.loading import load_checkpoint_config, load_embedding_and_head
+from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 from blockdraft_runtime.status import error_reason

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tests.drafter.fake_method import SPEC, FakeMethod, digest
 from tests.drafter.requests import draft_request, sequence_draft, whole_features
 
-from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2

@@ -14,24 +14,24 @@ from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import Outcome
 
 from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.eagle3 import Eagle3
-from blockdraft_drafter.eagle3_checkpoint import save_eagle3
-from blockdraft_drafter.eagle3_config import Eagle3Config
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.eagle3.checkpoint import save_eagle3
+from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.dtypes import compute_dtype
-from blockdraft_models.loading import load_decoder
-from blockdraft_models.resolve import resolve_target
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
-from blockdraft_models.tokenizer import load_tokenizer
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.draft_link import DraftLink
-from blockdraft_verifier.engine import Engine
-from blockdraft_verifier.metrics import VerifierMetrics
-from blockdraft_verifier.runner import ModelRunner
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest, Sampling
+from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.drafting.link import DraftLink
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.settings import EngineConfig
 
 SHARED = Path(os.environ.get("BLOCKDRAFT_SHARED", Path(__file__).parents[3] / "shared"))
 SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=20260211)

@@ -24,7 +24,7 @@ from blockdraft_client import (
     SamplingParams,
     SpeculationParams,
 )
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 
 ROOT = Path(__file__).parents[2]

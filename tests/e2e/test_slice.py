@@ -18,16 +18,16 @@ from tests.e2e.ports import free_ports
 from tests.models.builders import random_decoder
 from tests.verifier.support import decode
 
-from blockdraft_models.loading import load_decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_models.weights.loading import load_decoder
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.engine import Engine
-from blockdraft_verifier.metrics import VerifierMetrics
-from blockdraft_verifier.runner import ModelRunner
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.settings import EngineConfig
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0

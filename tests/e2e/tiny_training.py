@@ -16,11 +16,11 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_models.attention import DenseAttend
-from blockdraft_models.decoder import Decoder
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.checkpoint import save_drafter
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
 
 LENGTH = 96
 STEPS = 400

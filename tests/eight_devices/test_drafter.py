@@ -11,24 +11,24 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from blockdraft_drafter import attention
-from blockdraft_drafter.block_attention_kernel import attend_in_kernel
-from blockdraft_drafter.checkpoint import Drafter
-from blockdraft_drafter.compiled_method import CompiledMethod
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_drafter.dflash_method import DFlashMethod
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_drafter.eagle3 import Eagle3
-from blockdraft_drafter.eagle3_checkpoint import Eagle3Drafter
-from blockdraft_drafter.eagle3_config import Eagle3Config
-from blockdraft_drafter.eagle3_method import Eagle3Method
-from blockdraft_drafter.head_sharding import HeadSharding
+from blockdraft_drafter.compiled.method import CompiledMethod
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.context import attention
+from blockdraft_drafter.context.kernel import attend_in_kernel
+from blockdraft_drafter.context.sharding import HeadSharding
+from blockdraft_drafter.dflash.checkpoint import Drafter
+from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.eagle3.checkpoint import Eagle3Drafter
+from blockdraft_drafter.eagle3.method import Eagle3Method
+from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import ContextRow, Proposal
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.loading import EmbeddingAndHead
-from blockdraft_models.sharding import Placement, model_mesh
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.testing import tiny_config
+from blockdraft_models.weights.loading import EmbeddingAndHead
 
 ROOM = Room(2, 200, 32, np.dtype(np.float32))
 

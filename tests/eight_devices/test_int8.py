@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 from tests.models.builders import random_decoder, write_gguf
 
-from blockdraft_models.loading import load_decoder
-from blockdraft_models.scanned import ScannedDecoder
-from blockdraft_models.sharding import Placement, model_mesh
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_models.weights.loading import load_decoder
 
 
 @pytest.mark.parametrize("devices", [2, 8])

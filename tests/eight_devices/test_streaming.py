@@ -16,13 +16,13 @@ from flax import nnx
 from safetensors.numpy import save_file
 from tests.models.builders import random_decoder, write_gguf
 
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.huggingface import Index, SafetensorsWeights
-from blockdraft_models.huggingface_export import hf_config
-from blockdraft_models.loading import load_decoder, load_embedding_and_head
-from blockdraft_models.sharding import MODEL_AXIS, Placement
-from blockdraft_models.tensor_names import tensor_names
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
+from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
+from blockdraft_models.weights.huggingface_export import hf_config
+from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.weights.tensor_names import tensor_names
 from blockdraft_runtime.memory import return_free_memory
 
 MOST_OF_LARGEST_FILE = 1.3

@@ -11,20 +11,20 @@ from flax import nnx
 from jax.sharding import Mesh
 from tests.models.builders import random_decoder
 
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.loading import load_decoder
-from blockdraft_models.quantization import WeightFormat
-from blockdraft_models.scanned import ScannedDecoder
-from blockdraft_models.sharding import Placement, model_mesh
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
-from blockdraft_verifier.buckets import Bucket
-from blockdraft_verifier.cache_layout import CacheLayout
-from blockdraft_verifier.packing import pack
-from blockdraft_verifier.paged_cache import allocate_kv
-from blockdraft_verifier.scheduler import Row
-from blockdraft_verifier.sequence import GenerationRequest, Sampling, Sequence
-from blockdraft_verifier.step import StepOutputs
-from blockdraft_verifier.target_step import TargetStep
+from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.cache import allocate_kv
+from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.step import StepOutputs
+from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
 
 BUCKET = Bucket(2, 8, 8)
 PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 16, 8

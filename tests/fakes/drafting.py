@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from blockdraft_drafter.context import SlotPool
+from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.draft_link import DrafterDescription, DraftTransport, TransportError
+from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
 

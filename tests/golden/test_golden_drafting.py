@@ -11,17 +11,17 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from blockdraft_bench.answers import Answer
-from blockdraft_bench.decoding import InProcessDecoder
-from blockdraft_bench.in_process import InProcessTransport
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_drafter.app import load_engine
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_models.loading import load_decoder
-from blockdraft_models.resolve import resolve_target
+from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.settings import EngineConfig
 
 GOLDEN = Path(__file__).parent
 # EAGLE-3 checkpoints do not say how far to draft; DFlash checkpoints do.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.models.builders import run_dense
 
-from blockdraft_models.loading import load_decoder, load_embedding_and_head
-from blockdraft_models.resolve import resolve_target
+from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.weights.resolve import resolve_target
 
 TARGETS = Path(__file__).parent / "targets"
 NAMES = sorted(path.stem for path in TARGETS.glob("*.npz"))

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from tests.models.reference_decoder import params_from_decoder
 
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.loading import load_decoder
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import write_hf_checkpoint
+from blockdraft_models.weights.loading import load_decoder
 
 
 def int8_decoder(decoder: Decoder, directory: Path) -> Decoder:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flax import nnx
 
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.model import Decoder
 
 Params = Mapping[str, np.ndarray]
 

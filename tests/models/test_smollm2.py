@@ -13,11 +13,11 @@ import pytest
 from flax import nnx
 from tests.models.shared_data import corpus_rows, gsm8k_questions
 
-from blockdraft_models.attention import DenseAttend
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.loading import load_decoder, load_embedding_and_head
-from blockdraft_models.resolve import resolve_target
-from blockdraft_models.tokenizer import Tokenizer, load_tokenizer
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.weights.resolve import resolve_target
 
 pytestmark = pytest.mark.smollm2
 
@@ -121,7 +121,8 @@ def test_every_token_has_bytes(tokenizer: Tokenizer) -> None:
 
 def test_a_process_that_only_tokenizes_is_small(path: Path) -> None:
     code = (
-        "import pathlib, psutil, sys; from blockdraft_models.tokenizer import load_tokenizer;"
+        "import pathlib, psutil, sys;"
+        "from blockdraft_models.tokenizer.tokenizer import load_tokenizer;"
         "tokenizer = load_tokenizer(pathlib.Path(sys.argv[1]));"
         "tokenizer.encode_chat([{'role': 'user', 'content': 'x'}]);"
         "print(psutil.Process().memory_info().rss >> 20)"

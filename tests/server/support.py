@@ -17,7 +17,7 @@ from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
-from blockdraft_server.config import ServerConfig
+from blockdraft_server.settings import ServerConfig
 
 EOS = 256
 

@@ -9,7 +9,7 @@ from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_ad
 from tests.server.support import config_for, failure, running_server, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_server.config import TlsConfig
+from blockdraft_server.settings import TlsConfig
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:

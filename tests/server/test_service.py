@@ -17,7 +17,7 @@ from tests.server.support import (
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.config import LimitsConfig
+from blockdraft_server.settings import LimitsConfig
 
 PROMPT = [1, 2]
 

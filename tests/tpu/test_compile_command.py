@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from blockdraft_client.cli.main import main
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 
 pytest.importorskip("libtpu")

@@ -13,12 +13,12 @@ from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_drafter.ahead_of_time import draft_programs
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.draft_programs import DraftPrograms, Kind
-from blockdraft_drafter.draft_steps import Room
-from blockdraft_drafter.eagle3_config import Eagle3Config
-from blockdraft_models.config import DecoderConfig
-from blockdraft_models.sharding import Placement
+from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
+from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.testing import tiny_config
 
 pytestmark = pytest.mark.tpu

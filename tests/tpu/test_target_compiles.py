@@ -13,7 +13,7 @@ from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.survey import DTYPE
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology, describe_topology
-from blockdraft_verifier.buckets import Bucket
+from blockdraft_verifier.device.buckets import Bucket
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu

@@ -10,9 +10,9 @@ from flax import nnx
 from jaxtyping import Array
 from tests.drafter.reference_dflash import reference_draft
 
-from blockdraft_drafter.checkpoint import published_arrays
-from blockdraft_drafter.dflash import DFlash
-from blockdraft_training.blocks import SequenceBatch, draft_blocks
+from blockdraft_drafter.dflash.checkpoint import published_arrays
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_training.methods.blocks import SequenceBatch, draft_blocks
 
 
 def random_batch(

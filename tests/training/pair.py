@@ -12,13 +12,13 @@ import numpy as np
 from flax import nnx
 from tests.models.builders import random_decoder
 
-from blockdraft_models.attention import DenseAttend
-from blockdraft_models.decoder import Decoder
-from blockdraft_models.loading import Checkpoint, load_checkpoint_config
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
-from blockdraft_training.corpus import CorpusRow
-from blockdraft_training.history import Reading
-from blockdraft_training.run import Reporter
+from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.loop.history import Reading
+from blockdraft_training.loop.run import Reporter
 from blockdraft_training.settings import DFlashSettings
 
 ROWS, PROMPT, LENGTH = 64, 8, 64

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from blockdraft_drafter.app import load_engine
 from blockdraft_drafter.method import ContextRow, DraftMethod
 from blockdraft_drafter.settings import DrafterConfig
-from blockdraft_training.corpus import CorpusRow
+from blockdraft_training.corpus.rows import CorpusRow
 
 SEQUENCES = 4
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tests.training.pair import reporter
 
-from blockdraft_training import run
-from blockdraft_training.dflash_recipe import DFlashRecipe
 from blockdraft_training.errors import TrainingError
+from blockdraft_training.loop import run
+from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
 
 

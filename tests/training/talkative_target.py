@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import IM_END, tiny_config, write_hf_checkpoint
 
 PRINTABLE = range(ord(" "), ord("~"))

@@ -9,12 +9,12 @@ import pytest
 from rich.progress import Progress, TaskID
 from tests.training.pair import Pair
 
-from blockdraft_drafter.checkpoint import load_drafter
+from blockdraft_drafter.dflash.checkpoint import load_drafter
 from blockdraft_training import command
-from blockdraft_training.history import Reading
-from blockdraft_training.progress import progress_reporter
-from blockdraft_training.throughput import Throughput, matmul_peak
-from blockdraft_training.validation import Acceptance
+from blockdraft_training.loop.held_out import Acceptance
+from blockdraft_training.loop.history import Reading
+from blockdraft_training.loop.progress import progress_reporter
+from blockdraft_training.loop.throughput import Throughput, matmul_peak
 
 
 def train(*options: str) -> int:
@@ -96,5 +96,5 @@ def test_each_phase_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_peak_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockdraft_training.throughput._SIZE", 256)
+    monkeypatch.setattr("blockdraft_training.loop.throughput._SIZE", 256)
     assert 1e8 < matmul_peak("float32") < 1e14

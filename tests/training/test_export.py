@@ -12,18 +12,18 @@ import pytest
 from safetensors import safe_open
 from tests.drafter.builders import TARGET, drafter_config, random_drafter
 
-from blockdraft_drafter.checkpoint import draft_tensors, load_drafter, published_arrays
-from blockdraft_drafter.config import DFlashConfig
-from blockdraft_drafter.dflash import DFlash
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.checkpoint import draft_tensors, load_drafter, published_arrays
+from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.huggingface import read_json
-from blockdraft_training import dflash_recipe
-from blockdraft_training.dflash_recipe import DFlashRecipe
+from blockdraft_models.weights.huggingface import read_json
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.run import TrainedDrafter
+from blockdraft_training.loop.held_out import Acceptance
+from blockdraft_training.loop.run import TrainedDrafter
+from blockdraft_training.methods import dflash
+from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
-from blockdraft_training.validation import Acceptance
 
 COMMAND = "blockdraft train dflash --corpus corpus.jsonl"
 SETTINGS = DFlashSettings(corpus=(Path("corpus.jsonl"),), output=Path("run"), block_size=4, steps=9)
@@ -142,6 +142,6 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(
     def read_only(*arguments: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(dflash_recipe, "save_drafter", read_only)
+    monkeypatch.setattr(dflash, "save_drafter", read_only)
     with pytest.raises(TrainingError, match="Read-only file system"):
         export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)

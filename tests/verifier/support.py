@@ -9,16 +9,16 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from prometheus_client import CollectorRegistry
 
-from blockdraft_models.attention import DenseAttend
-from blockdraft_models.decoder import Decoder
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.draft_link import DraftLink
-from blockdraft_verifier.engine import Engine, TokensGained
-from blockdraft_verifier.metrics import VerifierMetrics
-from blockdraft_verifier.runner import ModelRunner
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.drafting.link import DraftLink
+from blockdraft_verifier.engine.loop import Engine, TokensGained
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.settings import EngineConfig
 
 LAYER_IDS = (0, 2)
 CONFIG = tiny_config()

@@ -8,10 +8,16 @@ import pytest
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.engine import TokensGained
+from blockdraft_verifier.device.runner import RankedLogProbs
+from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.requests import parse_request, to_response, usage_message
-from blockdraft_verifier.runner import RankedLogProbs
-from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sampling, Sequence, Usage
+from blockdraft_verifier.scheduling.sequence import (
+    FinishReason,
+    GenerationRequest,
+    Sampling,
+    Sequence,
+    Usage,
+)
 
 VOCAB, MAX_CONTEXT = 10, 8
 

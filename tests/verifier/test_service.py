@@ -19,13 +19,13 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
     add_VerifierServiceServicer_to_server,
 )
 from blockdraft_runtime.status import received_error
-from blockdraft_verifier.buckets import Bucket
-from blockdraft_verifier.draft_link import DrafterDescription
-from blockdraft_verifier.engine import Engine
-from blockdraft_verifier.metrics import VerifierMetrics
-from blockdraft_verifier.runner import ModelRunner, StepResult
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.sequence import GenerationRequest
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.service import VerifierService
 
 ENGINE = replace(

@@ -19,7 +19,7 @@ class Subcommand:
 
 SUBCOMMANDS = {
     "corpus": Subcommand(
-        "blockdraft_training.corpus_command", "let the target answer prompts: training data"
+        "blockdraft_training.corpus.command", "let the target answer prompts: training data"
     ),
     "dflash": Subcommand("blockdraft_training.dflash_command", "train a DFlash drafter"),
     "eagle3": Subcommand("blockdraft_training.eagle3_command", "train an EAGLE-3 drafter"),

@@ -2,13 +2,13 @@
 
 import argparse
 
-from blockdraft_training.settings import DFlashSettings
-from blockdraft_training.train_options import (
+from blockdraft_training.options import (
     add_train_arguments,
     layer_ids,
     settings_given,
     train_and_export,
 )
+from blockdraft_training.settings import DFlashSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and return the exit code."""
     settings = DFlashSettings(**settings_given(args, DFlashSettings))
-    from blockdraft_training.dflash_recipe import DFlashRecipe
+    from blockdraft_training.methods.dflash import DFlashRecipe
 
     train_and_export(DFlashRecipe(settings), as_json=args.json)
     return 0

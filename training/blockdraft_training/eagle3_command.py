@@ -2,12 +2,12 @@
 
 import argparse
 
-from blockdraft_training.settings import TrainSettings
-from blockdraft_training.train_options import (
+from blockdraft_training.options import (
     add_train_arguments,
     settings_given,
     train_and_export,
 )
+from blockdraft_training.settings import TrainSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and return the exit code."""
     settings = TrainSettings(**settings_given(args, TrainSettings))
-    from blockdraft_training.eagle3_recipe import Eagle3Recipe
+    from blockdraft_training.methods.eagle3 import Eagle3Recipe
 
     train_and_export(Eagle3Recipe(settings), as_json=args.json)
     return 0

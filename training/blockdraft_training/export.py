@@ -7,8 +7,8 @@ from flax import nnx
 
 from blockdraft_training.card import CARD, DrafterFacts, model_card
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.recipe import Recipe
-from blockdraft_training.run import TrainedDrafter
+from blockdraft_training.loop.run import TrainedDrafter
+from blockdraft_training.methods.recipe import Recipe
 
 
 def export_drafter(trained: TrainedDrafter, recipe: Recipe, directory: Path, command: str) -> None:

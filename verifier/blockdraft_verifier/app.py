@@ -11,14 +11,14 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime.memory import return_free_memory
-from blockdraft_verifier.config import VerifierConfig
-from blockdraft_verifier.draft_link import GrpcDraftLink
-from blockdraft_verifier.engine import Engine
-from blockdraft_verifier.metrics import VerifierMetrics
-from blockdraft_verifier.mirrored_steps import StepLeader
-from blockdraft_verifier.recompilation import RecompilationGuard
+from blockdraft_verifier.device.recompilation import RecompilationGuard
+from blockdraft_verifier.drafting.link import GrpcDraftLink
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.loading import load_target
 from blockdraft_verifier.service import VerifierService
-from blockdraft_verifier.target import load_target
+from blockdraft_verifier.settings import VerifierConfig
+from blockdraft_verifier.slice.mirror import StepLeader
 
 logger = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ import argparse
 import logging
 import os
 
-from blockdraft_models.embedded import default_cache_dir
+from blockdraft_models.weights.embedded import default_cache_dir
 from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_verifier.config import EngineConfig, VerifierConfig
-from blockdraft_verifier.scheduler import SchedulerConfig
-from blockdraft_verifier.slice_config import slice_from
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.settings import EngineConfig, VerifierConfig
+from blockdraft_verifier.slice.settings import slice_from
 
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-verifier.sock"
 
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
 
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import VerifierApp
-    from blockdraft_verifier.follower_app import FollowerApp
+    from blockdraft_verifier.follower import FollowerApp
 
     jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

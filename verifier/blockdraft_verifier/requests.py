@@ -7,10 +7,15 @@ from google.protobuf.duration_pb2 import Duration
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.accept import MAX_LOG_PROBS
-from blockdraft_verifier.engine import TokensGained
-from blockdraft_verifier.runner import RankedLogProbs
-from blockdraft_verifier.sequence import FinishReason, GenerationRequest, Sampling, Sequence
+from blockdraft_verifier.device.accept import MAX_LOG_PROBS
+from blockdraft_verifier.device.runner import RankedLogProbs
+from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.scheduling.sequence import (
+    FinishReason,
+    GenerationRequest,
+    Sampling,
+    Sequence,
+)
 
 FINISH_REASONS = {
     FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,

@@ -9,9 +9,9 @@ import grpc
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
-from blockdraft_verifier.config import EngineConfig
-from blockdraft_verifier.engine import Engine, EngineStoppedError, QueueFullError, TokensGained
+from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError, TokensGained
 from blockdraft_verifier.requests import parse_request, to_response
+from blockdraft_verifier.settings import EngineConfig
 
 QUEUE_RETRY_SECONDS = 1.0
 LOADING = ServiceError(

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 def _fetch_target(spec: str) -> None:
     """Have the target on disk before the processes start, with a progress bar on a terminal."""
     # By name: the client must be importable without the packages that serve.
-    resolve = importlib.import_module("blockdraft_models.resolve")
+    resolve = importlib.import_module("blockdraft_models.weights.resolve")
     try:
         resolve.resolve_target(spec)
     except ValueError as error:

@@ -52,7 +52,9 @@ COMMANDS = {
     "health": Command("blockdraft_client.cli.health", "say whether the server takes requests"),
     "models": Command("blockdraft_client.cli.models", "describe the served model and drafter"),
     "demo": Command("blockdraft_client.cli.demo", "start everything, measure, stop", "serve"),
-    "serve": Command("blockdraft_server.serve_command", "run server, verifier, drafter", "serve"),
+    "serve": Command(
+        "blockdraft_server.supervise.command", "run server, verifier, drafter", "serve"
+    ),
     "server": Command("blockdraft_server.command", "run the front door alone", "serve"),
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),

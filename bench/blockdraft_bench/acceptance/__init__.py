@@ -1,0 +1,1 @@
+"""`bench acceptance`: how many tokens a verification gains, by dataset and temperature."""

@@ -1,0 +1,1 @@
+"""What measurements share: flags, data sets, resumable results, statistics, environment."""

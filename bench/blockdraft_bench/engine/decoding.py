@@ -1,0 +1,137 @@
+"""The engine of the verifier, with or without drafting, as a function from requests to answers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.engine.in_process import InProcessLink
+from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.engine.loop import Engine, Listener, TokensGained
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+from blockdraft_verifier.settings import EngineConfig
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Listens to one request and hands its answer over at the end."""
+
+    index: int
+    on_answer: Callable[[int, Answer], None]
+    tokens: list[int] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+
+    def __call__(self, event: TokensGained) -> None:
+        """Take in what one step gained."""
+        if self.tokens:  # The first token follows the prompt: nothing was verified for it.
+            self.steps.append((event.drafted, event.accepted))
+        self.tokens.extend(event.token_ids)
+        if event.finish_reason is not None:
+            stopped = event.finish_reason is FinishReason.STOP
+            self.on_answer(self.index, Answer(tuple(self.tokens), tuple(self.steps), stopped))
+
+
+class InProcessDecoder:
+    """Target and drafter in this process, decoding many requests at a time."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        checkpoint: Checkpoint,
+        drafter: DrafterEngine | None,
+        config: EngineConfig,
+    ) -> None:
+        """Join the parts; `warm_up` must follow before `decode`.
+
+        Args:
+            decoder: The target.
+            checkpoint: What it was loaded from.
+            drafter: Drafts for it; needs a slot for each of the config's sequences. None to
+                decode plainly.
+            config: Limits of the engine, and the draft policy: with "fixed" the numbers are the
+                drafter's, with "adaptive" the scheduler's choice is among them.
+
+        Raises:
+            ValueError: If the drafter drafts for another target.
+        """
+        self.target = checkpoint
+        self._link = None if drafter is None else InProcessLink(drafter, checkpoint.fingerprint)
+        self._metrics = VerifierMetrics(CollectorRegistry())
+        vocab_size = checkpoint.config.vocab_size
+        self._engine = Engine(
+            ModelRunner(decoder, config), config, self._link, vocab_size, self._metrics
+        )
+
+    @property
+    def drafter(self) -> DrafterDescription:
+        """The drafter; there has to be one."""
+        transport = self._link.current() if self._link is not None else None
+        assert transport is not None
+        return transport.description
+
+    def warm_up(self, progress: Progress = lambda done, total: None) -> None:
+        """Compile every step of the target; `progress` hears how many of how many are done."""
+        self._engine.warm_up(progress)
+
+    def decode(
+        self, requests: Sequence[GenerationRequest], on_answer: Callable[[int, Answer], None]
+    ) -> None:
+        """Answer all requests, as many at a time as the engine takes.
+
+        Args:
+            requests: What to answer; those with `max_draft_tokens=0` are decoded plainly.
+            on_answer: Called with the index of a request and its answer, in order of completion.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        for index, request in enumerate(requests):
+            self._engine.submit(request, _Recorder(index, on_answer))
+        self._run()
+
+    def stream(self, request: GenerationRequest, listener: Listener) -> None:
+        """Answer one request alone, its whole prompt computed, as if it were the first.
+
+        Args:
+            request: What to answer.
+            listener: Hears every step as it ends.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        self._engine.forget_prefixes()
+        self.stream_together([request], [listener])
+
+    def stream_together(
+        self, requests: Sequence[GenerationRequest], listeners: Sequence[Listener]
+    ) -> None:
+        """Answer several requests at once; what is known of their prompts is not computed again.
+
+        Args:
+            requests: What to answer.
+            listeners: One for each request, which hears every step as it ends.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        for request, listener in zip(requests, listeners, strict=True):
+            self._engine.submit(request, listener)
+        self._run()
+
+    def close(self) -> None:
+        """End the drafter's session."""
+        self._engine.stop()
+
+    def _run(self) -> None:
+        while self._engine.step():
+            if self._metrics.repair_count():
+                raise BenchError("drafter and target got out of step; drafts were lost")

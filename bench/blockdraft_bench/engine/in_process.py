@@ -1,0 +1,95 @@
+"""Verifier and drafter in one process: the link between them without a wire.
+
+Requests go straight to the drafter's session, the same code that serves a stream; only gRPC is
+left out. Measurements of what is drafted and accepted need no more, and start in one process.
+"""
+
+from collections import deque
+
+from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.session import Session
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
+
+
+class InProcessTransport:
+    """A `DraftTransport` to a session of its own.
+
+    What fails in the drafter is raised from `receive` as it is, not as a lost stream: an engine
+    would decode on without drafts, and a measurement of drafts has to end instead.
+    """
+
+    def __init__(self, engine: DrafterEngine) -> None:
+        """Open a session of `engine`."""
+        spec = engine.method.spec
+        self.description = DrafterDescription(
+            method=spec.name,
+            block_size=spec.block_size,
+            target_layer_ids=spec.target_layer_ids,
+            feature_width=spec.feature_width,
+            max_feature_rows=spec.max_feature_rows,
+            max_context_tokens=spec.max_context_tokens,
+            fingerprint=spec.fingerprint,
+            trained=spec.trained,
+            step_seconds=tuple(engine.method.step_seconds),
+        )
+        self._session = Session(engine.method, engine.pool)
+        self._requests: deque[pb.DraftRequest] = deque()
+
+    def send(self, request: pb.DraftRequest) -> None:
+        """Keep a request until its answer is asked for."""
+        self._requests.append(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Draft, and return the answer; there is one for every request.
+
+        Here and not in `send`, so that the engine takes drafting for what it waited for.
+
+        Raises:
+            StepOutOfOrderError: If the request does not follow the one before.
+            ContextsLostError: If the device step failed.
+        """
+        return self._session.step(self._requests.popleft()) if self._requests else None
+
+    def close(self) -> None:
+        """Give the session's contexts back."""
+        self._session.close()
+
+
+class InProcessLink:
+    """A `DraftLink` to a drafter in this process."""
+
+    def __init__(self, engine: DrafterEngine, target_fingerprint: str) -> None:
+        """Connect.
+
+        Args:
+            engine: The drafter, warmed up.
+            target_fingerprint: Of the target that verifies.
+
+        Raises:
+            ValueError: If the drafter drafts for another target.
+        """
+        if engine.target_fingerprint != target_fingerprint:
+            raise ValueError(
+                f"the drafter drafts for target {engine.target_fingerprint},"
+                f" not for {target_fingerprint}"
+            )
+        self._engine = engine
+        self._transport: InProcessTransport | None = InProcessTransport(engine)
+
+    def current(self) -> DraftTransport | None:
+        """Return the transport."""
+        if self._transport is None:
+            self._transport = InProcessTransport(self._engine)
+        return self._transport
+
+    def lost(self, transport: DraftTransport) -> None:
+        """Close a transport the engine has given up; the next one starts from nothing."""
+        transport.close()
+        if transport is self._transport:
+            self._transport = None
+
+    def close(self) -> None:
+        """Close the transport."""
+        if self._transport is not None:
+            self._transport.close()

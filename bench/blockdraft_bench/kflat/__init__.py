@@ -1,0 +1,1 @@
+"""`bench kflat`: what verifying K tokens costs against verifying one; measured and modelled."""

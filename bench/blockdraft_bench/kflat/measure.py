@@ -1,0 +1,121 @@
+"""Timing the verifier's own compiled steps, in rounds over all shapes."""
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+from blockdraft_bench.kflat.curve import StepShape
+from blockdraft_bench.kflat.device_probe import DeviceProbe
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.scheduling.scheduler import Row, SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
+from blockdraft_verifier.settings import EngineConfig
+
+Progress = Callable[[int, int], None]
+
+
+class StepTimer:
+    """The target with a cache that holds every shape, compiled for all of them."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        shapes: Sequence[StepShape],
+        dtype: str,
+        progress: Progress = lambda done, total: None,
+    ) -> None:
+        """Compile.
+
+        Args:
+            decoder: The target.
+            shapes: What is to be timed.
+            dtype: Element type of the cache, as a name.
+            progress: Told how many of how many steps are compiled.
+        """
+        config = engine_config(shapes, dtype)
+        self._page_size = config.page_size
+        self._vocab_size = decoder.config.vocab_size
+        self._runner = ModelRunner(decoder, config)
+        # Each sequence verifies all its tokens as one proposal, so that all have logits.
+        largest = max(shape.tokens_per_sequence for shape in shapes)
+        self._runner.warm_up((), largest, progress)
+
+    def seconds(self, shape: StepShape) -> float:
+        """Run a step and return its wall time, packing and the wait for the device included."""
+        return self._runner.run(self._rows(shape)).seconds
+
+    def _rows(self, shape: StepShape) -> list[Row]:
+        """Return one row a sequence: an anchor after the context, then random drafts."""
+        new = shape.tokens_per_sequence
+        length = shape.context_tokens + new
+        pages = -(-length // self._page_size)
+        rng = random.Random(0)
+        rows = []
+        for index in range(shape.batch):
+            request = GenerationRequest(str(index), (0,) * (shape.context_tokens + 1))
+            sequence = DecodedSequence(index, request, arrival_time=0.0)
+            sequence.committed = shape.context_tokens
+            sequence.pages = list(range(index * pages, (index + 1) * pages))
+            tokens = tuple(rng.randrange(self._vocab_size) for _ in range(new))
+            rows.append(Row(sequence, shape.context_tokens, tokens, draft_count=new - 1))
+        return rows
+
+
+def engine_config(shapes: Sequence[StepShape], dtype: str) -> EngineConfig:
+    """Return the limits of an engine that runs all `shapes`."""
+    page_size = EngineConfig().page_size
+    lengths = {shape: shape.context_tokens + shape.tokens_per_sequence for shape in shapes}
+    return EngineConfig(
+        scheduler=SchedulerConfig(
+            max_sequences=max(shape.batch for shape in shapes),
+            max_step_tokens=max(shape.tokens for shape in shapes),
+            max_context_tokens=max(lengths.values()),
+        ),
+        page_size=page_size,
+        num_pages=max(shape.batch * -(-length // page_size) for shape, length in lengths.items()),
+        dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        draft_policy="fixed",
+    )
+
+
+def time_in_rounds(
+    timer: StepTimer,
+    shapes: Sequence[StepShape],
+    runs: int,
+    probe: DeviceProbe,
+    *,
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[StepShape, list[float]]:
+    """Time every shape once a round, so that drift of the machine meets all of them alike.
+
+    Args:
+        timer: Runs the steps.
+        shapes: What to time.
+        runs: Rounds that count; one before them does not.
+        probe: Measures the device once a round.
+        on_step: Called after every step.
+
+    Returns:
+        The seconds of each shape's runs.
+    """
+    seconds: dict[StepShape, list[float]] = {shape: [] for shape in shapes}
+    rng = random.Random(0)
+    for turn in range(runs + 1):
+        # In another order each time: what ran just before leaves its traces in the caches.
+        for shape in rng.sample(list(shapes), len(shapes)):
+            taken = timer.seconds(shape)
+            if turn:
+                seconds[shape].append(taken)
+            on_step()
+        probe.sample()
+    return seconds
+
+
+def median_and_quartiles(seconds: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the median, and the first and third quartile; of a single run, itself."""
+    if len(seconds) == 1:
+        return seconds[0], (seconds[0], seconds[0])
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return middle, (low, high)

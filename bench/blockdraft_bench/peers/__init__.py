@@ -1,0 +1,1 @@
+"""`bench peers`: transformers, llama.cpp and this project on the same prompts and weights."""

@@ -1,0 +1,59 @@
+"""Which peers can take part, found out without loading them."""
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+from blockdraft_bench.common.errors import BenchUsageError
+
+TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
+# What each is imported as, and what it is called where it is installed from.
+MODULES = {
+    TRANSFORMERS: {"transformers": "transformers", "torch": "torch"},
+    LLAMA_CPP: {"llama_cpp": "llama-cpp-python"},
+}
+PEERS = tuple(MODULES)
+
+
+def choose_peers(wanted: list[str] | None, target: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the peers that take part, and why each of the others does not.
+
+    Args:
+        wanted: Peers asked for; None for all that can.
+        target: What they are to decode with.
+
+    Raises:
+        BenchUsageError: If a peer was asked for that cannot take part.
+    """
+    reasons = {peer: obstacle(peer, target) for peer in wanted or PEERS}
+    skipped = {peer: reason for peer, reason in reasons.items() if reason is not None}
+    if wanted is not None and skipped:
+        peer, reason = next(iter(skipped.items()))
+        raise BenchUsageError(f"{peer} cannot take part: {reason}")
+    return tuple(peer for peer in reasons if peer not in skipped), skipped
+
+
+def obstacle(peer: str, target: Path) -> str | None:
+    """Return why a peer cannot take part, or None if it can."""
+    absent = [package for name, package in MODULES[peer].items() if not _installed(name)]
+    if absent:
+        return f"not installed; try `pip install {' '.join(absent)}`"
+    if peer == LLAMA_CPP and target.suffix != ".gguf":
+        return f"it reads only .gguf files, which {target.name} is not"
+    return None
+
+
+def peer_versions() -> dict[str, str | None]:
+    """Return the version of every package a peer needs; None if it is not installed."""
+    found: dict[str, str | None] = {}
+    for modules in MODULES.values():
+        for package in modules.values():
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = None
+    return found
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

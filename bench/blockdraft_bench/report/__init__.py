@@ -1,0 +1,1 @@
+"""`bench report`: one page and one figure of any number of measurements."""

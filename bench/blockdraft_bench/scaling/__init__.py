@@ -1,0 +1,1 @@
+"""`bench scaling`: speed-up predicted from measured acceptance and costs."""

@@ -1,0 +1,1 @@
+"""`bench serve`: a service under load; with `--split`, what its three processes cost."""

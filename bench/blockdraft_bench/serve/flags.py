@@ -1,0 +1,131 @@
+"""The flags of `blockdraft bench serve`; needs no jax, so that `--help` is quick."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.flag_checks import check_at_least, check_temperatures
+from blockdraft_bench.common.flags import (
+    DRAFTER_HELP,
+    TARGET_HELP,
+    add_output_arguments,
+    add_prompt_arguments,
+)
+from blockdraft_bench.serve.load import METHODS
+from blockdraft_client.cli.options import add_credential_arguments
+from blockdraft_drafter.settings import DTYPES, DrafterConfig
+
+DEFAULT_CONCURRENCY = (1, 2, 4, 8)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft bench serve`."""
+    drafter = DrafterConfig()
+    option = parser.add_argument
+    add_prompt_arguments(
+        parser, datasets=["gsm8k", "mt-bench"], samples=32, max_tokens=128, max_prompt_tokens=256
+    )
+    option("--temperature", type=float, default=0.0, help="0 is greedy")
+    option("--seed", type=int, default=0, help="of rows, sampling, arrivals and intervals")
+
+    load = parser.add_argument_group("load")
+    option = load.add_argument
+    option(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="closed loop: requests in flight; else 1 2 4 8, unless --rate or --split is given",
+    )
+    option("--rate", type=float, nargs="+", metavar="R", help="open loop: requests per second")
+    option("--method", nargs="+", choices=METHODS, help="else both")
+    option("--requests", type=int, help="of each run; else 2 for each unit of load, at least 8")
+    option("--warm-up", type=int, default=2, help="requests of each method that do not count")
+    option(
+        "--flush-tokens",
+        type=int,
+        help="prompt tokens sent before each run to empty the prefix cache; else what the "
+        "service holds, 0 with --address",
+    )
+    option("--timeout-seconds", type=float, default=300.0, help="deadline of each request")
+    option("--slo-ttft-seconds", type=float, help="longest time to the first token")
+    option("--slo-tpot-seconds", type=float, help="longest time per token after it")
+    option("--price-per-hour", type=float, help="of all hardware that serves, in any currency")
+
+    split = parser.add_argument_group("split")
+    option = split.add_argument
+    option("--split", action="store_true", help="compare with the same loop in one process")
+    option(
+        "--split-concurrency", type=int, nargs="+", default=[1], metavar="N", help="at a time there"
+    )
+
+    service = parser.add_argument_group("service")
+    option = service.add_argument
+    option("--address", help="of a running service; else one is started")
+    add_credential_arguments(service)
+    option("--target", default=drafter.target, help=TARGET_HELP)
+    option("--drafter", default=drafter.drafter, help=DRAFTER_HELP)
+    option("--dtype", choices=DTYPES, default=drafter.dtype, help="of weights, cache and contexts")
+    option("--draft-policy", choices=("adaptive", "fixed"), default="adaptive", help="draft length")
+    option(
+        "--max-sequences", type=int, help="decoded at once; else the most in flight, 16 for --rate"
+    )
+
+    option = parser.add_argument
+    add_output_arguments(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot be measured, before anything is loaded.
+
+    Raises:
+        BenchUsageError: If a flag is out of range or contradicts another.
+    """
+    check_at_least(args, {"samples": 1, "max_tokens": 1, "max_prompt_tokens": 1, "warm_up": 0})
+    check_temperatures([args.temperature])
+    # Lists, and what may be unset.
+    least = {
+        "requests": 1,
+        "flush_tokens": 0,
+        "max_sequences": 1,
+        "concurrency": 1,
+        "split_concurrency": 1,
+    }
+    for name, bound in least.items():
+        if any(value < bound for value in _values(args, name)):
+            given = " ".join(map(str, _values(args, name)))
+            raise BenchUsageError(f"{_flag(name)} must be at least {bound}, got {given}")
+    for name in (
+        *("rate", "timeout_seconds", "price_per_hour"),
+        *("slo_ttft_seconds", "slo_tpot_seconds"),
+    ):
+        if not all(math.isfinite(value) and value > 0 for value in _values(args, name)):
+            raise BenchUsageError(f"{_flag(name)} must be more than 0")
+    for name in ("concurrency", "rate", "method", "split_concurrency"):
+        values = _values(args, name)
+        if len(set(values)) < len(values):
+            raise BenchUsageError(f"{_flag(name)} has the same value twice")
+    most = max(closed_levels(args), default=0)
+    if args.requests is not None and args.requests < most:
+        raise BenchUsageError(f"--requests {args.requests} cannot keep {most} in flight")
+
+
+def closed_levels(args: argparse.Namespace) -> tuple[int, ...]:
+    """Return the numbers of requests in flight to measure at."""
+    if args.concurrency is not None:
+        return tuple(args.concurrency)
+    return () if args.rate or args.split else DEFAULT_CONCURRENCY
+
+
+def _values(args: argparse.Namespace, name: str) -> Sequence[Any]:
+    """Return what a flag was given as a list; empty if it is unset."""
+    value = getattr(args, name)
+    if value is None:
+        return ()
+    return value if isinstance(value, list) else (value,)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,192 @@
+"""Load on a service, through its public API: so many requests at a time, or so many a second.
+
+Closed loop: a number of callers, each of whom sends the next request when its last one ended. A
+slow service is asked less often, so a closed loop says what it can do, not how long people wait.
+
+Open loop: requests are sent at times fixed beforehand, whatever became of those before. Latency
+counts from the time a request was *due*, not from when the client got round to sending it, so a
+stall is felt by everyone it delays (no coordinated omission).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_client.aio import AsyncClient
+from blockdraft_client.errors import ApiError, BlockdraftError
+from blockdraft_client.params import SamplingParams, SpeculationParams
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """One request to send.
+
+    Attributes:
+        number: Its place in the run.
+        request: What to ask; its prompt goes out as token ids, and what ends an answer beside
+            its length is the service's to know.
+        drafted: Whether drafting is allowed.
+        ignore_eos: Whether the answer goes on past the model's own end of text.
+    """
+
+    number: int
+    request: GenerationRequest
+    drafted: bool
+    ignore_eos: bool = False
+
+    def sampling(self) -> SamplingParams:
+        """Return how tokens are chosen, as the public API has it."""
+        return SamplingParams(
+            max_output_tokens=self.request.max_output_tokens,
+            temperature=self.request.sampling.temperature,
+            seed=self.request.sampling.seed,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+Clock = Callable[[], float]
+Send = Callable[[LoadRequest, float, Clock], Awaitable[RequestRecord]]
+
+
+def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " count"]:
+    """Return when each of `count` requests is due, in seconds: a Poisson process.
+
+    The gaps are exponential with mean 1 / `rate`; the first request is due at once. The same seed
+    gives the same pattern at every rate, stretched.
+
+    Args:
+        rate: Requests per second.
+        count: How many; at least 1.
+        seed: Of the gaps.
+    """
+    gaps = np.random.default_rng(seed).exponential(size=count - 1)
+    return np.concatenate([[0.0], np.cumsum(gaps)]) / rate
+
+
+async def closed_loop(
+    requests: Sequence[LoadRequest], concurrency: int, send: Send
+) -> list[RequestRecord]:
+    """Keep `concurrency` requests in flight until all are answered.
+
+    Args:
+        requests: What to send, in order.
+        concurrency: How many at a time.
+        send: Sends one.
+
+    Returns:
+        The records, in the order of `requests`.
+    """
+    clock = _stopwatch()
+    waiting = iter(requests)
+    records: dict[int, RequestRecord] = {}
+
+    async def caller() -> None:
+        # Nothing is awaited between two looks at the iterator, so callers can share it.
+        for request in waiting:
+            records[request.number] = await send(request, clock(), clock)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(caller())
+    return [records[request.number] for request in requests]
+
+
+async def open_loop(
+    requests: Sequence[LoadRequest], arrivals: Float[np.ndarray, " count"], send: Send
+) -> list[RequestRecord]:
+    """Send each request when it is due.
+
+    Args:
+        requests: What to send.
+        arrivals: When each is due, in seconds from now.
+        send: Sends one.
+
+    Returns:
+        The records, in the order of `requests`.
+    """
+    clock = _stopwatch()
+
+    async def arrive(request: LoadRequest, due: float) -> RequestRecord:
+        await asyncio.sleep(due - clock())
+        return await send(request, due, clock)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(arrive(request, float(due)))
+            for request, due in zip(requests, arrivals, strict=True)
+        ]
+    return [task.result() for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Sends requests with a client, each with a deadline; a failure becomes part of the record."""
+
+    client: AsyncClient
+    timeout_seconds: float
+
+    async def __call__(self, request: LoadRequest, scheduled: float, clock: Clock) -> RequestRecord:
+        """Send one and read its answer to the end.
+
+        Args:
+            request: What to send.
+            scheduled: When it was due.
+            clock: Seconds since the run began.
+        """
+        sent = clock()
+        times: list[float] = []
+        counts: list[int] = []
+        tokens: list[int] = []
+        stream = self.client.stream(
+            request.request.prompt,
+            sampling=request.sampling(),
+            speculation=SpeculationParams(disabled=not request.drafted),
+            timeout=self.timeout_seconds,
+        )
+        error: str | None = None
+        try:
+            async for chunk in stream:
+                if chunk.token_ids:
+                    times.append(clock())
+                    counts.append(len(chunk.token_ids))
+                    tokens.extend(chunk.token_ids)
+            if not tokens:
+                error = "EmptyAnswer"
+        except BlockdraftError as failure:
+            error = reason_of(failure)
+        usage = stream.usage
+        return RequestRecord(
+            request=request.number,
+            sample_id=request.request.request_id,
+            scheduled=scheduled,
+            sent=sent,
+            ended=clock(),
+            chunk_times=tuple(times),
+            chunk_tokens=tuple(counts),
+            token_ids=tuple(tokens),
+            finish_reason=stream.finish_reason,
+            error=error,
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            cached_prompt_tokens=usage.cached_prompt_tokens if usage else 0,
+            verification_steps=usage.verification_steps if usage else 0,
+            accepted_tokens=usage.accepted_tokens if usage else 0,
+            verify_seconds=usage.step_seconds.verify if usage else 0.0,
+            draft_seconds=usage.step_seconds.draft if usage else 0.0,
+            transport_seconds=usage.step_seconds.transport if usage else 0.0,
+        )
+
+
+def reason_of(failure: BlockdraftError) -> str:
+    """Return the service's name for a failure, or else the client's."""
+    return failure.reason if isinstance(failure, ApiError) else type(failure).__name__
+
+
+def _stopwatch() -> Clock:
+    began = time.perf_counter()
+    return lambda: time.perf_counter() - began

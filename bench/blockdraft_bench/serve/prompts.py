@@ -1,0 +1,70 @@
+"""What a service is asked: prompts of several datasets in turn, checked against the service."""
+
+import itertools
+from collections.abc import Sequence
+
+from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.prompts import PromptSet
+from blockdraft_bench.engine.sample_request import sample_request
+from blockdraft_bench.serve.service import RunningService
+from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_client.params import ChatMessage
+from blockdraft_models.tokenizer.tokenizer import Tokenizer
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+# Words, digits, a script of several bytes a character: tokenizers differ in these.
+PROBE = "Is 1234 prime? 素数ですか。"
+
+
+def pool_of_requests(
+    prompt_sets: Sequence[PromptSet], settings: ServeSettings, tokenizer: Tokenizer
+) -> list[GenerationRequest]:
+    """Return a request for each prompt, the datasets in turn, so that few requests mix them all.
+
+    Args:
+        prompt_sets: Prompts by dataset.
+        settings: How answers are decoded.
+        tokenizer: Knows which tokens end an answer.
+    """
+    columns = [
+        [
+            sample_request(
+                prompt_set.dataset,
+                prompt,
+                settings.temperature,
+                max_tokens=settings.max_tokens,
+                stop_token_ids=frozenset(tokenizer.eos_token_ids),
+                seed=settings.seed,
+            )
+            for prompt in prompt_set.prompts
+        ]
+        for prompt_set in prompt_sets
+    ]
+    rows = itertools.zip_longest(*columns)
+    return [request for row in rows for request in row if request is not None]
+
+
+def check_service(
+    service: RunningService, tokenizer: Tokenizer, pool: Sequence[GenerationRequest]
+) -> None:
+    """Refuse a service that the prompts were not made for.
+
+    Args:
+        service: What is to answer them.
+        tokenizer: What made them.
+        pool: All of them.
+
+    Raises:
+        BenchUsageError: If it reads text differently, or has no room for a prompt and its answer.
+    """
+    room = service.model.max_context_tokens
+    longest = max(len(request.prompt) + request.max_output_tokens for request in pool)
+    if longest > room:
+        raise BenchUsageError(
+            f"the service holds {room} tokens of a prompt and its answer, not {longest}; "
+            "lower --max-prompt-tokens or --max-tokens"
+        )
+    with service.connection.client() as client:
+        theirs = client.tokenize([ChatMessage("user", PROBE)]).token_ids
+    if theirs != tuple(tokenizer.encode_chat([{"role": "user", "content": PROBE}])):
+        raise BenchUsageError("the service has another tokenizer than --target")

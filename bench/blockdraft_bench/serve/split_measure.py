@@ -1,0 +1,253 @@
+"""Measuring what three processes cost: the same prompts in one process and through the service.
+
+Only one side works at a time. The other has nothing to do: an engine without requests sleeps on
+its queue. How far it slept is measured, as the processor time it used meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.progress import Progress
+
+from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.common.line_store import LineStore
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.serve.generator import LoadRequest, Sender, closed_loop
+from blockdraft_bench.serve.process_time import family_cpu_seconds
+from blockdraft_bench.serve.service import RunningService
+from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.split import Comparison, Decoding
+from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.memory import return_free_memory
+from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.settings import EngineConfig
+
+Requests = Sequence[GenerationRequest]
+
+
+def measure_split(
+    service: RunningService,
+    pair: tuple[str, str, EngineConfig],
+    pool: Requests,
+    settings: ServeSettings,
+    store: "SplitStore",
+    progress: Progress,
+) -> dict[int, list[Comparison]]:
+    """Compare one process with the service at each concurrency of the settings.
+
+    Args:
+        service: The three processes.
+        pair: Target, drafter and configuration of the one process, as the service has them.
+        pool: What both are asked.
+        settings: How many prompts, how many at a time.
+        store: What is finished.
+        progress: Shows how far it is.
+
+    Raises:
+        BenchError: If the service fails, or does not run the same models.
+        ModelError: If target or drafter cannot be loaded.
+    """
+    keys = [
+        GroupKey(concurrency, number)
+        for concurrency in settings.split_concurrency
+        for number in range(settings.split_requests(concurrency) // concurrency)
+    ]
+    missing = [key for key in keys if store.get(key) is None]
+    if missing:
+        loading = progress.add_task("loading the one process", total=None)
+        decoder = load_decoder_pair(*pair)
+        decoder.warm_up(lambda done, total: progress.update(loading, completed=done, total=total))
+        # Compiling leaves much freed memory behind, as in a verifier.
+        return_free_memory()
+        shown = progress.add_task("one process and three", total=len(missing))
+        with SplitMeasurement(decoder, service, settings.timeout_seconds) as measurement:
+            measurement.warm_up(pool, settings.warm_up)
+            for key in missing:
+                store.add(key, measurement.compare(requests_of_group(pool, key)))
+                progress.advance(shown)
+        decoder.close()
+    found: dict[int, list[Comparison]] = {}
+    for key in keys:
+        if (comparison := store.get(key)) is not None:
+            found.setdefault(key.concurrency, []).append(comparison)
+    return found
+
+
+def requests_of_group(pool: Requests, key: "GroupKey") -> list[GenerationRequest]:
+    """Return the requests of a group: the next ones of the pool, which begins again at its end."""
+    start = key.number * key.concurrency
+    return [pool[(start + i) % len(pool)] for i in range(key.concurrency)]
+
+
+def load_decoder_pair(target: str, drafter: str, config: EngineConfig) -> InProcessDecoder:
+    """Load target and drafter into this process, configured like a verifier and its drafter.
+
+    Args:
+        target: As for `blockdraft serve`.
+        drafter: As for `blockdraft serve`.
+        config: Of the verifier.
+
+    Raises:
+        ModelError: If one of them cannot be loaded.
+    """
+    drafting = load_engine(
+        DrafterConfig(
+            target=target,
+            drafter=drafter,
+            max_sequences=config.scheduler.max_sequences,
+            max_context_tokens=config.scheduler.max_context_tokens,
+            dtype=config.dtype,
+        )
+    )
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(config.dtype))
+    return InProcessDecoder(decoder, checkpoint, drafting, config)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Which group of prompts: the n-th of its size."""
+
+    concurrency: int
+    number: int
+
+
+class SplitStore(LineStore[GroupKey, Comparison]):
+    """The finished groups under one choice of settings."""
+
+    def _to_fields(self, key: GroupKey, item: Comparison) -> dict[str, Any]:
+        return {**asdict(key), **asdict(item)}
+
+    def _from_fields(self, fields: Mapping[str, Any]) -> tuple[GroupKey, Comparison]:
+        one, three = (
+            tuple(
+                Decoding(**{**decoding, "token_ids": tuple(map(tuple, decoding["token_ids"]))})
+                for decoding in fields[side]
+            )
+            for side in ("one_process", "three_processes")
+        )
+        if len(one) != 2 or len(three) != 2:
+            raise ValueError("each side decodes twice")
+        return GroupKey(fields["concurrency"], fields["number"]), Comparison(one, three)
+
+
+class SplitMeasurement:
+    """Both sides, ready to decode; a context manager."""
+
+    def __init__(
+        self, decoder: InProcessDecoder, service: RunningService, timeout_seconds: float
+    ) -> None:
+        """Join both sides.
+
+        Args:
+            decoder: The one process, warmed up.
+            service: The three.
+            timeout_seconds: Deadline of each request to the service.
+
+        Raises:
+            BenchError: If they do not run the same models.
+        """
+        model = service.model
+        theirs = (model.target_fingerprint, model.drafter.fingerprint if model.drafter else None)
+        ours = (decoder.target.fingerprint, decoder.drafter.fingerprint)
+        if ours != theirs:
+            raise BenchError(f"the service runs the models {theirs}, this process {ours}")
+        self._decoder = decoder
+        self._service = service
+        self._timeout_seconds = timeout_seconds
+        self._loop = asyncio.Runner()
+
+    def __enter__(self) -> "SplitMeasurement":
+        """Connect."""
+        self._client = self._service.connection.load_client()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Disconnect."""
+        self._loop.run(self._client.close())
+        self._loop.close()
+
+    def warm_up(self, pool: Requests, count: int) -> None:
+        """Decode some requests on both sides, one at a time, without counting them."""
+        for number in range(count):
+            group = [pool[number % len(pool)]]
+            self._one_process(group)
+            self._three_processes(group)
+
+    def compare(self, group: Requests) -> Comparison:
+        """Decode a group together, twice on either side: one, three, three, one process.
+
+        Raises:
+            BenchError: If the service fails.
+        """
+        first = self._one_process(group)
+        theirs = (self._three_processes(group), self._three_processes(group))
+        return Comparison((first, self._one_process(group)), theirs)
+
+    def _one_process(self, group: Requests) -> Decoding:
+        events: list[list[TokensGained]] = [[] for _ in group]
+        used, started = self._service_cpu_seconds(), time.perf_counter()
+        self._decoder.stream_together(group, [heard.append for heard in events])
+        elapsed, used_after = time.perf_counter() - started, self._service_cpu_seconds()
+        if used is None or used_after is None:
+            return decoding_of(events)
+        return decoding_of(events, (used_after - used) / elapsed)
+
+    def _three_processes(self, group: Requests) -> Decoding:
+        used, started = time.process_time(), time.perf_counter()
+        requests = [LoadRequest(i, request, drafted=True) for i, request in enumerate(group)]
+        sender = Sender(self._client, self._timeout_seconds)
+        records = self._loop.run(closed_loop(requests, len(requests), sender))
+        idle = (time.process_time() - used) / (time.perf_counter() - started)
+        for record in records:
+            if record.error is not None:
+                raise BenchError(f"the service failed: {record.error}")
+        return Decoding(
+            token_ids=tuple(record.token_ids for record in records),
+            tokens=sum(record.tokens_after_first for record in records),
+            seconds=sum(record.decode_seconds for record in records),
+            steps=sum(record.verification_steps for record in records),
+            verify_seconds=sum(record.verify_seconds for record in records),
+            draft_seconds=sum(record.draft_seconds for record in records),
+            transport_seconds=sum(record.transport_seconds for record in records),
+            idle_cores=idle,
+        )
+
+    def _service_cpu_seconds(self) -> float | None:
+        process_id = self._service.process_id
+        return None if process_id is None else family_cpu_seconds(process_id)
+
+
+def decoding_of(
+    answers: Sequence[Sequence[TokensGained]], idle_cores: float | None = None
+) -> Decoding:
+    """Return what the engine's events amount to, by the engine's clock.
+
+    Its clock and not the listener's, which hears of a step after the next draft was asked for.
+
+    Args:
+        answers: The events of each answer.
+        idle_cores: See `Decoding`.
+    """
+    tokens, seconds, steps = 0, 0.0, 0
+    verify, draft, transport = 0.0, 0.0, 0.0
+    for events in answers:
+        usage = events[-1].usage
+        assert usage is not None
+        assert usage.first_token_time is not None
+        assert usage.last_token_time is not None
+        tokens += sum(len(event.token_ids) for event in events[1:])
+        seconds += usage.last_token_time - usage.first_token_time
+        steps += usage.verification_steps
+        verify += usage.verify_seconds
+        draft += usage.draft_seconds
+        transport += usage.transport_seconds
+    ids = tuple(tuple(token for event in events for token in event.token_ids) for events in answers)
+    return Decoding(ids, tokens, seconds, steps, verify, draft, transport, idle_cores)

@@ -1,0 +1,198 @@
+"""The arithmetic of a load: percentiles, throughput, goodput, cost, and drafted against plain.
+
+Pure functions of the requests' records, so that other limits or another price need no new run.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blockdraft_bench.serve.load import Load, Method, Mode
+from blockdraft_bench.serve.request_record import RequestRecord
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a good answer and an hour of the hardware are worth.
+
+    Attributes:
+        slo_ttft_seconds: Longest time to the first token; None sets no limit.
+        slo_tpot_seconds: Longest time per token after it; None sets no limit.
+        price_per_hour: Of all the hardware that serves, in any currency; None if unknown.
+    """
+
+    slo_ttft_seconds: float | None = None
+    slo_tpot_seconds: float | None = None
+    price_per_hour: float | None = None
+
+    @property
+    def has_slo(self) -> bool:
+        """Whether any limit is set."""
+        return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
+
+    def met_by(self, record: RequestRecord) -> bool:
+        """Return whether an answer is complete and within both limits."""
+        if not record.succeeded:
+            return False
+        tpot = record.tpot
+        return (self.slo_ttft_seconds is None or record.ttft <= self.slo_ttft_seconds) and (
+            self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Percentiles (linear between neighbours) and mean of what answers took, in seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSummary:
+    """One method under one load.
+
+    Attributes:
+        mode: "closed" or "open".
+        load: Requests in flight, or requests per second.
+        method: "drafted" or "plain".
+        requests: Requests sent.
+        failed: Those without a whole answer.
+        errors: How many of those failed for each reason.
+        duration_seconds: From when the first was due to the end of the last.
+        output_tokens: Tokens of whole answers.
+        output_tokens_per_second: They over the duration.
+        ttft_seconds: From when a request was due to its first token.
+        tpot_seconds: Per token after the first message, averaged over each answer.
+        latency_seconds: From when a request was due to its last token.
+        slo_share: Share of all requests within both limits; None if there are none.
+        goodput_requests_per_second: Those requests over the duration; None without limits.
+        acceptance_length: Tokens gained per verification, over whole answers.
+        cached_prompt_share: Share of prompt tokens that cost the service nothing.
+        cost_per_million_tokens: Price of the time a million output tokens took.
+    """
+
+    mode: Mode
+    load: float
+    method: Method
+    requests: int
+    failed: int
+    errors: dict[str, int]
+    duration_seconds: float
+    output_tokens: int
+    output_tokens_per_second: float
+    ttft_seconds: Distribution | None
+    tpot_seconds: Distribution | None
+    latency_seconds: Distribution | None
+    slo_share: float | None
+    goodput_requests_per_second: float | None
+    acceptance_length: float | None
+    cached_prompt_share: float | None
+    cost_per_million_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Drafted against plain decoding under one load.
+
+    Attributes:
+        mode: "closed" or "open".
+        load: Requests in flight, or requests per second.
+        speedup: Output tokens per second with drafting over those without. In an open loop both
+            follow the arrivals, and it says little below saturation.
+        identical_share: Share of requests answered by both whose token ids are the same.
+    """
+
+    mode: Mode
+    load: float
+    speedup: float | None
+    identical_share: float | None
+
+
+def summarize(
+    load: Load, method: Method, records: Sequence[RequestRecord], limits: Limits
+) -> LoadSummary:
+    """Sum up one run.
+
+    Args:
+        load: How hard the service was pressed.
+        method: How it decoded.
+        records: One for every request sent; at least one.
+        limits: What counts as good, and the price.
+    """
+    good = [record for record in records if record.succeeded]
+    duration = max(r.ended for r in records) - min(r.scheduled for r in records)
+    tokens = sum(len(record.token_ids) for record in good)
+    rate = tokens / duration
+    met = sum(map(limits.met_by, records))
+    steps = sum(record.verification_steps for record in good)
+    accepted = sum(record.accepted_tokens for record in good)
+    prompt_tokens = sum(record.prompt_tokens for record in good)
+    cached = sum(record.cached_prompt_tokens for record in good)
+    return LoadSummary(
+        mode=load.mode,
+        load=load.value,
+        method=method,
+        requests=len(records),
+        failed=len(records) - len(good),
+        errors=dict(Counter(record.error for record in records if record.error is not None)),
+        duration_seconds=duration,
+        output_tokens=tokens,
+        output_tokens_per_second=rate,
+        ttft_seconds=distribution([record.ttft for record in good]),
+        tpot_seconds=distribution([r.tpot for r in good if r.tpot is not None]),
+        latency_seconds=distribution([record.latency for record in good]),
+        slo_share=met / len(records) if limits.has_slo else None,
+        goodput_requests_per_second=met / duration if limits.has_slo else None,
+        acceptance_length=1 + accepted / steps if steps else None,
+        cached_prompt_share=cached / prompt_tokens if prompt_tokens else None,
+        cost_per_million_tokens=cost_per_million_tokens(limits.price_per_hour, rate),
+    )
+
+
+def distribution(seconds: Sequence[float]) -> Distribution | None:
+    """Return percentiles and mean; None of nothing."""
+    if not seconds:
+        return None
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99))
+    return Distribution(float(p50), float(p95), float(p99), float(np.mean(seconds)))
+
+
+def cost_per_million_tokens(price_per_hour: float | None, tokens_per_second: float) -> float | None:
+    """Return what a million tokens cost at this speed; None without a price or without tokens."""
+    if price_per_hour is None or not tokens_per_second:
+        return None
+    return price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
+
+
+def compare(
+    load: Load, drafted: Sequence[RequestRecord], plain: Sequence[RequestRecord]
+) -> Speedup:
+    """Compare both methods under one load.
+
+    Args:
+        load: How hard the service was pressed.
+        drafted: The records with drafting.
+        plain: Those of the same requests without.
+    """
+    no_limits = Limits()
+    fast = summarize(load, "drafted", drafted, no_limits).output_tokens_per_second
+    slow = summarize(load, "plain", plain, no_limits).output_tokens_per_second
+    by_request = {record.request: record for record in plain if record.succeeded}
+    same = [
+        record.token_ids == by_request[record.request].token_ids
+        for record in drafted
+        if record.succeeded and record.request in by_request
+    ]
+    return Speedup(
+        mode=load.mode,
+        load=load.value,
+        speedup=fast / slow if fast and slow else None,
+        identical_share=sum(same) / len(same) if same else None,
+    )

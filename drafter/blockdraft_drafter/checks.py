@@ -1,0 +1,105 @@
+"""Checks of one sequence's part of a step, before anything of it is touched."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft_drafter import wire
+from blockdraft_drafter.method import MethodSpec
+from blockdraft_protos.v1 import drafter_pb2
+
+
+class SequenceRefusedError(ValueError):
+    """One sequence of a step cannot be served; the others can.
+
+    Attributes:
+        code: Why, for the verifier's repair.
+    """
+
+    def __init__(self, code: drafter_pb2.SequenceErrorCode.ValueType, message: str) -> None:
+        """Keep the code; `message` says the reason in words."""
+        super().__init__(message)
+        self.code = code
+
+
+def check_sequence(
+    sequence: drafter_pb2.SequenceDraft, expected_start: int, spec: MethodSpec
+) -> NDArray[Any]:
+    """Check everything about a sequence that does not need a slot.
+
+    Args:
+        sequence: The sequence's part of the request.
+        expected_start: Its context length, 0 if it is unknown.
+        spec: The draft method's limits.
+
+    Returns:
+        Its features, [rows, feature_width] of the method's element type.
+
+    Raises:
+        SequenceRefusedError: If it must be refused.
+    """
+    # The length comes first: a verifier out of step needs to hear that, whatever else is wrong.
+    if sequence.context_start != expected_start:
+        raise SequenceRefusedError(
+            drafter_pb2.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH,
+            f"context_start is {sequence.context_start}, but the context has"
+            f" {expected_start} positions",
+        )
+    features = check_features(sequence, spec)
+    if not 0 <= sequence.anchor_token_id < spec.vocab_size:
+        raise _invalid(
+            f"anchor_token_id {sequence.anchor_token_id} is not in [0, {spec.vocab_size})"
+        )
+    if not 0 <= sequence.draft_length < spec.block_size:
+        raise _invalid(f"draft_length {sequence.draft_length} is not in [0, {spec.block_size})")
+    _check_tokens(sequence, features.shape[0], spec)
+    length = expected_start + features.shape[0]
+    if length > spec.max_context_tokens:
+        raise SequenceRefusedError(
+            drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
+            f"the context would have {length} positions, more than {spec.max_context_tokens}",
+        )
+    return features
+
+
+def _check_tokens(sequence: drafter_pb2.SequenceDraft, rows: int, spec: MethodSpec) -> None:
+    tokens = sequence.token_ids
+    if (tokens or spec.reads_tokens) and len(tokens) != rows:
+        raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")
+    if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
+        raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
+
+
+def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDArray[Any]:
+    """Return a sequence's features, checked for type, shape, size and finiteness.
+
+    An absent tensor means no rows.
+
+    Raises:
+        SequenceRefusedError: If they are malformed.
+    """
+    if not sequence.HasField("features"):
+        return np.zeros((0, spec.feature_width), spec.feature_dtype)
+    try:
+        features = wire.decode(sequence.features)
+    except ValueError as error:
+        raise _invalid(f"features: {error}") from error
+    if features.dtype != spec.feature_dtype:
+        raise _invalid(f"features are {features.dtype}, expected {spec.feature_dtype}")
+    if features.ndim != 2 or features.shape[1] != spec.feature_width:
+        raise _invalid(
+            f"features have shape {list(features.shape)}, expected [rows, {spec.feature_width}]"
+        )
+    if features.shape[0] > spec.max_feature_rows:
+        raise _invalid(
+            f"{features.shape[0]} feature rows in one request, more than {spec.max_feature_rows}"
+        )
+    # One NaN in a context would spoil every later draft of its sequence.
+    if not np.isfinite(features).all():
+        raise _invalid("features hold values that are not finite")
+    return features
+
+
+def _invalid(message: str) -> SequenceRefusedError:
+    return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)

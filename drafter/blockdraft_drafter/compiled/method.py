@@ -1,0 +1,168 @@
+"""What every draft method here shares: compiled steps over a buffer of contexts."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from blockdraft_drafter.compiled.packing import (
+    PackedBlocks,
+    PackedRows,
+    flatten_rows,
+    next_power_of_two,
+    pack_blocks,
+    pad_rows,
+    split_rows,
+)
+from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
+from blockdraft_drafter.compiled.steps import Drafted
+from blockdraft_drafter.compiled.weight_shapes import placed
+from blockdraft_drafter.context import buffer
+from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
+
+# A context this long is typical of a chat; the measured step seconds include attending to it.
+_MEASURED_CONTEXT = 512
+_MEASURED_RUNS = 5
+
+
+class CompiledMethod:
+    """Appends and drafts in as few device calls as possible, with few compiled shapes.
+
+    Features are flat rows, so a long prefill beside short appends is not padded to a rectangle. A
+    draft step is one call that also appends what verification can yield. Rows beyond that, and
+    steps in which nothing is drafted, go through append-only calls; see `DraftPrograms`.
+    """
+
+    def __init__(
+        self,
+        spec: MethodSpec,
+        programs: DraftPrograms,
+        weights: Any,
+        *,
+        on_recompilation: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Allocate the context buffer; nothing is compiled yet.
+
+        Args:
+            spec: The fixed facts.
+            programs: What to compile.
+            weights: Their first argument, placed here if it is not yet.
+            on_recompilation: Called when a step meets a shape that warm-up did not compile.
+        """
+        self._spec = spec
+        self._programs = programs
+        self._weights = placed(weights, programs.weights)
+        self._on_recompilation = on_recompilation
+        self._warm = False
+        self._step_seconds: tuple[float, ...] = ()
+        self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
+        self._context = buffer.allocate(programs.steps.context())
+
+    @property
+    def spec(self) -> MethodSpec:
+        """The fixed facts."""
+        return self._spec
+
+    @property
+    def step_seconds(self) -> tuple[float, ...]:
+        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
+        return self._step_seconds
+
+    def warm_up(self) -> None:
+        """Compile every shape that `step` can meet and measure the draft steps."""
+        nowhere = ContextRow(
+            slot=self._spec.max_sequences,
+            context_length=0,
+            features=np.zeros((0, self._spec.feature_width), self._spec.feature_dtype),
+            anchor_token_id=0,
+            draft_length=1,
+        )
+        for size in self._programs.append_sizes:
+            self._append(self._pad(flatten_rows([nowhere]), size))
+        seconds = []
+        length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
+        for size in self._programs.draft_sizes:
+            rows = self._pad(flatten_rows([nowhere]), size * self._programs.rows_per_block)
+            blocks = pack_blocks([nowhere] * size, size)
+            # A draft only reads, so whatever lies in the slots is good enough to be timed on.
+            blocks = blocks._replace(
+                slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
+            )
+            self._draft(rows, blocks)
+            runs = []
+            for _ in range(_MEASURED_RUNS):
+                started = time.perf_counter()
+                self._draft(rows, blocks)
+                runs.append(time.perf_counter() - started)
+            seconds.append(statistics.median(runs))
+        self._step_seconds = tuple(seconds)
+        self._warm = True
+
+    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+        """Append each row's features to its slot, then draft for the rows that ask for it.
+
+        Args:
+            rows: At most max_sequences rows with distinct slots.
+
+        Returns:
+            One proposal per row, in order; empty for rows that only append.
+
+        Raises:
+            ContextsLostError: If the device step failed; the contents of all slots are gone.
+        """
+        try:
+            return self._step(rows)
+        except jax.errors.JaxRuntimeError as error:
+            # The buffer was donated to the failed call and cannot be relied on.
+            self._context = buffer.allocate(self._programs.steps.context())
+            raise ContextsLostError(f"the draft step failed: {error}") from error
+
+    def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+        drafting = [row for row in rows if row.draft_length > 0]
+        size = next_power_of_two(len(drafting)) if drafting else 0
+        fused_rows = size * self._programs.rows_per_block
+        least, most = self._programs.append_sizes[0], self._programs.append_sizes[-1]
+        *leading, last = split_rows(flatten_rows(rows), fused_rows, most)
+        for part in leading:
+            count = max(next_power_of_two(part.slots.shape[0]), least)
+            self._append(self._pad(part, count))
+        if not drafting:
+            return [Proposal()] * len(rows)
+        drafted = self._draft(self._pad(last, fused_rows), pack_blocks(drafting, size))
+        index = iter(range(len(drafting)))
+        return [
+            _proposal(drafted, next(index), row.draft_length) if row.draft_length else Proposal()
+            for row in rows
+        ]
+
+    def _append(self, rows: PackedRows) -> None:
+        run = self._executable("append", rows.slots.shape[0])
+        self._context = run(self._weights, self._context, rows)
+
+    def _draft(self, rows: PackedRows, blocks: PackedBlocks) -> Drafted:
+        run = self._executable("draft", blocks.slots.shape[0])
+        self._context, drafted = run(self._weights, self._context, rows, blocks)
+        on_host: Drafted = jax.device_get(drafted)
+        return on_host
+
+    def _executable(self, kind: Kind, size: int) -> Callable[..., Any]:
+        """Return the compiled computation for this size, compiling it if it is new."""
+        key = (kind, size)
+        if key not in self._executables:
+            if self._warm:
+                self._on_recompilation()
+            self._executables[key] = self._programs.lower(kind, size).compile()
+        return self._executables[key]
+
+    def _pad(self, flat: PackedRows, size: int) -> PackedRows:
+        return pad_rows(flat, size, unused_slot=self._spec.max_sequences)
+
+
+def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:
+    return Proposal(
+        token_ids=tuple(drafted.token_ids[block, :length].tolist()),
+        log_probs=tuple(drafted.log_probs[block, :length].tolist()),
+    )

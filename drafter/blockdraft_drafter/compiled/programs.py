@@ -1,0 +1,103 @@
+"""The programs of a draft method: few shapes, lowered from shapes alone.
+
+What serves and what is only compiled, for a TPU that is not there, are lowered by the same lines.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Lowered
+from jaxtyping import DTypeLike
+
+from blockdraft_drafter.compiled.packing import (
+    PackedBlocks,
+    PackedRows,
+    next_power_of_two,
+    powers_of_two,
+)
+from blockdraft_drafter.compiled.steps import DraftSteps, Room
+from blockdraft_models.decoder.sharding import Placement
+
+Kind = Literal["append", "draft"]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPrograms:
+    """The compiled shapes of a method.
+
+    A draft over a batch of B blocks (B a power of two) is one program that also appends up to
+    B * rows_per_block rows, all that verification can yield; an append-only program takes a power
+    of two of rows. That is one program per batch size and one per row count, not one per pair.
+
+    Attributes:
+        steps: The computations.
+        weights: Their first argument as a pytree of `jax.ShapeDtypeStruct`.
+        room: For contexts.
+        block_size: Tokens per block, the anchor included.
+        feature_width: Elements of one feature.
+        placement: On a mesh; None for the default device.
+    """
+
+    steps: DraftSteps
+    weights: Any
+    room: Room
+    block_size: int
+    feature_width: int
+    placement: Placement | None = None
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows that a draft program appends for each of its blocks."""
+        return next_power_of_two(self.block_size)
+
+    @property
+    def append_sizes(self) -> list[int]:
+        """The row counts of append-only programs, rising."""
+        most = next_power_of_two(max(self.room.max_feature_rows, self.rows_per_block))
+        return powers_of_two(self.rows_per_block, most)
+
+    @property
+    def draft_sizes(self) -> list[int]:
+        """The batch sizes of draft programs, rising."""
+        return powers_of_two(1, self.room.max_sequences)
+
+    def lower(self, kind: Kind, size: int) -> Lowered:
+        """Trace a program; nothing is compiled and no array is made.
+
+        Args:
+            kind: "append", or "draft", which appends too.
+            size: Rows to append, or blocks to draft.
+        """
+        context = self.steps.context()
+        places = None
+        if self.placement is not None:
+            # Otherwise the next step would get the buffer back in another place.
+            places = jax.tree.map(lambda part: part.sharding, context)
+        if kind == "append":
+            append = jax.jit(self.steps.append, donate_argnums=1, out_shardings=places)
+            return append.lower(self.weights, context, self._rows(size))
+        if places is not None:
+            # What was drafted is small: every device has all of it.
+            places = (places, self._everywhere)
+        draft = jax.jit(self.steps.append_and_draft, donate_argnums=1, out_shardings=places)
+        rows = self._rows(size * self.rows_per_block)
+        return draft.lower(self.weights, context, rows, self._blocks(size))
+
+    def _rows(self, count: int) -> PackedRows:
+        features = self._input((count, self.feature_width), self.room.feature_dtype)
+        return PackedRows(features, *[self._input((count,), jnp.int32)] * 3)
+
+    def _blocks(self, count: int) -> PackedBlocks:
+        return PackedBlocks(*[self._input((count,), jnp.int32)] * 3)
+
+    def _input(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)
+
+    @property
+    def _everywhere(self) -> NamedSharding | None:
+        if self.placement is None:
+            return None
+        return NamedSharding(self.placement.mesh, PartitionSpec())

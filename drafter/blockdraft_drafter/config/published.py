@@ -1,0 +1,171 @@
+"""Translation between `DFlashConfig` and the published `config.json`.
+
+Field names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in
+transformers; our own additions live under the extra key `blockdraft`.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.config_sources import section
+
+if TYPE_CHECKING:
+    from blockdraft_drafter.config.dflash import DFlashConfig
+
+# Keys whose presence changes what a forward pass computes in ways not built here; loading such
+# a checkpoint as plain DFlash would draft nonsense without an error.
+_UNSUPPORTED = (
+    "attention_sink_bias",
+    "final_logit_softcapping",
+    "output_multiplier",
+    "projector_type",
+    "use_swa",
+)
+# Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
+_MARKOV_HEAD_TYPE = "vanilla"
+_UNSUPPORTED_PREFIXES = ("conv_", "selector_")
+
+MAX_BLOCK_SIZE = 256
+"""Tokens per block; published drafters have up to 16."""
+
+
+def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a parsed `config.json`.
+
+    Returns:
+        Keyword arguments of `DFlashConfig`.
+
+    Raises:
+        ValueError: If a field is missing or unsupported.
+    """
+    nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
+    _refuse_unsupported({**config, **nested})
+    # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
+    of_windows = ("sliding_window", "use_sliding_window", "layer_types")
+    without_window = {key: value for key, value in config.items() if key not in of_windows}
+    shifted = bool(config.get("sample_from_anchor", nested.get("sample_from_anchor", False)))
+    decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
+    window, layer_types = _attention_pattern(config, decoder.num_layers)
+    return {
+        "decoder": decoder,
+        # Version 1 has it at the top level, later configurations in dflash_config.
+        # Theirs counts the slots; where the anchor's slot drafts too, a block is one token longer.
+        "block_size": _first("block_size", config, nested) + shifted,
+        "mask_token_id": _first("mask_token_id", nested, config),
+        "target_layer_ids": tuple(_first("target_layer_ids", nested, config)),
+        "num_target_layers": _first("num_target_layers", config, nested),
+        "layer_types": layer_types,
+        "sliding_window": window,
+        # The reference implementation attends without a causal mask on every layer.
+        "is_causal": bool(
+            config.get("is_causal", nested.get("causal", nested.get("is_causal", False)))
+        ),
+        "sample_from_anchor": shifted,
+        "draft_vocab_size": _draft_vocab_size(config, nested),
+        "markov_rank": _markov_rank(config, nested),
+        "target_fingerprint": ours.get("target_fingerprint"),
+        "trained": bool(ours.get("trained", True)),
+    }
+
+
+def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
+    """Return the `config.json` of a drafter."""
+    decoder = config.decoder
+    published: dict[str, Any] = {
+        "architectures": ["DFlashDraftModel"],
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "model_type": "qwen3",
+        "attention_bias": decoder.attention_bias,
+        "block_size": config.slots,
+        "dflash_config": {
+            "causal": config.is_causal,
+            "mask_token_id": config.mask_token_id,
+            "target_layer_ids": list(config.target_layer_ids),
+        },
+        "head_dim": decoder.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": decoder.hidden_size,
+        "intermediate_size": decoder.intermediate_size,
+        "is_causal": config.is_causal,
+        "layer_types": list(config.layer_types),
+        "max_position_embeddings": decoder.max_position_embeddings,
+        "num_attention_heads": decoder.num_heads,
+        "num_hidden_layers": decoder.num_layers,
+        "num_key_value_heads": decoder.num_kv_heads,
+        "num_target_layers": config.num_target_layers,
+        "rms_norm_eps": decoder.rms_norm_eps,
+        "rope_scaling": decoder.rope_scaling_hf(),
+        "rope_theta": decoder.rope_theta,
+        "sliding_window": config.sliding_window,
+        "tie_word_embeddings": decoder.tie_word_embeddings,
+        "use_sliding_window": config.sliding_window is not None,
+        "vocab_size": decoder.vocab_size,
+    }
+    if config.sample_from_anchor:
+        published["sample_from_anchor"] = True
+    if config.draft_vocab_size is not None:
+        published["draft_vocab_size"] = config.draft_vocab_size
+    if config.markov_rank:
+        published["markov_rank"] = config.markov_rank
+        published["markov_head_type"] = _MARKOV_HEAD_TYPE
+    ours: dict[str, Any] = {"trained": config.trained}
+    if config.target_fingerprint is not None:
+        ours["target_fingerprint"] = config.target_fingerprint
+    return {**published, "blockdraft": ours}
+
+
+def check_block_size(block_size: int) -> None:
+    """Check a number of tokens per block, the anchor included.
+
+    Raises:
+        ValueError: If it is not one.
+    """
+    if block_size < 2:
+        raise ValueError(f"block_size must be at least 2, got {block_size}")
+    if block_size > MAX_BLOCK_SIZE:
+        raise ValueError(f"block_size must be at most {MAX_BLOCK_SIZE}, got {block_size}")
+
+
+def _draft_vocab_size(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int | None:
+    """Return the size of a reduced vocabulary; some spell the full one out."""
+    size = config.get("draft_vocab_size", nested.get("draft_vocab_size"))
+    return None if size is None or size == config.get("vocab_size") else int(size)
+
+
+def _markov_rank(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int:
+    rank = config.get("markov_rank", nested.get("markov_rank")) or 0
+    kind = config.get("markov_head_type", nested.get("markov_head_type", _MARKOV_HEAD_TYPE))
+    if rank and kind != _MARKOV_HEAD_TYPE:
+        raise ValueError(f"drafters with a markov_head_type of {kind!r} are not supported")
+    return int(rank)
+
+
+def _attention_pattern(
+    config: Mapping[str, Any], num_layers: int
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the window and the type of each layer."""
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    layer_types = config.get("layer_types")
+    if window is None:
+        return None, ("full_attention",) * num_layers
+    if layer_types is not None:
+        return window, tuple(layer_types)
+    if not config.get("use_sliding_window"):
+        return None, ("full_attention",) * num_layers
+    # Qwen3Config: the first max_window_layers layers attend to everything.
+    full = min(config.get("max_window_layers", 28), num_layers)
+    return window, ("full_attention",) * full + ("sliding_attention",) * (num_layers - full)
+
+
+def _refuse_unsupported(config: Mapping[str, Any]) -> None:
+    for key, value in config.items():
+        if value and (key in _UNSUPPORTED or key.startswith(_UNSUPPORTED_PREFIXES)):
+            raise ValueError(f"drafters with {key} are not supported")
+
+
+def _first(name: str, *places: Mapping[str, Any]) -> Any:
+    for place in places:
+        if place.get(name) is not None:
+            return place[name]
+    raise ValueError(f"drafter configuration lacks {name!r}")

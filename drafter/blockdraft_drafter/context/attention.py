@@ -1,0 +1,188 @@
+"""What draft layers attend with: blocks and chains, on one device or on a mesh."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from blockdraft_drafter.context.buffer import LayerContext, widened
+from blockdraft_drafter.context.kernel import attend_in_kernel
+from blockdraft_drafter.context.portable import ContextView, Keys, attend_in_chunks
+from blockdraft_drafter.context.sharding import HeadSharding
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAttend:
+    """One layer's attention of a batch of blocks; an `Attend` of `blockdraft_models`.
+
+    A block's own keys and values are never stored: the next block overwrites the guess anyway.
+
+    Attributes:
+        slots: Context slot of each block, [blocks]; any in padding.
+        lengths: Committed positions of each slot, [blocks]; 0 for padding.
+        block_size: Tokens per block.
+        window: Keys this many positions away or further are invisible; None for all.
+        is_causal: Whether a position sees only itself and what is before it.
+        sharding: Of the heads; None for one device.
+    """
+
+    slots: Int[Array, " blocks"]
+    lengths: Int[Array, " blocks"]
+    block_size: int
+    window: int | None
+    is_causal: bool
+    sharding: HeadSharding | None = None
+
+    def __call__(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: LayerContext,
+        /,
+    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerContext]:
+        """Attend; `cache` is the layer's context, read and returned as it was."""
+
+        def blocks(
+            array: Float[Array, "tokens any_heads head_dim"],
+        ) -> Float[Array, "blocks block any_heads head_dim"]:
+            return array.reshape(-1, self.block_size, *array.shape[1:])
+
+        attended = attend(
+            blocks(q),
+            (blocks(k), blocks(v)),
+            ContextView(cache, self.slots, self.lengths),
+            window=self.window,
+            is_causal=self.is_causal,
+            sharding=self.sharding,
+        )
+        return attended.reshape(q.shape), cache
+
+
+@dataclass(frozen=True, slots=True)
+class ChainAttend:
+    """Attention of one more entry per sequence over its context and the entries drafted before.
+
+    An `Attend` of `blockdraft_models`, whose cache are the keys and values of the drafted
+    entries, each [blocks, entries, kv_heads, head_dim], or None before the first: nothing of them
+    is stored in the context, since the next draft starts from what the target said.
+
+    Attributes:
+        context: What was committed.
+        sharding: Of the heads; None for one device.
+    """
+
+    context: ContextView
+    sharding: HeadSharding | None = None
+
+    def __call__(
+        self,
+        q: Float[Array, "blocks heads head_dim"],
+        k: Float[Array, "blocks kv_heads head_dim"],
+        v: Float[Array, "blocks kv_heads head_dim"],
+        cache: Keys | None,
+        /,
+    ) -> tuple[Float[Array, "blocks heads head_dim"], Keys | None]:
+        """Attend; the entry sees itself too."""
+        own: Keys = (k[:, None], v[:, None])
+        if cache is not None:
+            keys, values = (
+                jnp.concatenate([before, new], axis=1)
+                for before, new in zip(cache, own, strict=True)
+            )
+            own = (keys, values)
+        attended = attend(
+            q[:, None], own, self.context, window=None, is_causal=True, sharding=self.sharding
+        )
+        return attended[:, 0], own
+
+
+def attend(
+    q: Float[Array, "blocks queries heads head_dim"],
+    own: Keys,
+    context: ContextView,
+    *,
+    window: int | None,
+    is_causal: bool,
+    sharding: HeadSharding | None,
+) -> Float[Array, "blocks queries heads head_dim"]:
+    """Attend to blocks' own keys and their contexts, each device with its heads.
+
+    Args:
+        q: Queries, normalized and rotated; they are at the last of the own keys.
+        own: Keys and values of the blocks, each [blocks, keys, kv_heads, head_dim].
+        context: Their contexts.
+        window: Keys this many positions away or further are invisible; None for all.
+        is_causal: Whether a position sees only itself and what is before it.
+        sharding: Of the heads; None for one device.
+    """
+    group = q.shape[2] // own[0].shape[2]
+
+    def attend_locally(
+        q: Array, own: Keys, layer: LayerContext, slots: Array, lengths: Array
+    ) -> Array:
+        first_kv_head: int | Array = 0
+        if sharding is not None and sharding.query_axis != sharding.kv_axis:
+            # All KV heads are here, but the query heads that are here share one of them.
+            first_head = jax.lax.axis_index(sharding.query_axis) * q.shape[2]
+            first_kv_head = first_head // group
+            keys, values = (
+                jax.lax.dynamic_slice_in_dim(part, first_kv_head, 1, axis=2) for part in own
+            )
+            own = (keys, values)
+        return _attend_heads(
+            q,
+            own,
+            ContextView(layer, slots, lengths, first_kv_head),
+            window=window,
+            is_causal=is_causal,
+            in_kernel=sharding is not None and sharding.on_tpu,
+        )
+
+    if sharding is None:
+        return attend_locally(q, own, context.layer, context.slots, context.lengths)
+    whole = PartitionSpec()
+    on_mesh = jax.shard_map(
+        attend_locally,
+        mesh=sharding.mesh,
+        in_specs=(
+            sharding.queries,
+            sharding.own,
+            sharding.context,
+            whole,
+            whole,
+        ),
+        out_specs=sharding.queries,
+        # A kernel does not say on which axes its result varies.
+        check_vma=False,
+    )
+    attended: Array = on_mesh(q, own, context.layer, context.slots, context.lengths)
+    return attended
+
+
+def _attend_heads(
+    q: Float[Array, "blocks queries heads head_dim"],
+    own: Keys,
+    context: ContextView,
+    *,
+    window: int | None,
+    is_causal: bool,
+    in_kernel: bool,
+) -> Float[Array, "blocks queries heads head_dim"]:
+    """Attend with the heads of one device."""
+    blocks, count, heads, head_dim = q.shape
+    kv_heads, width = own[0].shape[2], context.layer[0].shape[-1]
+    grouped = q.reshape(blocks, count, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    run = attend_in_kernel if in_kernel else attend_in_chunks
+    keys, values = (widened(part.transpose(0, 2, 1, 3), width) for part in own)
+    attended = run(
+        widened(grouped.transpose(0, 2, 1, 3, 4), width),
+        (keys, values),
+        context,
+        window=window,
+        is_causal=is_causal,
+    )
+    # Zeros that widened the values come out as zeros.
+    return attended[..., :head_dim].astype(q.dtype).transpose(0, 2, 1, 3, 4).reshape(q.shape)

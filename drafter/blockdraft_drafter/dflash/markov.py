@@ -1,0 +1,68 @@
+"""A bias on each drafted token by the one before it: what a block in one pass cannot know.
+
+All tokens of a block come out of one pass, so each is drafted without knowing which one was
+chosen before it. A Markov head adds to its logits a matrix of low rank, looked up by that token;
+only this sum, not the pass, is made one token after another.
+
+Source: DSpark (arXiv 2607.05147, section 3), head type "vanilla".
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from blockdraft_drafter.compiled.vocabulary import likeliest
+from blockdraft_models.decoder.layers import parameter, random_weights
+from blockdraft_models.decoder.products import project
+
+
+class MarkovHead(nnx.Module):
+    """Logits of the next token by the token before it.
+
+    Attributes:
+        markov_w1: Float[Array, "vocab rank"], by the token before, one of the target's.
+        markov_w2: Float[Array, "draft rank"], by the token to draft, one of the draft vocabulary.
+    """
+
+    def __init__(
+        self, vocab: int, draft_vocab: int, rank: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ) -> None:
+        """Start as no bias at all, yet with a gradient: the second factor is zero."""
+        # Whole on every device: they are small, and a step reads one row of the first.
+        whole = (None, None)
+        self.markov_w1 = parameter(random_weights(rngs, (vocab, rank), rank**-0.5, dtype), whole)
+        self.markov_w2 = parameter(jnp.zeros((draft_vocab, rank), dtype), whole)
+
+    def __call__(self, previous: Int[Array, " rows"]) -> Float[Array, "rows draft"]:
+        """Return what to add to the logits of the token after each of `previous`, float32."""
+        return project(self.markov_w1[...][previous], self.markov_w2[...], dtype=jnp.float32)
+
+
+def draft_in_turn(
+    head: MarkovHead,
+    logits: Float[Array, "blocks tokens draft"],
+    anchors: Int[Array, " blocks"],
+    draft_ids: Int[Array, " draft"] | None,
+) -> tuple[Int[Array, "blocks tokens"], Float[Array, "blocks tokens"]]:
+    """Draft the tokens of blocks one after another.
+
+    Args:
+        head: The bias.
+        logits: Of the one pass, without it.
+        anchors: The token before each block's first.
+        draft_ids: Target ids of the draft vocabulary; None for all.
+
+    Returns:
+        Tokens, as target ids, and their log-probabilities.
+    """
+
+    def draft(
+        previous: Int[Array, " blocks"], logits: Float[Array, "blocks draft"]
+    ) -> tuple[Int[Array, " blocks"], tuple[Array, Array]]:
+        best, log_prob = likeliest(logits + head(previous))
+        token = best if draft_ids is None else draft_ids[best]
+        return token, (token, log_prob)
+
+    _, (tokens, log_probs) = jax.lax.scan(draft, anchors, jnp.swapaxes(logits, 0, 1))
+    return tokens.T, log_probs.T

@@ -1,0 +1,187 @@
+"""The shape of a target decoder, read from Hugging Face or GGUF metadata."""
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from blockdraft_models.decoder import config_sources
+
+# What does not change the function computed by the weights stays out of fingerprints: the same
+# weights are published under several names, context limits and stop tokens.
+_NOT_ARCHITECTURE = ("name", "max_position_embeddings", "bos_token_id", "eos_token_ids")
+
+# Several times what any published decoder has, and few enough to be listed one by one.
+_MOST_LAYERS = 1024
+_LARGEST_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`).
+
+    Attributes:
+        factor: How much the lowest frequencies are slowed down.
+        low_freq_factor: Wavelengths above `original_max_position_embeddings / low_freq_factor`
+            are slowed by the whole `factor`.
+        high_freq_factor: Wavelengths below `original_max_position_embeddings / high_freq_factor`
+            are left alone; those between are interpolated.
+        original_max_position_embeddings: Context length before stretching, in tokens.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        """Refuses values for which the interpolation is undefined."""
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            raise ValueError(
+                "rope scaling needs 0 < low_freq_factor < high_freq_factor, got "
+                f"{self.low_freq_factor} and {self.high_freq_factor}"
+            )
+        if self.original_max_position_embeddings < 1:
+            raise ValueError("rope scaling original_max_position_embeddings must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """A Llama-style decoder: what the module tree and its forward pass depend on.
+
+    Attributes:
+        name: Display name; takes no part in comparing checkpoints.
+        vocab_size: Rows of the embedding, padding included.
+        hidden_size: Width of the residual stream.
+        intermediate_size: Width of the gated MLP.
+        num_layers: Decoder layers.
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads; divides `num_heads`.
+        head_dim: Width of one head; even, because rotary embedding pairs dimensions.
+        rms_norm_eps: Added to the mean square before the root.
+        rope_theta: Rotary base.
+        rope_scaling: Llama 3 frequency stretching, or None.
+        tie_word_embeddings: Whether the head is the transposed embedding.
+        attention_bias: Whether the four attention projections have biases.
+        qk_norm: Whether queries and keys are RMS-normalized per head before RoPE (Qwen3).
+        max_position_embeddings: Longest supported context, in tokens.
+        bos_token_id: Token that starts a text, or None.
+        eos_token_ids: Tokens that end a generation.
+    """
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    tie_word_embeddings: bool
+    attention_bias: bool
+    qk_norm: bool
+    max_position_embeddings: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses shapes no decoder can have."""
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.max_position_embeddings,
+        }
+        for field, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{field} must be positive, got {size}")
+            most = _MOST_LAYERS if field == "num_layers" else _LARGEST_SIZE
+            if size > most:
+                raise ValueError(f"{field} must be at most {most}, got {size}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) is not a multiple of num_kv_heads "
+                f"({self.num_kv_heads})"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even for rotary embedding, got {self.head_dim}")
+        if not (0 < self.rms_norm_eps < math.inf and 0 < self.rope_theta < math.inf):
+            raise ValueError("rms_norm_eps and rope_theta must be positive and finite")
+        special = self.eos_token_ids + (() if self.bos_token_id is None else (self.bos_token_id,))
+        for token in special:
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
+
+    @classmethod
+    def from_hf(
+        cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
+    ) -> "DecoderConfig":
+        """Reads a parsed `config.json`.
+
+        Args:
+            config: The parsed file; `model_type` llama or qwen3.
+            generation_config: The parsed `generation_config.json`; its stop tokens win.
+
+        Returns:
+            The equivalent configuration.
+
+        Raises:
+            ValueError: If a field is missing or asks for something this decoder does not compute.
+        """
+        fields = config_sources.fields_from_hf(config, generation_config or {})
+        return cls._from_fields(fields)
+
+    @classmethod
+    def from_gguf(
+        cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
+    ) -> "DecoderConfig":
+        """Reads the key-value section of a GGUF file.
+
+        Args:
+            metadata: Keys such as `llama.block_count`; architecture llama or qwen3.
+            tensor_names: Names of the file's tensors. GGUF has no keys for tied embeddings and
+                biases: they show in which tensors exist. Without names, tied and bias-free.
+
+        Returns:
+            The equivalent configuration. Llama 3's RoPE scaling is not in the metadata; see
+            `with_rope_scaling`.
+
+        Raises:
+            ValueError: If a key is missing or asks for something this decoder does not compute.
+        """
+        return cls._from_fields(config_sources.fields_from_gguf(metadata, tensor_names))
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any]) -> "DecoderConfig":
+        scaling = fields.pop("rope_scaling")
+        return cls(**fields, rope_scaling=None if scaling is None else RopeScaling(**scaling))
+
+    def with_rope_scaling(self, scaling: RopeScaling | None) -> "DecoderConfig":
+        """Returns the same configuration with other rotary frequency scaling."""
+        return replace(self, rope_scaling=scaling)
+
+    def rope_scaling_hf(self) -> dict[str, Any] | None:
+        """Returns `rope_scaling` as a `config.json` has it."""
+        if self.rope_scaling is None:
+            return None
+        return {"rope_type": "llama3", **asdict(self.rope_scaling)}
+
+    def canonical_json(self) -> str:
+        """Describes the computed function, for fingerprints.
+
+        Returns:
+            JSON with sorted keys, without spaces, and without name, context limit and special
+            tokens, which differ between publications of the same weights.
+        """
+        fields = {k: v for k, v in asdict(self).items() if k not in _NOT_ARCHITECTURE}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))

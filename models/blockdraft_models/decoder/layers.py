@@ -1,0 +1,132 @@
+"""Linear maps, RMS normalization, embedding: the parts a decoder layer is made of.
+
+Every weight is a separate `nnx.Param` that names its axes (`axes.py`) in its `out_sharding`
+metadata. Placing it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
+can be built where no mesh is set.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from blockdraft_models.decoder.axes import EMBED, VOCAB, Axes
+from blockdraft_models.decoder.products import project
+
+
+def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
+    """Wraps a weight together with the logical names of its axes."""
+    return nnx.Param(value, out_sharding=axes, eager_sharding=False)
+
+
+def random_weights(
+    rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
+) -> Float[Array, "rows columns"]:
+    """Draws normal weights, in float32 first so that every dtype gets the same ones.
+
+    Args:
+        rngs: Source of randomness, stream `params`; None gives zeros, for modules about to be
+            filled from a checkpoint (tracing 200 random draws takes seconds).
+        shape: Of the matrix.
+        stddev: Standard deviation.
+        dtype: Of the result.
+
+    Returns:
+        The matrix.
+    """
+    if rngs is None:
+        return jnp.zeros(shape, dtype)
+    return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
+
+
+class Linear(nnx.Module):
+    """`x @ weight.T * scale + bias`.
+
+    Attributes:
+        weight: [out in]; int8 if there is a scale.
+        scale: Float32 [out], or None for weights in the compute dtype.
+        bias: [out] or None.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        axes: tuple[str, str],
+        *,
+        bias: bool,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs | None,
+    ) -> None:
+        """Initializes to unit-variance outputs for unit-variance inputs.
+
+        Args:
+            in_features: Width of the input.
+            out_features: Width of the output.
+            axes: Logical names of the output and input axis, as stored.
+            bias: Whether to add one (initially zero).
+            dtype: Of the weights.
+            rngs: Source of randomness; None gives zeros.
+        """
+        weight = random_weights(rngs, (out_features, in_features), in_features**-0.5, dtype)
+        self.weight = parameter(weight, axes)
+        self.scale: nnx.Param[Array] | None = None
+        self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
+
+    def hold_int8(self) -> None:
+        """Gives the weight the form that `quantization.py` fills: int8 with scales, zeros."""
+        rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
+        self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
+        self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
+
+    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
+        """Applies the map to each row."""
+        if self.scale is None:
+            y = project(x, self.weight[...])
+        else:
+            # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
+            # product, which so reads a byte a weight; on CPU a wide copy is made first.
+            y = project(x, self.weight[...].astype(x.dtype))
+            y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...][None, :]
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square normalization over the last axis, computed in float32.
+
+    Attributes:
+        scale: [width].
+        eps: Added to the mean square.
+    """
+
+    def __init__(
+        self, width: int, eps: float, *, axis: str | None = EMBED, dtype: DTypeLike
+    ) -> None:
+        """Starts with unit scale; `axis` names the normalized axis."""
+        self.scale = parameter(jnp.ones(width, dtype), (axis,))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        """Normalizes each row and scales it; the result has the dtype of `x`."""
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
+        # Rounded before scaling, as the published models were trained.
+        return (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype) * scale
+
+
+class Embedding(nnx.Module):
+    """Token embedding, also usable as a tied head.
+
+    Attributes:
+        table: [vocab hidden].
+    """
+
+    def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
+        """Initializes so that a tied head gives logits of about unit variance."""
+        table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
+        self.table = parameter(table, (VOCAB, EMBED))
+
+    def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
+        """Looks up one row per token."""
+        return self.table[...][token_ids]

@@ -1,0 +1,146 @@
+"""The target decoder: Llama 3.x and Qwen3 from one module, switched by `DecoderConfig`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.axes import EMBED, VOCAB
+from blockdraft_models.decoder.block import DecoderLayer
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.layers import Embedding, Linear, RMSNorm
+from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.rope import rotary_tables
+
+
+class DecoderOutput(NamedTuple):
+    """What one forward pass computed; a pytree, so jitted functions may return it whole.
+
+    Attributes:
+        hidden: Float[Array, "tokens hidden"], after the final norm: the input of `logits`.
+        captured: Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers
+            side by side, in the order they were asked for.
+        caches: The updated caches, of the types passed in.
+    """
+
+    hidden: Array
+    captured: Array
+    caches: list[Any]
+
+
+class Decoder(nnx.Module):
+    """A Llama-style decoder over flat tokens.
+
+    Layers are unrolled: on CPU a step over one token takes half the time that scanning over
+    stacked weights takes, and no step was slower (docs/adr/0004). The price is compilation, a few
+    seconds for 30 layers; for a TPU it is minutes, hence `scanned.py`.
+
+    Attributes:
+        config: What was built.
+        embedding: Token embedding.
+        layers: The decoder layers.
+        norm: The final norm.
+        head: Untied output head, or None when the embedding doubles as head.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs | None
+    ) -> None:
+        """Initializes random weights.
+
+        Args:
+            config: Architecture.
+            dtype: Of weights and activations.
+            rngs: Source of randomness, stream `params`; None gives zeros.
+        """
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List(
+            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else Linear(
+                config.hidden_size,
+                config.vocab_size,
+                (VOCAB, EMBED),
+                bias=False,
+                dtype=dtype,
+                rngs=rngs,
+            )
+        )
+
+    @property
+    def cache_count(self) -> int:
+        """How many caches a call takes: one per layer."""
+        return len(self.layers)
+
+    def __call__(
+        self,
+        token_ids: Int[Array, " tokens"],
+        positions: Int[Array, " tokens"],
+        caches: Sequence[LayerCache],
+        attend: Attend[LayerCache],
+        capture: tuple[int, ...] = (),
+    ) -> DecoderOutput:
+        """Runs all layers over a flat batch of tokens of any number of sequences.
+
+        Args:
+            token_ids: The tokens.
+            positions: Position of each token in its own sequence.
+            caches: `cache_count` opaque caches, passed to `attend`.
+            attend: Attention over these tokens and the cache.
+            capture: Ids of layers whose outputs (after the residual) to return. Id i is the
+                output of layer i, as in `target_layer_ids` of DFlash checkpoints.
+
+        Returns:
+            Hidden states, captured features and updated caches.
+
+        Raises:
+            ValueError: If the caches do not match the layers, or a captured id is not a layer.
+        """
+        if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
+            raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
+        rotary = rotary_tables(self.config, positions)
+        x = self.embedding(token_ids)
+        x, captured, updated = self._run_layers(x, rotary, caches, attend, capture)
+        return DecoderOutput(self.norm(x), captured, updated)
+
+    def _run_layers(
+        self,
+        x: Float[Array, "tokens hidden"],
+        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        caches: Sequence[LayerCache],
+        attend: Attend[LayerCache],
+        capture: tuple[int, ...],
+    ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
+        """Returns the last layer's output, the captured layers' outputs and the caches."""
+        if len(caches) != len(self.layers):
+            raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
+        updated: list[LayerCache] = []
+        outputs: dict[int, Array] = {}
+        for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            x, cache = layer(x, rotary, cache, attend)
+            updated.append(cache)
+            if layer_id in capture:
+                outputs[layer_id] = x
+        captured = (
+            jnp.concatenate([outputs[layer_id] for layer_id in capture], axis=-1)
+            if capture
+            else jnp.zeros((x.shape[0], 0), x.dtype)
+        )
+        return x, captured, updated
+
+    def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
+        """Scores every token after each row of `DecoderOutput.hidden`, in float32."""
+        weight = self.embedding.table if self.head is None else self.head.weight
+        return project(hidden, weight[...], dtype=jnp.float32)
+
+    def embed(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
+        """Looks up token embeddings, as the drafter's input needs them."""
+        return self.embedding(token_ids)

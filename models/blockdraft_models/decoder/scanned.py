@@ -1,0 +1,108 @@
+"""A decoder whose alike layers are one scanned layer: compiled once, whatever its depth.
+
+Unrolled, a step of 32 layers takes minutes to compile for a TPU; scanned, five seconds. On CPU
+unrolled layers run faster (docs/adr/0004, docs/adr/0012), so the platform decides.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, Int, Shaped
+
+from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.axes import LAYERS
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sharding import Placement
+
+
+class ScannedDecoder(Decoder):
+    """The function of a `Decoder`, with every layer's weights stacked along a leading axis.
+
+    There is one cache instead of one per layer, threaded through the layers in order: `attend`
+    takes it, and returns it as the next layer shall find it. An array that holds all layers is
+    so updated in place, which slicing a layer out of it would not be.
+
+    Attributes:
+        config: What was built.
+        embedding: Token embedding.
+        layer: One decoder layer; each of its weights is [layers, ...].
+        norm: The final norm.
+        head: Untied output head, or None when the embedding doubles as head.
+    """
+
+    def __init__(self, decoder: Decoder, placement: Placement | None = None) -> None:
+        """Stacks a decoder's layers, on the devices they lie on.
+
+        Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
+        the model plus one kind of weight.
+
+        Args:
+            decoder: Cannot be used afterwards; its other parts become this one's.
+            placement: Where its weights were placed.
+        """
+        self.config = decoder.config
+        self.embedding = decoder.embedding
+        self.norm = decoder.norm
+        self.head = decoder.head
+        states = [dict(nnx.to_flat_state(nnx.state(layer))) for layer in decoder.layers]
+        stacked = {}
+        for path, variable in states[0].items():
+            axes = (LAYERS, *variable.get_metadata()["out_sharding"])
+            where = None if placement is None else placement.sharding(axes, self.config)
+            weight = _stack([state[path].get_raw_value() for state in states], where)
+            stacked[path] = nnx.Param(weight, out_sharding=axes, eager_sharding=False)
+        graph = nnx.graphdef(decoder.layers[0])
+        self.layer = nnx.merge(graph, nnx.from_flat_state(stacked))
+
+    @property
+    def cache_count(self) -> int:
+        """How many caches a call takes: the one for all layers."""
+        return 1
+
+    def _run_layers(
+        self,
+        x: Float[Array, "tokens hidden"],
+        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        caches: Sequence[LayerCache],
+        attend: Attend[LayerCache],
+        capture: tuple[int, ...],
+    ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
+        [cache] = caches
+        graph, stack = nnx.split(self.layer)
+        # The place of each layer's output among the captured; the last one is for the others.
+        wanted = sorted(set(capture))
+        places = jnp.array(
+            [
+                wanted.index(layer_id) if layer_id in wanted else len(wanted)
+                for layer_id in range(self.config.num_layers)
+            ],
+            jnp.int32,
+        )
+
+        def run_layer(
+            carry: tuple[Array, LayerCache, Array], layer: tuple[Any, Int[Array, ""]]
+        ) -> tuple[tuple[Array, LayerCache, Array], None]:
+            x, cache, outputs = carry
+            weights, place = layer
+            x, cache = nnx.merge(graph, weights)(x, rotary, cache, attend)
+            return (x, cache, outputs.at[place].set(x)), None
+
+        outputs = jnp.zeros((len(wanted) + 1, *x.shape), x.dtype)
+        (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), (stack, places))
+        captured = [outputs[wanted.index(layer_id)] for layer_id in capture]
+        empty = jnp.zeros((x.shape[0], 0), x.dtype)
+        return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
+
+
+def _stack(parts: list[Array], where: NamedSharding | None) -> Shaped[Array, "layers ..."]:
+    if isinstance(parts[0], jax.core.Tracer):
+        return jnp.stack(parts)
+    stack = jax.jit(lambda parts: jnp.stack(parts), out_shardings=where)
+    stacked: Array = jax.block_until_ready(stack(parts))
+    for part in parts:
+        part.delete()
+    return stacked

@@ -1,0 +1,221 @@
+"""Text to token ids and back, for byte-level BPE models; loads neither JAX nor NumPy.
+
+Ordinary text can never become a control token: `encode` and the message contents of
+`encode_chat` are encoded with control tokens switched off, and only those written by the chat
+template (or allowed explicitly) are turned into their ids.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+
+from blockdraft_models.errors import CheckpointError, TokenizerError
+from blockdraft_models.tokenizer.byte_level import CHAR_TO_BYTE
+from blockdraft_models.tokenizer.chat_template import ChatTemplate, Message, RenderedChat
+from blockdraft_models.tokenizer.files import TokenizerFiles, read_directory, read_gguf
+
+__all__ = ["Tokenizer", "TokenizerError", "load_tokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A model's tokenizer and chat template; stateless, safe to share between threads.
+
+    Attributes:
+        bos_token_id: Token that starts a text, or None.
+        eos_token_ids: Tokens that end a generation.
+        adds_bos: Whether `encode` starts with the BOS token, as the model's files ask for.
+        special_token_ids: All control tokens.
+    """
+
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    adds_bos: bool
+    special_token_ids: frozenset[int]
+    _backend: Backend
+    _special_ids: Mapping[str, int]
+    _special_pattern: re.Pattern[str]
+    _template: ChatTemplate | None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, control tokens included; the model may pad beyond it."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
+        """Encodes text.
+
+        Args:
+            text: Any Unicode text.
+            allow_special: Whether the spelling of a control token becomes that token. Never
+                set it for text from a user.
+
+        Returns:
+            Token ids, starting with BOS only if the model's files ask for it.
+
+        Raises:
+            TokenizerError: If the text holds lone surrogates.
+        """
+        prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
+        if allow_special:
+            return prefix + self._encode_trusted(RenderedChat(text, {}))
+        return prefix + self._encode_plain(text)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Decodes token ids.
+
+        Args:
+            ids: Token ids.
+            skip_special: Whether control tokens are left out or spelled.
+
+        Returns:
+            The text; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            TokenizerError: If an id is negative.
+        """
+        parts = []
+        for token in ids:
+            if token in self.special_token_ids and not skip_special:
+                parts.append((self._backend.id_to_token(token) or "").encode())
+            else:
+                parts.append(self.token_bytes(token))
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes one token stands for.
+
+        A token may end within a UTF-8 character; only the concatenation is text.
+
+        Args:
+            token_id: A token id.
+
+        Returns:
+            Raw bytes; empty for control tokens and for ids in the padding of the vocabulary.
+
+        Raises:
+            TokenizerError: If the id is negative.
+        """
+        if token_id < 0:
+            raise TokenizerError(f"token id {token_id} is negative")
+        token = self._backend.id_to_token(token_id)
+        if token is None or token_id in self.special_token_ids:
+            return b""
+        try:
+            return bytes(CHAR_TO_BYTE[char] for char in token)
+        except KeyError:
+            # Added tokens are stored as text, not in the byte alphabet.
+            return token.encode()
+
+    def render_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Renders a conversation as the model was trained to see it.
+
+        Args:
+            messages: Each with `role` and `content`.
+            add_generation_prompt: Whether to open the assistant's turn.
+
+        Returns:
+            The text. To encode it use `encode_chat`: in the text, control tokens of the template
+            and look-alikes in messages can no longer be told apart.
+
+        Raises:
+            TokenizerError: If there is no template or it refuses the messages.
+        """
+        rendered = self._render(messages, add_generation_prompt)
+        return rendered.plain(rendered.text)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Renders and encodes a conversation; only the template can write control tokens.
+
+        Args:
+            messages: Each with `role` and `content`.
+            add_generation_prompt: Whether to open the assistant's turn.
+
+        Returns:
+            Token ids; BOS only if the template writes it.
+
+        Raises:
+            TokenizerError: If there is no template or it refuses the messages.
+        """
+        return self._encode_trusted(self._render(messages, add_generation_prompt))
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> RenderedChat:
+        if self._template is None:
+            raise TokenizerError("the model has no chat template; send plain text instead")
+        return self._template.render(
+            messages, self._special_pattern, add_generation_prompt=add_generation_prompt
+        )
+
+    def _encode_trusted(self, rendered: RenderedChat) -> list[int]:
+        ids: list[int] = []
+        # The pattern captures, so that odd pieces are control tokens and even ones text.
+        for index, piece in enumerate(self._special_pattern.split(rendered.text)):
+            if index % 2:
+                ids.append(self._special_ids[piece])
+            elif piece:
+                ids.extend(self._encode_plain(rendered.plain(piece)))
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
+        try:
+            return self._backend.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            # The binding calls a string with lone surrogates no string at all.
+            raise TokenizerError("the text is not valid Unicode") from error
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Loads the tokenizer and chat template of a checkpoint.
+
+    Args:
+        path: A Hugging Face directory with `tokenizer.json`, or a `.gguf` file.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TokenizerError: If there is none, or it is damaged or not byte-level BPE.
+    """
+    try:
+        return _build(read_directory(path) if path.is_dir() else read_gguf(path))
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _build(files: TokenizerFiles) -> Tokenizer:
+    backend, adds_bos = files.backend, files.adds_bos
+    if type(backend.model).__name__ != "BPE" or type(backend.decoder).__name__ != "ByteLevel":
+        raise TokenizerError("only byte-level BPE tokenizers are supported")
+    if adds_bos is None:
+        # Llama 3 says it only through its post-processor.
+        bos = files.bos_token_id
+        adds_bos = bos is not None and backend.encode("").ids[:1] == [bos]
+    special_ids = {
+        token.content: index
+        for index, token in backend.get_added_tokens_decoder().items()
+        if token.special
+    }
+    # Longest first: a control token may begin another. Without any, match nothing.
+    longest_first = sorted(special_ids, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
+    backend.encode_special_tokens = True  # spelled-out control tokens are ordinary text
+    for content, index in special_ids.items():
+        if index in backend.encode(content, add_special_tokens=False).ids:
+            raise TokenizerError(f"ordinary text can spell the control token {content!r}")
+    return Tokenizer(
+        bos_token_id=files.bos_token_id,
+        eos_token_ids=files.eos_token_ids,
+        adds_bos=adds_bos,
+        special_token_ids=frozenset(special_ids.values()),
+        _backend=backend,
+        _special_ids=special_ids,
+        _special_pattern=re.compile(f"({pattern})"),
+        _template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
+    )

@@ -1,0 +1,212 @@
+"""What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.rope import base_frequencies, scaling_divisors
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.gguf import GGUFHeader, read_header
+from blockdraft_models.weights.gguf_weights import GGUFWeights
+from blockdraft_models.weights.huggingface import Index, SafetensorsWeights, read_json
+from blockdraft_models.weights.tensor_names import TensorName, embedding_name, tensor_names
+
+_FINGERPRINT_ROWS = 64
+_FINGERPRINT_LENGTH = 16
+_ROPE_FACTORS = "rope_freqs.weight"
+# GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
+_PUBLISHED_SCALINGS = (
+    RopeScaling(8.0, 1.0, 4.0, 8192),  # Llama 3.1
+    RopeScaling(32.0, 1.0, 4.0, 8192),  # Llama 3.2
+)
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """Named tensors that can be read one at a time."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every tensor by name, in the order in which files hold them."""
+        ...
+
+    def read(self, name: str, rows: int | None = None) -> Any:
+        """Reads a tensor, or its first `rows` rows, into a fresh array."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint, identified.
+
+    Attributes:
+        config: The decoder it holds.
+        fingerprint: 16 hex digits that are equal for the same weights whatever the format, and
+            differ, for all practical purposes, otherwise.
+        path: The directory or file.
+    """
+
+    config: DecoderConfig
+    fingerprint: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheckpoint:
+    """A checkpoint whose tensors can be read.
+
+    Attributes:
+        checkpoint: What it is.
+        weights: Its tensors under the names of the format.
+        is_gguf: Which format.
+    """
+
+    checkpoint: Checkpoint
+    weights: Weights
+    is_gguf: bool
+
+    def read(self, name: TensorName, rows: int | None = None) -> Any:
+        """Reads a tensor as [out, in] with q and k rows in the order RoPE expects."""
+        stored = self.weights.read(self._stored_name(name), rows)
+        if self.is_gguf and name.permuted_heads:
+            return _unpermute(stored, name.permuted_heads)
+        return stored
+
+    def part_reader(self, name: TensorName) -> Callable[[Index], Any]:
+        """Returns a function that reads a part of a tensor, laid out as by `read`.
+
+        Of safetensors it reads no more than the part; of GGUF, whose rows may be quantized and out
+        of order, it holds the whole tensor.
+        """
+        weights = self.weights
+        if isinstance(weights, SafetensorsWeights):
+            return lambda index: weights.read_part(name.hf, index)
+        whole = self.read(name)
+        return lambda index: whole[index]
+
+    def in_stored_order(self, names: Iterable[TensorName]) -> list[TensorName]:
+        """Sorts tensors as the files hold them: read so, a file passes by once from the start."""
+        place = {name: index for index, name in enumerate(self.weights.shapes())}
+        return sorted(names, key=lambda name: place[self._stored_name(name)])
+
+    def _stored_name(self, name: TensorName) -> str:
+        return name.gguf if self.is_gguf else name.hf
+
+
+@contextmanager
+def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
+    """Opens and checks a checkpoint.
+
+    Args:
+        path: A Hugging Face directory or a `.gguf` file.
+
+    Yields:
+        The checkpoint; every tensor of the decoder is present with the expected shape, and no
+        other tensor is.
+
+    Raises:
+        CheckpointError: If it is damaged, incomplete or of an unsupported kind; names the
+            missing, unexpected or wrongly shaped tensors.
+    """
+    if path.is_dir():
+        config = _config_from_directory(path)
+        with SafetensorsWeights(path) as shards:
+            yield _identify(path, config, shards, is_gguf=False)
+    elif path.suffix == ".gguf":
+        header = read_header(path)
+        config = _checked(path, lambda: DecoderConfig.from_gguf(header.metadata, header.tensors))
+        with GGUFWeights(header) as tensors:
+            config = config.with_rope_scaling(_gguf_rope_scaling(config, header, tensors))
+            yield _identify(path, config, tensors, is_gguf=True)
+    else:
+        raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
+
+
+def _config_from_directory(path: Path) -> DecoderConfig:
+    config = read_json(path / "config.json", required=True)
+    generation = read_json(path / "generation_config.json")
+    config.setdefault("_name_or_path", path.name)
+    return _checked(path, lambda: DecoderConfig.from_hf(config, generation))
+
+
+def _checked(path: Path, build: Any) -> DecoderConfig:
+    try:
+        config: DecoderConfig = build()
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return config
+
+
+def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: bool) -> Any:
+    _check_tensors(path, config, weights, is_gguf=is_gguf)
+    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, is_gguf)
+    fingerprint = _fingerprint(unnamed)
+    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, is_gguf)
+
+
+def _check_tensors(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: bool) -> None:
+    found = weights.shapes()
+    expected = {(t.gguf if is_gguf else t.hf): t.shape for t in tensor_names(config)}
+    missing = sorted(expected.keys() - found.keys())
+    extra = sorted(n for n in found.keys() - expected.keys() if not _ignorable(n, config))
+    misshapen = [
+        f"{name} is {found[name]}, expected {shape}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    problems = [
+        f"{what}: {_some(names)}"
+        for what, names in (("missing", missing), ("unexpected", extra), ("shape", misshapen))
+        if names
+    ]
+    if problems:
+        raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
+    if isinstance(weights, SafetensorsWeights):
+        weights.check_floats(expected)
+
+
+def _ignorable(name: str, config: DecoderConfig) -> bool:
+    # Some exports repeat the tied head, or store the rotary frequencies that config implies.
+    tied_copy = config.tie_word_embeddings and name == "lm_head.weight"
+    return tied_copy or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
+
+
+def _some(names: list[str], limit: int = 5) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
+
+
+def _fingerprint(source: OpenCheckpoint) -> str:
+    config = source.checkpoint.config
+    digest = hashlib.sha256(config.canonical_json().encode())
+    for name in tensor_names(config):
+        if name.is_norm:
+            digest.update(np.ascontiguousarray(source.read(name), dtype="<f4").tobytes())
+    rows = source.read(embedding_name(config), rows=_FINGERPRINT_ROWS)
+    digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
+    return digest.hexdigest()[:_FINGERPRINT_LENGTH]
+
+
+def _unpermute(rows: Any, heads: int) -> Any:
+    """Undoes `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`."""
+    half = rows.shape[0] // heads // 2
+    return rows.reshape(heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _gguf_rope_scaling(
+    config: DecoderConfig, header: GGUFHeader, weights: Weights
+) -> RopeScaling | None:
+    if _ROPE_FACTORS not in header.tensors:
+        return None
+    stored = weights.read(_ROPE_FACTORS)
+    frequencies = base_frequencies(config.head_dim, config.rope_theta)
+    for scaling in _PUBLISHED_SCALINGS:
+        divisors = scaling_divisors(frequencies, scaling)
+        if stored.shape == divisors.shape and np.allclose(stored, divisors, rtol=1e-4):
+            return scaling
+    raise CheckpointError(f"{header.path}: {_ROPE_FACTORS} is not a published Llama 3 scaling")

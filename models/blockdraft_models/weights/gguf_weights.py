@@ -1,0 +1,112 @@
+"""Tensors of a GGUF file, dequantized one at a time."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize
+from jaxtyping import Float
+
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.gguf import GGUFHeader
+
+_SLICE_ROWS = 2048
+# `dequantize` wants unquantized data in its own dtype.
+_PLAIN = {"F32": "<f4", "F16": "<f2"}
+
+
+class GGUFWeights:
+    """The tensors of a GGUF file as float32 arrays, dequantized one at a time."""
+
+    def __init__(self, header: GGUFHeader) -> None:
+        """Maps the file of `header`.
+
+        Raises:
+            CheckpointError: If the data of a tensor is cut off, overlaps another's or is of an
+                unknown or unsupported quantization.
+        """
+        self._header = header
+        self._stored = {name: _storage(header, name) for name in header.tensors}
+        _check_extents(header, {name: stored.bytes for name, stored in self._stored.items()})
+        # A plain view: slicing np.memmap objects costs as much as dequantizing.
+        self._data = np.memmap(header.path, dtype=np.uint8, mode="r").view(np.ndarray)
+
+    def __enter__(self) -> "GGUFWeights":
+        """Returns self."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Drops the mapping."""
+        del self._data
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every tensor by name, in the order in which the file holds them."""
+        tensors = self._header.tensors
+        in_order = sorted(tensors, key=lambda name: tensors[name].offset)
+        return {name: tensors[name].shape for name in in_order}
+
+    def read(self, name: str, rows: int | None = None) -> Float[np.ndarray, "..."]:
+        """Dequantizes a tensor.
+
+        Args:
+            name: One of `shapes()`.
+            rows: How many leading rows to read; all of them when None.
+
+        Returns:
+            A fresh float32 array.
+        """
+        tensor, stored = self._header.tensors[name], self._stored[name]
+        shape = tensor.shape if rows is None else (min(rows, tensor.shape[0]), *tensor.shape[1:])
+        byte_shape = (*shape[:-1], stored.row_bytes)
+        count = math.prod(byte_shape)
+        raw = self._data[tensor.offset : tensor.offset + count].reshape(byte_shape)
+        raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))
+        values = np.empty(shape, np.float32)
+        # In slices: dequantizing an embedding at once would need several times its size.
+        for start in range(0, shape[0], _SLICE_ROWS):
+            part = slice(start, start + _SLICE_ROWS)
+            values[part] = dequantize(raw[part], stored.kind)
+        return values
+
+
+class _Storage(NamedTuple):
+    """How a tensor is stored."""
+
+    kind: GGMLQuantizationType
+    row_bytes: int
+    bytes: int
+
+
+def _storage(header: GGUFHeader, name: str) -> _Storage:
+    tensor = header.tensors[name]
+    try:
+        kind = GGMLQuantizationType(tensor.ggml_type)
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{header.path}: {name} has unknown ggml type {tensor.ggml_type}"
+        ) from error
+    try:
+        dequantize(np.zeros((1, block_bytes), np.uint8).view(_PLAIN.get(kind.name, "u1")), kind)
+    except NotImplementedError as error:
+        raise CheckpointError(f"{header.path}: {name}: {kind.name} is not supported") from error
+    columns = tensor.shape[-1]
+    if columns % block:
+        raise CheckpointError(
+            f"{header.path}: {columns} columns of {name} are no blocks of {block}"
+        )
+    row_bytes = columns // block * block_bytes
+    return _Storage(kind, row_bytes, math.prod(tensor.shape[:-1]) * row_bytes)
+
+
+def _check_extents(header: GGUFHeader, sizes: Mapping[str, int]) -> None:
+    end = 0
+    for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].offset):
+        if tensor.offset < end:
+            raise CheckpointError(f"{header.path}: tensor {name} overlaps another")
+        end = tensor.offset + sizes[name]
+        if end > header.size:
+            raise CheckpointError(f"{header.path} is cut off within tensor {name}")

@@ -1,0 +1,171 @@
+"""Weights of a Hugging Face directory: safetensors, in one file or sharded."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.files import check_regular, read_json
+
+__all__ = ["Index", "SafetensorsWeights", "read_json"]
+
+Index = tuple[slice, ...]
+"""A part of a tensor: one slice along each axis, of step one."""
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+# Parsing takes several times this; ten thousand tensors have a header of a megabyte.
+_MOST_HEADER_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a tensor is, and what it is made of."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    path: Path
+    shard: Any
+
+
+class SafetensorsWeights:
+    """The tensors of a Hugging Face directory, read one at a time from mapped shards."""
+
+    def __init__(self, directory: Path) -> None:
+        """Opens every shard and reads its header.
+
+        Raises:
+            CheckpointError: If the files are missing or damaged, lie outside the directory, do
+                not hold what the index says, or the weights exist only as pickles (which can run
+                code).
+        """
+        self._stack = ExitStack()
+        self._tensors: dict[str, _Stored] = {}
+        try:
+            weight_map = _weight_map(directory)
+            for shard in _shard_files(directory, weight_map):
+                self._open(shard)
+            self._check_index(directory, weight_map)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> "SafetensorsWeights":
+        """Returns self."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Closes the shards."""
+        self._tensors.clear()
+        self._stack.close()
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every tensor by name, in the order in which the files hold them."""
+        return {name: stored.shape for name, stored in self._tensors.items()}
+
+    def check_floats(self, names: Iterable[str]) -> None:
+        """Checks that some tensors hold floating-point numbers of at least 16 bits.
+
+        Raises:
+            CheckpointError: If one does not: it is quantized, or no weight at all.
+        """
+        for name in names:
+            stored = self._tensors[name]
+            if stored.dtype not in _FLOATS:
+                raise CheckpointError(
+                    f"{stored.path}: {name} is stored as {stored.dtype}, which is not supported "
+                    f"(supported: {', '.join(_FLOATS)})"
+                )
+
+    def read(self, name: str, rows: int | None = None) -> Any:
+        """Reads a tensor.
+
+        Args:
+            name: One of `shapes()`.
+            rows: How many leading rows to read; all of them when None.
+
+        Returns:
+            A fresh array in the stored dtype (bfloat16 by ml_dtypes).
+        """
+        shard = self._tensors[name].shard
+        return shard.get_tensor(name) if rows is None else shard.get_slice(name)[:rows]
+
+    def read_part(self, name: str, index: Index) -> Any:
+        """Reads a part of a tensor, and only that.
+
+        Args:
+            name: One of `shapes()`.
+            index: The part.
+
+        Returns:
+            A fresh array in the stored dtype (bfloat16 by ml_dtypes).
+        """
+        stored = self._tensors[name]
+        whole = all(
+            part.indices(size) == (0, size, 1)
+            for part, size in zip(index, stored.shape, strict=True)
+        )
+        return self.read(name) if whole else stored.shard.get_slice(name)[index]
+
+    def _open(self, path: Path) -> None:
+        import ml_dtypes  # noqa: F401  (makes numpy know bfloat16)
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with path.open("rb") as file:
+                header_bytes = int.from_bytes(file.read(8), "little")
+            if header_bytes > _MOST_HEADER_BYTES:
+                raise CheckpointError(f"cannot read {path}: a header of {header_bytes} bytes")
+            # Checks that the tensors cover the file, without gaps and without overlap.
+            shard = self._stack.enter_context(safe_open(path, framework="numpy"))
+            for name in shard.offset_keys():
+                if name in self._tensors:
+                    first = self._tensors[name].path.name
+                    raise CheckpointError(f"{path}: tensor {name} is in {first} already")
+                tensor = shard.get_slice(name)
+                shape = tuple(tensor.get_shape())
+                self._tensors[name] = _Stored(shape, tensor.get_dtype(), path, shard)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}") from error
+
+    def _check_index(self, directory: Path, weight_map: Mapping[str, str] | None) -> None:
+        for name, shard in (weight_map or {}).items():
+            if name not in self._tensors or self._tensors[name].path.name != shard:
+                raise CheckpointError(
+                    f"{directory / _INDEX} says that {name} is in {shard}, but it is not"
+                )
+
+
+def _weight_map(directory: Path) -> dict[str, str] | None:
+    """Returns which shard holds which tensor; None without an index."""
+    index = read_json(directory / _INDEX)
+    if not index and not (directory / _INDEX).exists():
+        return None
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{directory / _INDEX} has no weight_map")
+    return {name: str(shard) for name, shard in weight_map.items()}
+
+
+def _shard_files(directory: Path, weight_map: Mapping[str, str] | None) -> list[Path]:
+    if weight_map is not None:
+        names = sorted(set(weight_map.values()))
+    elif (directory / _SINGLE).exists():
+        names = [_SINGLE]
+    elif any(directory.glob("*.bin")) or any(directory.glob("*.pt*")):
+        raise CheckpointError(
+            f"{directory} has only pickled weights, which may run code when loaded; "
+            "convert them to safetensors"
+        )
+    else:
+        raise CheckpointError(f"{directory} has neither {_SINGLE} nor {_INDEX}")
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"index of {directory} names {name!r}, not a shard beside it")
+        if not (directory / name).exists():
+            raise CheckpointError(f"{directory} lacks the shard {name}")
+        check_regular(directory / name)
+    return [directory / name for name in names]

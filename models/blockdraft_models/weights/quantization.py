@@ -1,0 +1,87 @@
+"""Int8 weights: every row of a decoder layer's matrix as whole numbers times one scale.
+
+Only the weights are rounded: activations and sums stay in the compute dtype, and so do embedding,
+head, norms and biases.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float32, Int8
+
+from blockdraft_models.decoder.layers import Linear
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.tensor_names import TensorName
+
+WeightFormat = Literal["float", "int8"]
+"""How the matrices of the layers are stored: in the compute dtype, or as int8 with scales."""
+
+_LARGEST = 127
+# Less would be flushed to zero where subnormal numbers are.
+_SMALLEST_SCALE = np.finfo(np.float32).tiny
+# Elements divided at a time, in float64: what fits a core's cache.
+_BLOCK_ELEMENTS = 1 << 16
+
+
+class QuantizedRows(NamedTuple):
+    """Rows of a matrix as `values * scale[:, None]`, symmetric around zero.
+
+    Attributes:
+        values: Whole numbers from -127 to 127.
+        scale: Of each row, positive; 0 for a row of zeros.
+    """
+
+    values: Int8[np.ndarray, "rows columns"]
+    scale: Float32[np.ndarray, " rows"]
+
+
+def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
+    """Rounds each row to 255 equally spaced values, its largest element being one of the ends.
+
+    No element changes by more than half its row's scale.
+
+    Args:
+        weight: A matrix, or whole rows of it.
+
+    Raises:
+        ValueError: If an element is infinite or not a number.
+    """
+    largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+    if not np.isfinite(largest).all():
+        raise ValueError("elements that are infinite or not a number cannot be int8")
+    scale = np.where(largest > 0, np.maximum(largest / _LARGEST, _SMALLEST_SCALE), 0)
+    divisor = np.where(largest > 0, scale, 1)[:, None]
+    values = np.empty(weight.shape, np.int8)
+    block = max(1, _BLOCK_ELEMENTS // weight.shape[1])
+    for start in range(0, len(weight), block):
+        rows = slice(start, start + block)
+        # The quotient of two float32 is never so close to a half that float64 rounds it wrongly.
+        values[rows] = np.rint(np.divide(weight[rows], divisor[rows], dtype=np.float64))
+    return QuantizedRows(values, scale.astype(np.float32))
+
+
+def is_quantized(name: TensorName) -> bool:
+    """Returns whether int8 weights have this one as int8: the matrices of the layers."""
+    return name.path.startswith("layers.") and len(name.shape) == 2
+
+
+def scale_path(name: TensorName) -> str:
+    """Returns the path, in `Decoder`, of the scales of an int8 weight."""
+    return name.path.removesuffix("weight") + "scale"
+
+
+def hold_int8(decoder: Decoder) -> Decoder:
+    """Gives every matrix of a decoder's layers room for int8 weights and their scales, zeros.
+
+    Args:
+        decoder: Is changed; cannot have been scanned.
+
+    Returns:
+        The same.
+    """
+    for layer in decoder.layers:
+        for _, module in nnx.iter_graph(layer):
+            if isinstance(module, Linear):
+                module.hold_int8()
+    return decoder

@@ -1,0 +1,151 @@
+"""One child process: start it, forward what it says, ask whether it serves, stop it."""
+
+import asyncio
+import collections
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from blockdraft_server.supervise import die_with_parent
+
+_LAUNCHER = Path(die_with_parent.__file__)
+_KEPT_LINES = 20
+_CHECK_SECONDS = 0.2
+_LAST_WORDS_SECONDS = 1.0
+_LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to start.
+
+    Attributes:
+        name: Name for messages.
+        command: The program and its arguments.
+        health_address: gRPC address, plaintext, that reports SERVING once the child is ready.
+        stop_seconds: How long it may take to stop before it is killed.
+        environment: Variables to set besides the inherited ones.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    health_address: str
+    stop_seconds: float = 40.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child:
+    """A running process. It dies with its parent, also when the parent is killed (on Linux)."""
+
+    def __init__(self, spec: ChildSpec, process: asyncio.subprocess.Process, sink: BinaryIO):
+        """Take over `process`; use `start`."""
+        self.spec = spec
+        self._process = process
+        self._sink = sink
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=_KEPT_LINES)
+        self._forwarding = asyncio.ensure_future(self._forward())
+
+    @classmethod
+    async def start(cls, spec: ChildSpec, sink: BinaryIO | None = None) -> "Child":
+        """Start the process.
+
+        Args:
+            spec: What to start.
+            sink: Where its output goes; None for this process's stderr.
+
+        Raises:
+            OSError: If the interpreter cannot be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-IS",
+            str(_LAUNCHER),
+            str(os.getpid()),
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **spec.environment},
+            # A Ctrl-C in the terminal must reach the supervisor only, which stops in order.
+            start_new_session=True,
+        )
+        return cls(spec, process, sink or sys.stderr.buffer)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The newest lines of output."""
+        return [line.decode(errors="replace") for line in self._lines]
+
+    async def exited(self) -> int:
+        """Wait for the end; return the exit status, negative for a signal."""
+        status = await self._process.wait()
+        # What it said last is in the pipe still. A grandchild may hold the pipe open for ever.
+        await asyncio.wait({self._forwarding}, timeout=_LAST_WORDS_SECONDS)
+        return status
+
+    async def ready(self) -> None:
+        """Return as soon as the process reports SERVING."""
+        async with grpc.aio.insecure_channel(
+            self.spec.health_address,
+            options=(
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.use_local_subchannel_pool", 1),
+            ),
+        ) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    response = await health.Check(  # type: ignore[attr-defined]  # stubs lack it
+                        health_pb2.HealthCheckRequest(), timeout=5
+                    )
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                await asyncio.sleep(_CHECK_SECONDS)
+
+    async def stop(self) -> None:
+        """Ask the process to stop, kill it if it does not, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(self.spec.stop_seconds):
+                await self.exited()
+        except TimeoutError:
+            self.kill()
+            await self.exited()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _forward(self) -> None:
+        stream = self._process.stdout
+        if stream is None:
+            return
+        partial = b""
+        # Read in chunks: a line may exceed what a stream reader is willing to buffer. Written in
+        # lines: several children share the sink.
+        while chunk := await stream.read(65536):
+            *lines, partial = (partial + chunk).split(b"\n")
+            if len(partial) > _LONGEST_LINE:
+                lines, partial = [*lines, partial], b""
+            self._pass_on(lines)
+        if partial:
+            self._pass_on([partial])
+
+    def _pass_on(self, lines: Sequence[bytes]) -> None:
+        self._lines.extend(lines)
+        self._sink.write(b"".join(line + b"\n" for line in lines))
+        self._sink.flush()

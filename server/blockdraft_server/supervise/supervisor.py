@@ -1,0 +1,161 @@
+"""Keeps a set of child processes running, and stops them in order."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, BinaryIO
+
+from blockdraft_server.supervise.child import Child, ChildSpec
+from blockdraft_server.supervise.restart import RestartPolicy, RestartTracker
+
+logger = logging.getLogger(__name__)
+
+# With this status `blockdraft` says that its command line, or a file it names, is wrong.
+USAGE_STATUS = 2
+# The kernel takes a killed process away within moments, unless a device holds it.
+_KILLED_SECONDS = 5.0
+
+
+class ChildFailedError(Exception):
+    """A child died too often before it was ever ready.
+
+    Attributes:
+        name: The child.
+        last_lines: What it said last.
+    """
+
+    def __init__(self, name: str, status: int, last_lines: Sequence[str]) -> None:
+        """Describe the child and its last exit status."""
+        cause = "cannot start" if status == USAGE_STATUS else "keeps dying before it is ready"
+        super().__init__(f"{name} {cause} (exit status {status})")
+        self.name = name
+        self.last_lines = tuple(last_lines)
+
+
+class Supervisor:
+    """Starts children, restarts what dies, stops them in the order given."""
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        policy: RestartPolicy | None = None,
+        sink: BinaryIO | None = None,
+    ) -> None:
+        """Remember what to run.
+
+        Args:
+            specs: The children, in the order in which they are stopped; they start together.
+            policy: When to restart; None for the default.
+            sink: Where the children's output goes; None for stderr.
+        """
+        self._specs = tuple(specs)
+        self._policy = policy or RestartPolicy()
+        self._sink = sink
+        self._children: dict[str, Child] = {}
+        self._serving: set[str] = set()
+        self._was_ready = {spec.name: asyncio.Event() for spec in specs}
+        self._stopping = asyncio.Event()
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """The running children's process ids, by name."""
+        return {name: child.pid for name, child in self._children.items()}
+
+    @property
+    def serving(self) -> frozenset[str]:
+        """Names of the running children that have become ready."""
+        return frozenset(self._serving)
+
+    async def run(
+        self,
+        stop_requested: asyncio.Event,
+        on_ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Run until `stop_requested`; no child runs any more when this returns or raises.
+
+        Args:
+            stop_requested: Set by the caller to stop in order.
+            on_ready: Called once, when every child has been ready.
+
+        Raises:
+            ChildFailedError: If a child keeps dying before it is ready.
+        """
+        keepers = {
+            spec.name: asyncio.create_task(self._keep(spec), name=spec.name) for spec in self._specs
+        }
+        announcing = asyncio.create_task(self._announce(on_ready))
+        stopping = asyncio.create_task(stop_requested.wait())
+        try:
+            await asyncio.wait({stopping, *keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
+            for keeper in keepers.values():
+                if keeper.done():
+                    keeper.result()
+        finally:
+            self._stopping.set()
+            announcing.cancel()
+            try:
+                for name, keeper in keepers.items():
+                    if name in self._children:
+                        logger.info("stopping %s", name)
+                        await self._children[name].stop()
+                    await asyncio.wait({keeper})
+            finally:
+                # Reached with children left only when the stopping itself was cancelled.
+                for child in self._children.values():
+                    child.kill()
+                await asyncio.wait(keepers.values(), timeout=_KILLED_SECONDS)
+                tasks: list[asyncio.Task[Any]] = [announcing, stopping, *keepers.values()]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, spec: ChildSpec) -> None:
+        tracker = RestartTracker(self._policy)
+        while not self._stopping.is_set():
+            status, ready_since, last_lines = await self._run_once(spec)
+            if self._stopping.is_set():
+                return
+            # A command line that is wrong now will be wrong the next time.
+            hopeless = status == USAGE_STATUS and ready_since is None
+            delay = None if hopeless else tracker.died(time.monotonic(), ready_since)
+            if delay is None:
+                raise ChildFailedError(spec.name, status, last_lines)
+            logger.warning(
+                "%s ended with status %d; starting it again in %.1f s", spec.name, status, delay
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+
+    async def _run_once(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
+        child = await Child.start(spec, self._sink)
+        self._children[spec.name] = child
+        if self._stopping.is_set():
+            # The stop passed this child by while it was being started.
+            child.kill()
+        ready = asyncio.create_task(child.ready())
+        exited = asyncio.create_task(child.exited())
+        ready_since = None
+        try:
+            await asyncio.wait({ready, exited}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not exited.done():
+                ready.result()
+                ready_since = time.monotonic()
+                self._serving.add(spec.name)
+                self._was_ready[spec.name].set()
+            status = await exited
+        finally:
+            ready.cancel()
+            exited.cancel()
+            await asyncio.gather(ready, exited, return_exceptions=True)
+            self._serving.discard(spec.name)
+        del self._children[spec.name]
+        return status, ready_since, child.last_lines
+
+    async def _announce(self, on_ready: Callable[[], Awaitable[None]] | None) -> None:
+        for event in self._was_ready.values():
+            await event.wait()
+        if on_ready is not None:
+            await on_ready()

@@ -1,0 +1,216 @@
+"""Every method on every sample: what is timed, in which order, and what an interruption leaves."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tests.bench.decode_support import LENGTHS, METHODS, SETTINGS, Methods
+from tests.bench.support import BLOCK_SIZE, DRAFT_LENGTH, MAX_TOKENS, PROMPTS, tiny_decoder
+from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
+
+from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.common.timed_answers import PLAIN, DecodedSet
+from blockdraft_bench.decode.measure import measure_decode
+from blockdraft_bench.decode.store import DecodeStore
+from blockdraft_bench.engine.sample_decoder import decode_alone
+from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+ORDERS = [
+    [PLAIN, "right", "wrong"],
+    ["right", "wrong", PLAIN],
+    ["wrong", PLAIN, "right"],
+]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Methods:
+    return Methods()
+
+
+@pytest.fixture
+def methods(compiled: Methods) -> Methods:
+    compiled.script()
+    return compiled
+
+
+def draft_the_anchor(position: int, anchor: int, length: int) -> Sequence[int]:
+    """Draft something for any answer, also for those that no script knows."""
+    return [anchor] * length
+
+
+def measure(
+    methods: Methods,
+    temperatures: Sequence[float] = (0.0,),
+    store: DecodeStore | None = None,
+    on_sample: Callable[[], None] = lambda: None,
+) -> list[DecodedSet]:
+    return measure_decode(
+        methods.decoder(), [PROMPTS], temperatures, SETTINGS, store=store, on_sample=on_sample
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_decodes_every_sample_by_every_method(methods: Methods) -> None:
+    [decoded] = measure(methods)
+    assert (decoded.dataset, decoded.temperature) == ("tiny", 0.0)
+    assert [s.request.request_id for s in decoded.samples] == ["short", "long"]
+    reference = ReferenceDecoder(tiny_decoder().config, params_from_decoder(tiny_decoder()))
+    for sample in decoded.samples:
+        tokens = list(sample.request.prompt)
+        for _ in range(4):
+            tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
+        for method in LENGTHS:
+            answer = sample.answers[method].answer
+            assert len(answer.token_ids) == MAX_TOKENS
+            assert answer.token_ids[:4] == tuple(tokens[-4:])
+            assert answer.token_ids == sample.answers[PLAIN].answer.token_ids
+        steps = {method: sample.answers[method].answer.steps for method in LENGTHS}
+        assert steps[PLAIN] == ((0, 0),) * (MAX_TOKENS - 1)
+        assert steps["right"] == ((DRAFT_LENGTH, DRAFT_LENGTH),) * 4
+        assert {accepted for _, accepted in steps["wrong"]} == {0}
+
+
+def test_the_order_of_the_methods_rotates(methods: Methods, tmp_path: Path) -> None:
+    for method in METHODS:
+        methods.pair(method).method.propose = draft_the_anchor
+    path = tmp_path / "samples.jsonl"
+    measure(methods, (0.0, 1.0), DecodeStore("x", path))
+    assert [list(line["methods"]) for line in lines(path)] == [*ORDERS, ORDERS[0]]
+
+
+def test_times_are_those_of_decoding(methods: Methods) -> None:
+    draft_seconds = 0.03
+    propose = methods.right.method.propose
+
+    def slow(position: int, anchor: int, length: int) -> Sequence[int]:
+        if length:
+            time.sleep(draft_seconds)
+        return propose(position, anchor, length)
+
+    methods.right.method.propose = slow
+    request = GenerationRequest("one", PROMPTS.prompts[0].token_ids, max_output_tokens=1 + 4)
+    started = time.perf_counter()
+    decoded = decode_alone(methods.right.decoder, request)
+    passed = time.perf_counter() - started
+    assert decoded.answer.steps == ((DRAFT_LENGTH, DRAFT_LENGTH),)
+    assert decoded.decoded_tokens == BLOCK_SIZE
+    # The only draft was computed after the first token and before the others.
+    assert draft_seconds < decoded.decode_seconds < passed
+    assert 0.0 < decoded.ttft_seconds < passed - draft_seconds
+    assert decoded.tpot_seconds == pytest.approx(decoded.decode_seconds / 4)
+
+
+def test_prompts_are_computed_in_full(methods: Methods) -> None:
+    request = GenerationRequest("one", PROMPTS.prompts[1].token_ids, max_output_tokens=2)
+    for _ in range(2):
+        events: list[TokensGained] = []
+        methods.right.decoder.stream(request, events.append)
+        assert events[-1].usage is not None
+        assert events[-1].usage.cached_prompt_tokens == 0
+
+
+def test_sampled_answers_are_those_of_plain_decoding(methods: Methods) -> None:
+    for method in METHODS:
+        methods.pair(method).method.propose = draft_the_anchor
+    greedy, sampled = measure(methods, (0.0, 1.0))
+    assert sampled.temperature == 1.0
+    for cold, warm in zip(greedy.samples, sampled.samples, strict=True):
+        tokens = {method: warm.answers[method].answer.token_ids for method in LENGTHS}
+        assert tokens["right"] == tokens["wrong"] == tokens[PLAIN]
+        assert tokens[PLAIN] != cold.answers[PLAIN].answer.token_ids
+
+
+def test_a_compilation_while_being_timed_is_an_error(methods: Methods, tmp_path: Path) -> None:
+    calls = 0
+    propose = methods.wrong.method.propose
+
+    def compiling(position: int, anchor: int, length: int) -> Sequence[int]:
+        nonlocal calls
+        calls += 1
+        # A new shape each time, so that neither the warm-up nor an earlier call has compiled it.
+        jax.jit(lambda x: x * 3)(np.zeros(1000 + calls, np.float32)).block_until_ready()
+        return propose(position, anchor, length)
+
+    methods.wrong.method.propose = compiling
+    path = tmp_path / "samples.jsonl"
+    with pytest.raises(BenchError, match="were compiled while being timed"):
+        measure(methods, store=DecodeStore("x", path))
+    assert not path.exists()
+
+
+def test_nothing_is_compiled_while_being_timed(methods: Methods) -> None:
+    for method in METHODS:
+        methods.pair(method).method.propose = draft_the_anchor
+    decoder = methods.decoder()
+    measure_decode(decoder, [PROMPTS], [0.0, 1.0], SETTINGS)
+    assert decoder.recompilations == 0
+
+
+@pytest.mark.parametrize("interrupted", ORDERS[1])
+def test_a_sample_that_was_interrupted_is_decoded_again_as_a_whole(
+    methods: Methods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    path = tmp_path / "samples.jsonl"
+    decoder = methods.pair(interrupted).decoder
+    stream = decoder.stream
+
+    def interrupt(request: GenerationRequest, listener: Callable[[TokensGained], None]) -> None:
+        # In the second sample, when it is this method's turn.
+        if path.exists() and (request.max_draft_tokens == 0) == (interrupted == PLAIN):
+            signal.raise_signal(signal.SIGINT)
+        stream(request, listener)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decoder, "stream", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            measure(methods, store=DecodeStore("x", path))
+    [kept] = lines(path)
+    assert (kept["sample"], list(kept["methods"])) == ("short", ORDERS[0])
+    measure(methods, store=DecodeStore("x", path))
+    assert [list(line["methods"]) for line in lines(path)] == ORDERS[:2]
+
+
+def test_an_interrupted_measurement_goes_on(methods: Methods, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(methods, store=DecodeStore("x", path), on_sample=interrupt)
+    first = path.read_bytes()
+    assert len(first.splitlines()) == 1
+    # The second sample was being written.
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"settings": "x", "data')
+    [decoded] = measure(methods, store=DecodeStore("x", path))
+    assert path.read_bytes().startswith(first)
+    assert [list(line["methods"]) for line in lines(path)] == ORDERS[:2]
+    # Once more: nothing is left to decode, and the times are those that were measured.
+    for method in METHODS:
+        methods.pair(method).method.propose = lambda *_: pytest.fail("decoded again")
+    assert measure(methods, store=DecodeStore("x", path)) == [decoded]
+
+
+def test_other_settings_are_decoded_anew(methods: Methods, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    for settings in ("x", "y", "x"):
+        measure(methods, store=DecodeStore(settings, path))
+    assert [line["settings"] for line in lines(path)] == ["x", "x", "y", "y"]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"settings": "x", "dataset": "d"}\n', encoding="utf-8")
+    with pytest.raises(BenchError, match="line 1 is no answer"):
+        DecodeStore("x", path)

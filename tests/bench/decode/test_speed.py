@@ -1,0 +1,130 @@
+"""The arithmetic of decoding speed, against numbers computed by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.bench.decode_support import decoded_answer, decoded_set
+
+from blockdraft_bench.acceptance.statistics import Estimate
+from blockdraft_bench.common.timed_answers import DecodedAnswer
+from blockdraft_bench.decode.speed import MethodSpeed, average, summarize_method
+
+# Plain: 4 tokens in 2 s, 2 tokens in 2 s. Drafted: 4 in 1 s, 2 in 0.5 s, over 2 + 1 steps.
+FIRST = {
+    "plain": decoded_answer(0.5, 2.0, (1, 2, 3, 4, 5), ((0, 0),) * 4),
+    "dflash": decoded_answer(0.7, 1.0, (1, 2, 3, 4, 5), ((3, 2), (1, 0))),
+}
+SECOND = {
+    "plain": decoded_answer(0.1, 2.0, (6, 7, 8), ((0, 0),) * 2),
+    "dflash": decoded_answer(0.3, 0.5, (6, 7, 9), ((1, 1),)),
+}
+
+
+def summary(method: str, *samples: dict[str, DecodedAnswer], draft_length: int = 3) -> MethodSpeed:
+    return summarize_method(decoded_set(*samples), method, draft_length=draft_length, seed=0)
+
+
+def test_times() -> None:
+    result = summary("dflash", FIRST, SECOND)
+    assert (result.dataset, result.method, result.temperature) == ("hand", "dflash", 0.0)
+    assert (result.samples, result.tokens) == (2, 8)
+    # 1 / 4 and 0.5 / 2 seconds a token.
+    assert result.tpot_seconds == pytest.approx(0.25)
+    assert result.ttft_seconds == pytest.approx(0.5)
+    assert result.tokens_per_second == pytest.approx(6 / 1.5)
+
+
+def test_quartiles() -> None:
+    # Seconds a token: 1, 2, 3, 4, 10.
+    samples = [
+        {"plain": decoded_answer(0.0, s, (1, 2), ((0, 0),))} for s in (4.0, 1.0, 10.0, 2.0, 3.0)
+    ]
+    result = summary("plain", *samples, draft_length=0)
+    assert result.tpot_seconds == 3.0
+    assert result.tpot_seconds_quartiles == (2.0, 4.0)
+    assert result.tokens_per_second == pytest.approx(5 / 20)
+
+
+def test_speedup_is_a_ratio_of_sums() -> None:
+    result = summary("dflash", FIRST, SECOND)
+    # 4 s for 6 tokens over 1.5 s for 6 tokens; the mean of the samples' ratios would be 3.
+    assert result.speedup.value == pytest.approx(4 / 1.5)
+    # A resample has one sample twice, whose speed-ups are 2 and 4, or both.
+    assert result.speedup.ci95 == pytest.approx((2.0, 4.0))
+    # Answers of other lengths: 4 s for 6 tokens over 1.5 s for 4 tokens.
+    short = {**FIRST, "dflash": decoded_answer(0.7, 1.0, (1, 2, 9), ((3, 1),))}
+    assert summary("dflash", short, SECOND).speedup.value == pytest.approx((4 / 6) / (1.5 / 4))
+
+
+def test_plain_decoding_is_its_own_measure() -> None:
+    result = summary("plain", FIRST, SECOND, draft_length=0)
+    assert result.speedup == Estimate(1.0, (1.0, 1.0))
+    assert result.acceptance_length == Estimate(1.0, (1.0, 1.0))
+    assert result.acceptance_per_position == ()
+    assert result.mean_draft_length == 0.0
+    assert result.identical_share == 1.0
+
+
+def test_acceptance() -> None:
+    result = summary("dflash", FIRST, SECOND)
+    # 4 + 2 tokens from 2 + 1 verifications; each answer alone gives 2.
+    assert result.acceptance_length.value == pytest.approx(2.0)
+    assert result.acceptance_length.ci95 == pytest.approx((2.0, 2.0))
+    # Position 1: right in the first and third of three. Position 2 and 3: drafted once.
+    assert result.acceptance_per_position == pytest.approx((2 / 3, 1.0, 0.0))
+    assert result.mean_draft_length == pytest.approx((3 + 1 + 1) / 3)
+    assert result.identical_share == 0.5
+
+
+def test_positions_that_were_never_drafted_tell_nothing() -> None:
+    assert summary("dflash", SECOND, draft_length=3).acceptance_per_position == (1.0, None, None)
+
+
+def test_one_sample_has_no_interval() -> None:
+    result = summary("dflash", FIRST)
+    assert result.speedup.value == pytest.approx(2.0)
+    assert result.speedup.ci95 is None
+    assert result.acceptance_length == Estimate(2.0, None)
+
+
+def test_answers_of_one_token_have_no_speed() -> None:
+    single = decoded_answer(0.5, 0.0, (1,), ())
+    result = summary("dflash", {"plain": single, "dflash": single})
+    assert result.ttft_seconds == 0.5
+    assert result.tpot_seconds is result.tokens_per_second is result.mean_draft_length is None
+    assert result.tpot_seconds_quartiles is None
+    assert result.speedup == result.acceptance_length == Estimate(None, None)
+    # Beside others they change no speed.
+    both = summary("dflash", {"plain": single, "dflash": single}, FIRST)
+    assert both.speedup.value == pytest.approx(2.0)
+    assert both.tpot_seconds == pytest.approx(0.25)
+
+
+def test_averages() -> None:
+    one = summary("dflash", FIRST, SECOND)
+    other = replace(
+        one,
+        dataset="other",
+        speedup=Estimate(6.0, None),
+        acceptance_length=Estimate(4.0, None),
+        identical_share=1.0,
+    )
+    unknown = replace(other, speedup=Estimate(None, None), acceptance_length=Estimate(None, None))
+    [mean] = average([one, other, unknown])
+    assert (mean.method, mean.temperature) == ("dflash", 0.0)
+    assert mean.speedup == pytest.approx(math.sqrt(4 / 1.5 * 6.0))
+    assert mean.acceptance_length == pytest.approx(3.0)
+    assert mean.identical_share == pytest.approx((0.5 + 1 + 1) / 3)
+
+
+def test_averages_keep_methods_and_temperatures_apart() -> None:
+    one = summary("dflash", FIRST)
+    warm = replace(one, temperature=1.0, speedup=Estimate(8.0, None))
+    plain = summary("plain", FIRST, draft_length=0)
+    found = {(a.method, a.temperature): a.speedup for a in average([plain, one, warm])}
+    assert found == {
+        ("plain", 0.0): 1.0,
+        ("dflash", 0.0): pytest.approx(2.0),
+        ("dflash", 1.0): pytest.approx(8.0),
+    }

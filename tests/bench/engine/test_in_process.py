@@ -1,0 +1,81 @@
+"""The link without a wire: the protocol of a stream, and failures that are not hidden."""
+
+import pytest
+from tests.drafter.fake_method import SPEC, FakeMethod
+
+from blockdraft_bench.engine.in_process import InProcessLink
+from blockdraft_drafter.context.slots import SlotPool
+from blockdraft_drafter.method import ContextsLostError
+from blockdraft_drafter.service import Engine
+from blockdraft_drafter.session import StepOutOfOrderError
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
+
+TARGET = "0123456789abcdef"
+
+
+def engine() -> Engine:
+    return Engine(FakeMethod(), SlotPool(SPEC.max_sequences), TARGET)
+
+
+def draft_request(step_id: int = 1) -> pb.DraftRequest:
+    rows = pb.Tensor(shape=(1, 3), dtype=pb.DATA_TYPE_FLOAT32, data=bytes(12))
+    part = pb.SequenceDraft(sequence_id=1, features=rows, anchor_token_id=2, draft_length=3)
+    return pb.DraftRequest(step_id=step_id, sequences=[part])
+
+
+def transport_of(link: DraftLink) -> DraftTransport:
+    transport = link.current()
+    assert transport is not None
+    return transport
+
+
+def test_describes_the_method() -> None:
+    description = transport_of(InProcessLink(engine(), TARGET)).description
+    assert description.method == SPEC.name
+    assert description.block_size == SPEC.block_size
+    assert description.target_layer_ids == SPEC.target_layer_ids
+    assert description.max_context_tokens == SPEC.max_context_tokens
+    assert description.step_seconds == (0.001, 0.002, 0.003)
+
+
+def test_refuses_the_drafter_of_another_target() -> None:
+    with pytest.raises(ValueError, match=f"for target {TARGET}, not for fedcba9876543210"):
+        InProcessLink(engine(), "fedcba9876543210")
+
+
+def test_answers_every_request_once() -> None:
+    transport = transport_of(InProcessLink(engine(), TARGET))
+    assert transport.receive(0.0) is None
+    transport.send(draft_request())
+    answer = transport.receive(0.0)
+    assert answer is not None
+    assert len(answer.proposals[0].token_ids) == 3
+    assert transport.receive(0.0) is None
+
+
+def test_failures_of_the_drafter_are_raised() -> None:
+    drafter = engine()
+    transport = transport_of(InProcessLink(drafter, TARGET))
+    transport.send(draft_request(step_id=2))
+    with pytest.raises(StepOutOfOrderError):
+        transport.receive(0.0)
+    assert isinstance(drafter.method, FakeMethod)
+    drafter.method.fail_next = True
+    transport.send(draft_request())
+    with pytest.raises(ContextsLostError):
+        transport.receive(0.0)
+
+
+def test_a_lost_transport_gives_its_contexts_back() -> None:
+    drafter = engine()
+    link = InProcessLink(drafter, TARGET)
+    first = transport_of(link)
+    assert transport_of(link) is first
+    first.send(draft_request())
+    first.receive(0.0)
+    assert drafter.pool.used == 1
+    link.lost(first)
+    assert drafter.pool.used == 0
+    assert transport_of(link) is not first
+    link.close()

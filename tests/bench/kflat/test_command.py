@@ -1,0 +1,117 @@
+"""`blockdraft bench kflat` on a tiny target, from the command line to the files."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from tests.bench.support import write_target
+
+from blockdraft_bench.kflat import device_probe
+from blockdraft_client.cli.main import main
+
+CACHE = Path(__file__).parents[3] / ".cache"
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("target")
+    write_target(path)
+    return path
+
+
+@pytest.fixture
+def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run the command with the arguments that make it small, and these."""
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(CACHE))
+    monkeypatch.chdir(tmp_path)
+    settings = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in settings}
+
+    def call(*arguments: str) -> int:
+        small = ["--target", str(target), "--max-tokens", "8", "--context-tokens", "20"]
+        return main(["bench", "kflat", *small, "--runs", "2", "--batch", "1", *arguments])
+
+    yield call
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_measures_and_reports(
+    bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_probe.DeviceProbe.__init__, "__defaults__", (64, (256, 256)))
+    assert bench("--batch", "1", "4", "--context-tokens", "0", "20", "--json") == 0
+    [output] = (tmp_path / "bench-results").iterdir()
+    assert output.name.startswith("kflat-")
+    report = json.loads(capsys.readouterr().out)
+    assert report["benchmark"] == "kflat"
+    assert report["target"]["name"] == "tiny-llama"
+    assert set(report["hardware"]) == {"cpu", "cores", "accelerator"}
+    order = [(r["batch"], r["context_tokens"], r["tokens"]) for r in report["results"]]
+    one = [(1, context, tokens) for context in (0, 20) for tokens in (1, 2, 4, 8)]
+    assert order == one + [(4, context, tokens) for context in (0, 20) for tokens in (4, 8)]
+    for row in report["results"]:
+        assert row["modelled"] is False
+        low, high = row["seconds_quartiles"]
+        assert 0 < low <= row["seconds"] <= high
+        assert row["roofline_seconds"] > 0
+        assert row["seconds_over_roofline"] == row["seconds"] / row["roofline_seconds"]
+        if row["tokens"] == row["batch"]:
+            assert row["relative_to_one"] == 1.0
+    assert len(report["curves"]) == 4
+    for curve in report["curves"]:
+        roofline = curve["roofline"]
+        assert roofline["source"] == "measured"
+        assert curve["knee_tokens"] == roofline["peak_flops"] * 4 / (2 * roofline["bandwidth"])
+        assert curve["free_until_tokens"] in (1, 2, 4, 8)
+        assert curve["explanation"].startswith("Verifying is free up to")
+    assert report["modelled_note"] is None
+    assert json.loads((output / "kflat.json").read_text("utf-8")) == report
+    assert "Free until" in (output / "kflat.md").read_text("utf-8")
+    assert (output / "kflat.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.tpu
+def test_models_without_measuring(
+    bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--runs", "0", "--max-tokens", "2", "--topology", "v5e:2x2")
+    assert bench(*arguments, "--output", str(tmp_path / "out")) == 0
+    table = capsys.readouterr().out
+    assert "4 x TPU v5 lite (v5e:2x2) (modelled)" in table
+    assert "nothing ran" in table
+    report = json.loads((tmp_path / "out" / "kflat.json").read_text("utf-8"))
+    assert [(row["tokens"], row["modelled"]) for row in report["results"]] == [(1, True), (2, True)]
+    assert all(row["compiled_flops"] > row["flops"] for row in report["results"])
+    assert report["curves"][0]["roofline"]["source"] == "published"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--max-tokens", "1"), 2, "--max-tokens must be at least 2, got 1"),
+        (("--runs", "-1"), 2, "--runs must be at least 0"),
+        (("--runs", "0"), 2, "--runs 0 measures nothing; say --topology"),
+        (("--batch", "3"), 2, "--batch must be powers of two up to --max-tokens (8), got 3"),
+        (("--batch", "16"), 2, "--batch must be powers of two up to --max-tokens (8), got 16"),
+        (("--batch", "1", "1"), 2, "--batch has the same value twice"),
+        (("--context-tokens", "-1"), 2, "--context-tokens must be 0 or more"),
+        (("--tolerance", "nan"), 2, "--tolerance must be 0 or more"),
+        (("--target", "nowhere"), 1, "'nowhere' is no directory"),
+    ],
+)
+def test_says_what_is_wrong(
+    bench: Run,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    assert bench(*arguments) == code
+    printed = capsys.readouterr()
+    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
+    assert message in line
+    assert not printed.out

@@ -1,0 +1,150 @@
+"""Rooflines, costs counted by hand, and what is said of a K-flat curve; on made-up numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_aot.roofline import PUBLISHED, Roofline
+from blockdraft_bench.kflat.curve import Curve, Point, StepShape, counted_point, step_shapes
+from blockdraft_bench.kflat.decoder_cost import step_cost, weight_count
+from blockdraft_bench.kflat.measure import engine_config, median_and_quartiles
+from blockdraft_models.testing import tiny_config
+
+# 100 operations or 10 bytes a second: with 2-byte weights the knee is at 10 tokens.
+ROOFLINE = Roofline(100.0, 10.0, "measured")
+FREE = 0.1
+
+
+def curve(
+    *relative: float, weights: float = 1000.0, kv: float = 0.0, modelled: bool = False
+) -> Curve:
+    """Return steps of 1, 2, 4, ... tokens over `weights` 2-byte weights and `kv` bytes a token."""
+    points = [
+        Point(
+            tokens=1 << power,
+            seconds=200.0 * times,
+            seconds_quartiles=None if modelled else (190.0 * times, 210.0 * times),
+            flops=2.0 * weights * (1 << power),
+            bytes=2.0 * weights + kv * (1 << power),
+            compiled_bytes=6.0 * weights if modelled else None,
+        )
+        for power, times in enumerate(relative)
+    ]
+    return Curve("a device", "a model", modelled, 1, 128, 2, ROOFLINE, tuple(points))
+
+
+def test_roofline_by_hand() -> None:
+    assert ROOFLINE.seconds(flops=300.0, memory_bytes=20.0) == 3.0
+    assert ROOFLINE.seconds(flops=100.0, memory_bytes=20.0) == 2.0
+    assert ROOFLINE.compute_bound(200.0, 20.0)
+    assert not ROOFLINE.compute_bound(199.0, 20.0)
+    assert ROOFLINE.knee_tokens(2) == 10.0
+    assert ROOFLINE.knee_tokens(4) == 20.0
+
+
+def test_a_v5p_has_its_knee_near_166_tokens_in_bfloat16() -> None:
+    assert PUBLISHED["TPU v5"].knee_tokens(2) == pytest.approx(459e12 / 2765e9, rel=1e-12)
+
+
+def test_cost_by_hand() -> None:
+    # Width 32, 4 query and 2 KV heads of 8, MLP 64, 3 layers, 260 tokens of vocabulary.
+    config = tiny_config()
+    layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 64
+    weights = 3 * layer + 32 * 260
+    assert weight_count(config) == weights
+    cost = step_cost(config, batch=2, context_tokens=10, tokens=6, bytes_per_element=4)
+    # Each of 2 sequences: its 3 tokens see 11, 12 and 13 positions.
+    pairs = 2 * (11 + 12 + 13)
+    assert cost.flops == 2 * 6 * weights + 3 * pairs * 4 * (2 + 2) * 8
+    # K and V: 2 heads of 8; 13 positions of each sequence read, 6 in all written.
+    assert cost.bytes == 4 * (weights + 3 * 2 * 2 * 8 * (2 * 13 + 6))
+
+
+@pytest.mark.parametrize(("name", "billions"), [("llama-3.1-8b", 7.50), ("qwen3-4b", 4.02)])
+def test_published_shapes_have_the_published_size(name: str, billions: float) -> None:
+    # 8.03 billion parameters less the untied embedding's 0.53; 4.02 billion, the head tied.
+    assert weight_count(SHAPES[name]) / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+def test_free_until_is_the_largest_step_within_tolerance() -> None:
+    made_up = curve(1.0, 1.05, 1.10, 1.2, 1.5)
+    assert made_up.free_until_tokens(FREE) == 4
+    assert made_up.free_until_tokens(0.25) == 8
+    assert made_up.free_until_tokens(0.0) == 1
+    assert curve(1.0).free_until_tokens(FREE) == 1
+
+
+def test_says_when_arithmetic_is_the_cause() -> None:
+    # At 16 tokens 32,000 operations take 320 s; 2,000 bytes take 200 s.
+    text = curve(1.0, 1.0, 1.0, 1.0, 1.7).explain(FREE)
+    assert text.startswith("Verifying is free up to K = 8; a step of 16 takes 1.70 times")
+    assert "Compute-bound: its arithmetic alone allows no less than 1.60 times" in text
+    assert "knee at 10 tokens" in text
+
+
+def test_says_when_overhead_is_the_cause() -> None:
+    text = curve(1.0, 1.4, 1.5).explain(FREE)
+    assert "free up to K = 1; a step of 2 takes 1.40 times" in text
+    assert "Overhead: the roofline allows 1.00 times, with its knee at 10 tokens" in text
+
+
+def test_says_when_the_cache_is_the_cause() -> None:
+    # At 2 tokens 3,000 bytes instead of 2,500.
+    text = curve(1.0, 1.3, kv=500.0).explain(FREE)
+    assert "Memory-bound: reading K/V beside the weights allows no less than 1.20 times" in text
+
+
+def test_says_what_a_modelled_curve_is_made_of() -> None:
+    text = curve(1.0, 1.4, modelled=True).explain(FREE)
+    assert text.startswith("Verifying is modelled to be free up to K = 1")
+    assert "the compiler counts 3.0 times the bytes" in text
+
+
+def test_names_slow_steps_before_the_largest_free_one() -> None:
+    text = curve(1.0, 1.4, 1.05, 1.2).explain(FREE)
+    assert text.startswith("Verifying is free up to K = 4 (but not at 2); a step of 8")
+    everything = curve(1.0, 1.02).explain(FREE)
+    assert everything == (
+        "Verifying is free up to K = 2, the largest step; the knee is at 10 tokens."
+    )
+
+
+def test_relative_times() -> None:
+    made_up = curve(1.0, 1.0, 1.0, 1.0, 1.5)
+    last = made_up.points[-1]
+    assert made_up.relative(last) == 1.5
+    assert made_up.roofline_seconds(last) == 320.0
+    assert made_up.relative_roofline(last) == 1.6
+
+
+def test_points_count_what_their_step_needs() -> None:
+    config = tiny_config()
+    point = counted_point(config, StepShape(2, 10, 6), 4, 0.5, (0.4, 0.6))
+    cost = step_cost(config, batch=2, context_tokens=10, tokens=6, bytes_per_element=4)
+    assert point == Point(6, 0.5, (0.4, 0.6), cost.flops, cost.bytes)
+
+
+def test_shapes_split_evenly() -> None:
+    shapes = step_shapes([1, 4], [128], 20)
+    assert [s.tokens for s in shapes if s.batch == 1] == [1, 2, 4, 8, 16]
+    assert [s.tokens for s in shapes if s.batch == 4] == [4, 8, 16]
+    assert StepShape(4, 128, 16).tokens_per_sequence == 4
+
+
+def test_the_cache_holds_every_shape_and_no_more() -> None:
+    config = engine_config([StepShape(1, 100, 64), StepShape(4, 100, 16)], "float32")
+    # 164 tokens need 11 pages of 16; four times 104 need 7 each.
+    assert config.num_pages == 28
+    assert config.scheduler.max_context_tokens == 164
+    assert (config.scheduler.max_sequences, config.scheduler.max_step_tokens) == (4, 64)
+
+
+def test_quartiles() -> None:
+    assert median_and_quartiles([5.0, 1.0, 2.0, 4.0, 3.0]) == (3.0, (2.0, 4.0))
+    assert median_and_quartiles([2.0]) == (2.0, (2.0, 2.0))
+
+
+def test_a_wider_type_needs_more_bytes_only() -> None:
+    made_up = replace(curve(1.0), bytes_per_weight=4)
+    assert made_up.knee_tokens == 20.0

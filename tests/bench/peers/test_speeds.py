@@ -1,0 +1,178 @@
+"""The arithmetic of the comparison, by hand; the order of measuring; what is kept on disk."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from blockdraft_bench.common.errors import BenchError, BenchUsageError
+from blockdraft_bench.common.prompts import Prompt, PromptSet
+from blockdraft_bench.peers.answers import Limits, Stopwatch, TimedAnswer, Variant
+from blockdraft_bench.peers.available import LLAMA_CPP, TRANSFORMERS, choose_peers
+from blockdraft_bench.peers.measure import measure_peers
+from blockdraft_bench.peers.speeds import compare, first_divergence, speed_ratio
+from blockdraft_bench.peers.store import PeerKey, PeerStore
+
+PLAIN = Variant("blockdraft", "plain", "float32")
+DRAFTED = Variant("blockdraft", "drafted", "float32")
+OTHER = Variant("other", "plain", "bfloat16")
+
+
+def answer(
+    tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1
+) -> TimedAnswer:
+    return TimedAnswer(tuple(tokens), first, ttft, seconds)
+
+
+# Speeds: plain 6 tokens in 3 s = 2/s; drafted 6 in 1.5 s = 4/s; other 6 in 1 s = 6/s, of whose
+# second answer two tokens came first.
+ANSWERS = {
+    PLAIN: [answer([1, 2, 3], 2.0, ttft=0.1), answer([4, 5, 6, 7, 8], 1.0, ttft=0.3)],
+    DRAFTED: [answer([1, 2, 3], 1.0), answer([4, 5, 6, 7, 8], 0.5)],
+    OTHER: [answer([1, 2, 9, 9], 0.25), answer([4, 5, 6, 7, 8], 0.75, first=2)],
+}
+
+
+class TestCompare:
+    def test_by_hand(self) -> None:
+        plain, drafted, other = compare(ANSWERS, plain=PLAIN, drafted=DRAFTED, seed=0)
+        assert [r.variant for r in (plain, drafted, other)] == [PLAIN, DRAFTED, OTHER]
+        assert [r.tokens_per_second for r in (plain, drafted, other)] == [2.0, 4.0, 6.0]
+        assert [r.ratio_to_plain.value for r in (plain, drafted, other)] == [1.0, 2.0, 3.0]
+        assert [r.ratio_to_drafted.value for r in (plain, drafted, other)] == [0.5, 1.0, 1.5]
+        assert (other.samples, other.tokens) == (2, 9)
+        assert plain.ttft_seconds == pytest.approx(0.2)
+        assert other.ttft_seconds == 0.5
+        assert other.identical_share == 0.5
+        assert other.first_divergences == ((0, 2),)
+        assert drafted.identical_share == 1.0
+        assert drafted.first_divergences == ()
+
+    def test_the_interval_draws_prompts_with_both_answers(self) -> None:
+        # One prompt is 10 times as slow as the other for both: their ratio is 2 whatever is drawn.
+        own = [answer([0] * 5, 1.0), answer([0] * 5, 10.0)]
+        other = [answer([0] * 5, 2.0), answer([0] * 5, 20.0)]
+        estimate = speed_ratio(own, other, seed=3)
+        assert estimate.value == 2.0
+        assert estimate.ci95 == (2.0, 2.0)
+        # Where the prompts disagree, it reaches from one's ratio to the other's.
+        unlike = [answer([0] * 5, 2.0), answer([0] * 5, 10.0)]
+        estimate = speed_ratio(own, unlike, seed=3)
+        assert estimate.value == pytest.approx(12 / 11)
+        assert estimate.ci95 == pytest.approx((1.0, 2.0))
+
+    def test_one_prompt_has_no_interval(self) -> None:
+        assert speed_ratio([answer([1, 2], 1.0)], [answer([1, 2], 4.0)], 0).ci95 is None
+
+    def test_answers_of_one_token_have_no_speed(self) -> None:
+        answers = {v: [answer([1], 0.0), answer([2], 0.0)] for v in (PLAIN, DRAFTED)}
+        plain, _ = compare(answers, plain=PLAIN, drafted=DRAFTED, seed=0)
+        assert plain.tokens_per_second is None
+        assert plain.ratio_to_plain.value is None
+        assert plain.ratio_to_plain.ci95 is None
+        assert plain.identical_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected", "place"),
+    [
+        ([1, 2], [1, 2], None),
+        ([1, 3], [1, 2], 1),
+        ([1], [1, 2], 1),
+        ([1, 2], [1], 1),
+        ([], [], None),
+    ],
+)
+def test_first_divergence(tokens: list[int], expected: list[int], place: int | None) -> None:
+    assert first_divergence(tokens, expected) == place
+
+
+class TestStopwatch:
+    def test_tokens_that_come_together(self) -> None:
+        stopwatch = Stopwatch(10.0)
+        for count, time in ((3, 10.5), (2, 11.5), (1, 13.0)):
+            stopwatch.came(count, time)
+        found = stopwatch.answer([5, 6, 7, 8, 9, 1], {1})
+        assert found == TimedAnswer((5, 6, 7, 8, 9, 1), 3, 0.5, 2.5)
+        assert found.timed_tokens == 3
+
+    def test_what_follows_a_stop_token_is_cut(self) -> None:
+        stopwatch = Stopwatch(0.0)
+        stopwatch.came(4, 1.0)
+        assert stopwatch.answer([5, 1, 6, 1], {1}) == TimedAnswer((5, 1), 2, 1.0, 0.0)
+
+
+class Recording:
+    """A decoder that notes when it is asked."""
+
+    def __init__(self, variant: Variant, log: list[tuple[str, int, int]]) -> None:
+        self.variant = variant
+        self.log = log
+
+    def decode(self, prompt: Sequence[int], limits: Limits) -> TimedAnswer:
+        self.log.append((self.variant.name, prompt[0], limits.max_tokens))
+        return answer([prompt[0], len(self.log)], 1.0)
+
+
+PROMPTS = [
+    PromptSet("one", (Prompt("a", (10,)), Prompt("b", (20,)))),
+    PromptSet("two", (Prompt("a", (30,)),)),
+]
+LIMITS = Limits(64, frozenset({0}))
+
+
+def test_decoders_take_turns_and_warm_up_once(tmp_path: Path) -> None:
+    log: list[tuple[str, int, int]] = []
+    decoders = [Recording(variant, log) for variant in (PLAIN, DRAFTED)]
+    store = PeerStore("s", tmp_path / "samples.jsonl")
+    answers = measure_peers(decoders, PROMPTS, LIMITS, store)
+    assert log == [
+        ("plain", 10, 8), ("plain", 10, 64), ("drafted", 10, 8), ("drafted", 10, 64),
+        ("drafted", 20, 64), ("plain", 20, 64),
+        ("plain", 30, 64), ("drafted", 30, 64),
+    ]  # fmt: skip
+    assert [a.token_ids[0] for a in answers[DRAFTED]] == [10, 20, 30]
+
+    # Again with a peer more: only its answers are decoded, the others are as they were.
+    log.clear()
+    decoders.append(Recording(OTHER, log))
+    seen = []
+    again = measure_peers(
+        decoders,
+        PROMPTS,
+        LIMITS,
+        PeerStore("s", tmp_path / "samples.jsonl"),
+        lambda: seen.append(1),
+    )
+    assert {name for name, _, _ in log} == {"plain"}
+    assert len(log) == 4
+    assert len(seen) == 9
+    assert {v: again[v] for v in answers} == answers
+
+    # Other settings share the file and nothing else.
+    log.clear()
+    measure_peers(decoders[:1], PROMPTS, LIMITS, PeerStore("t", tmp_path / "samples.jsonl"))
+    assert len(log) == 4
+
+
+def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    PeerStore("s", path).add(PeerKey("d", "a", "p", PLAIN), answer([1, 2], 1.0))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"settings": "s", "key": {}, "answer": {}}\n')
+    with pytest.raises(BenchError, match="line 2 is no answer"):
+        PeerStore("s", path)
+
+
+def test_a_peer_that_cannot_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here: set[str] = {"llama_cpp", "transformers"}
+    monkeypatch.setattr("blockdraft_bench.peers.available._installed", here.__contains__)
+    chosen, skipped = choose_peers(None, Path("model.gguf"))
+    assert chosen == (LLAMA_CPP,)
+    assert skipped == {TRANSFORMERS: "not installed; try `pip install torch`"}
+    with pytest.raises(BenchUsageError, match="transformers cannot take part: not installed"):
+        choose_peers([TRANSFORMERS], Path("model.gguf"))
+    here.add("torch")
+    assert choose_peers([TRANSFORMERS], Path("model.gguf")) == ((TRANSFORMERS,), {})
+    with pytest.raises(BenchUsageError, match=r"reads only \.gguf files, which model is not"):
+        choose_peers([LLAMA_CPP], tmp_path / "model")

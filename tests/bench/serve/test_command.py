@@ -1,0 +1,240 @@
+"""`blockdraft bench serve` from the command line to the files, with real services."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from tests.bench.support import write_target
+from tests.fakes.inference import MODEL, running_fake
+
+from blockdraft_bench.serve import settings
+from blockdraft_bench.serve.service import own_service
+from blockdraft_client.cli import local_server
+from blockdraft_client.cli.main import main
+from blockdraft_protos.v1.inference_pb2 import GetModelResponse
+
+CACHE = Path(__file__).parents[3] / ".cache"
+TOKENS = 12
+Run = Callable[..., int]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("target")
+    write_target(path)
+    return path
+
+
+@pytest.fixture
+def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run the command with the arguments that make it small, and these."""
+    for name in ("gsm8k", "mt-bench"):
+        rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(3)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(CACHE))
+    monkeypatch.setenv("BLOCKDRAFT_DATASETS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    # Fewer shapes to compile.
+    monkeypatch.setattr(settings, "STEP_TOKENS", 16)
+    kept = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_platforms",
+    )
+    before = {name: getattr(jax.config, name) for name in kept}
+
+    def call(*arguments: str) -> int:
+        small = ["--target", str(target), "--drafter", "random", "--samples", "2"]
+        small += ["--max-prompt-tokens", "64", "--max-tokens", str(TOKENS), "--warm-up", "1"]
+        small += ["--draft-policy", "fixed"]
+        return main(["bench", "serve", *small, *arguments])
+
+    yield call
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.slow
+def test_starts_a_service_and_measures_load_and_split(
+    bench: Run, tmp_path: Path, capsys: Capture
+) -> None:
+    load = ("--concurrency", "2", "--rate", "20", "--requests", "4", "--max-sequences", "2")
+    limits = ("--slo-ttft-seconds", "60", "--price-per-hour", "3.6")
+    split = ("--split", "--split-concurrency", "1", "2")
+    assert bench(*load, *limits, *split, "--json") == 0
+    [output] = (tmp_path / "bench-results").iterdir()
+    assert output.name.startswith("serve-")
+    report = json.loads(capsys.readouterr().out)
+    assert json.loads((output / "serve.json").read_text("utf-8")) == report
+    assert (output / "serve.png").read_bytes().startswith(b"\x89PNG")
+    table = (output / "serve.md").read_text("utf-8")
+    assert "| 2 at a time | drafted | 4 | 0 |" in table
+    assert "| 20 per second | plain | 4 | 0 |" in table
+
+    assert report["benchmark"] == "serve"
+    assert report["hardware"]["cores"] >= 1
+    assert report["service"]["address"] is None
+    assert report["service"]["engine"]["scheduler"]["max_sequences"] == 2
+    assert report["drafter"]["trained"] is False
+    assert report["settings"]["datasets"] == ["gsm8k", "mt-bench"]
+    assert report["settings"]["prompts"] == 4
+    check_load(report)
+    check_split(report["split"])
+    runs = [json.loads(line) for line in (output / "levels.jsonl").read_text().splitlines()]
+    assert [run["method"] for run in runs] == ["drafted", "plain", "plain", "drafted"]
+    assert {len(run["requests"]) for run in runs} == {4}
+
+
+def check_load(report: dict[str, Any]) -> None:
+    results = report["results"]
+    assert [(r["mode"], r["load"], r["method"]) for r in results] == [
+        ("closed", 2.0, "drafted"),
+        ("closed", 2.0, "plain"),
+        ("open", 20.0, "drafted"),
+        ("open", 20.0, "plain"),
+    ]
+    for result in results:
+        assert (result["requests"], result["failed"], result["errors"]) == (4, 0, {})
+        assert 4 <= result["output_tokens"] <= 4 * TOKENS
+        speed = result["output_tokens"] / result["duration_seconds"]
+        assert result["output_tokens_per_second"] == pytest.approx(speed)
+        assert 0 < result["ttft_seconds"]["p50"] <= result["ttft_seconds"]["p99"]
+        assert result["ttft_seconds"]["p50"] < result["latency_seconds"]["p50"]
+        assert result["slo_share"] == 1.0
+        goodput = 4 / result["duration_seconds"]
+        assert result["goodput_requests_per_second"] == pytest.approx(goodput)
+        # 3.6 an hour is a thousandth a second.
+        assert result["cost_per_million_tokens"] == pytest.approx(1000 / speed)
+        assert 1.0 <= result["acceptance_length"] <= 8.0
+        # The runs before sent the same prompts, all but the last tokens of which would be found in
+        # the cache; after the flush it is only what requests of a run have in common.
+        assert result["cached_prompt_share"] < 0.6
+    for speedup, (drafted, plain) in zip(
+        report["speedups"], (results[:2], results[2:]), strict=True
+    ):
+        ratio = drafted["output_tokens_per_second"] / plain["output_tokens_per_second"]
+        assert speedup["speedup"] == pytest.approx(ratio)
+        assert speedup["identical_share"] == 1.0
+
+
+def check_split(split: list[dict[str, Any]]) -> None:
+    assert [(item["concurrency"], item["groups"]) for item in split] == [(1, 4), (2, 2)]
+    for item in split:
+        one, three = item["one_process"], item["three_processes"]
+        # The same tokens in the same steps: the same drafts, wherever the drafter is.
+        assert item["identical_share"] == 1.0
+        assert one["tokens_per_step"] == three["tokens_per_step"]
+        assert item["ratio"] == pytest.approx(three["tokens_per_second"] / one["tokens_per_second"])
+        assert item["loss_share"] == pytest.approx(1 - item["ratio"])
+        low, high = item["ratio_ci95"]
+        assert low <= item["ratio"] <= high
+        for side in (one, three):
+            step = side["tokens_per_step"] / side["tokens_per_second"]
+            assert side["step_seconds"] == pytest.approx(step)
+        assert three["idle_cores"] > 0.0  # the client
+        assert one["idle_cores"] >= 0.0
+        asked = one["step_seconds"] >= item["requirement"]["min_step_seconds"]
+        assert item["requirement"]["met"] == (item["loss_share"] <= 0.05 if asked else None)
+
+
+@pytest.mark.slow
+def test_measures_a_running_service_and_goes_on_where_it_was(
+    bench: Run, target: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "results"
+    arguments = ["--target", str(target), "--drafter", "random", "--max-sequences", "2"]
+    arguments += ["--max-context-tokens", "76", "--max-step-tokens", "16"]
+    with own_service(arguments, 60.0) as service:
+        address = service.connection.address
+        common = ("--address", address, "--requests", "2", "--output", str(output))
+        assert bench(*common, "--concurrency", "1", "--temperature", "1") == 0
+        table = capsys.readouterr().out
+        assert f"Service at {address}" in table
+        assert (output / "serve.md").read_text("utf-8") == table
+        before = (output / "levels.jsonl").read_bytes()
+        assert len(before.splitlines()) == 2
+        # One load more, other limits: only the new load is measured.
+        more = ("--concurrency", "1", "2", "--slo-tpot-seconds", "60", "--json")
+        assert bench(*common, *more, "--temperature", "1") == 0
+        report = json.loads(capsys.readouterr().out)
+        after = (output / "levels.jsonl").read_bytes()
+        assert after.startswith(before)
+        assert len(after.splitlines()) == 4
+        assert [result["slo_share"] for result in report["results"]] == [1.0] * 4
+        # At temperature 1 too, by the same seeds.
+        assert [speedup["identical_share"] for speedup in report["speedups"]] == [1.0] * 2
+        assert report["service"]["address"] == address
+        assert report["split"] == []
+        # Too long for it.
+        assert bench(*common, "--concurrency", "1", "--max-tokens", "64") == 2
+        assert "the service holds 76 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--dataset", "gsm9k"), 2, "'gsm9k' is neither a .jsonl file nor one of math500"),
+        (("--samples", "0"), 2, "--samples must be at least 1, got 0"),
+        (("--max-tokens", "0"), 2, "--max-tokens must be at least 1, got 0"),
+        (("--concurrency", "1", "0"), 2, "--concurrency must be at least 1, got 1 0"),
+        (("--concurrency", "2", "2"), 2, "--concurrency has the same value twice"),
+        (("--requests", "7"), 2, "--requests 7 cannot keep 8 in flight"),
+        (("--rate", "0"), 2, "--rate must be more than 0"),
+        (("--rate", "inf"), 2, "--rate must be more than 0"),
+        (("--method", "plain", "plain"), 2, "--method has the same value twice"),
+        (("--method", "fast"), 2, "invalid choice: 'fast'"),
+        (("--requests", "0"), 2, "--requests must be at least 1"),
+        (("--warm-up", "-1"), 2, "--warm-up must be at least 0"),
+        (("--flush-tokens", "-1"), 2, "--flush-tokens must be at least 0"),
+        (("--timeout-seconds", "nan"), 2, "--timeout-seconds must be more than 0"),
+        (("--slo-ttft-seconds", "0"), 2, "--slo-ttft-seconds must be more than 0"),
+        (("--slo-tpot-seconds", "-1"), 2, "--slo-tpot-seconds must be more than 0"),
+        (("--price-per-hour", "0"), 2, "--price-per-hour must be more than 0"),
+        (("--temperature", "-1"), 2, "--temperature must be 0 or more"),
+        (("--split", "--split-concurrency", "0"), 2, "--split-concurrency must be at least 1"),
+        (("--max-sequences", "0"), 2, "--max-sequences must be at least 1"),
+        (("--max-prompt-tokens", "5"), 2, "cannot hold the chat template"),
+        (("--target", "nowhere"), 1, "'nowhere' is no directory"),
+        (("--address", "x:1", "--no-tls", "--server-name", "y"), 2, "--no-tls contradicts"),
+        (("--address", "x:1", "--ca-cert", "none.pem"), 2, "No such file"),
+        (("--address", "x:1", "--api-key", "k", "--no-tls"), 2, "is not sent to x:1 in plaintext"),
+        (("--address", "127.0.0.1:1"), 1, "cannot reach 127.0.0.1:1"),
+    ],
+)
+def test_says_what_is_wrong(
+    bench: Run, capsys: Capture, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    assert bench("--timeout-seconds", "10", *arguments) == code
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert not printed.out
+
+
+def test_refuses_a_service_that_reads_text_differently(bench: Run, capsys: Capture) -> None:
+    with running_fake() as fake:
+        assert bench("--address", fake.target, "--max-prompt-tokens", "40") == 2
+        assert "the service has another tokenizer than --target" in capsys.readouterr().err
+
+
+def test_refuses_a_service_without_a_drafter(bench: Run, capsys: Capture) -> None:
+    with running_fake() as fake:
+        fake.service.model = GetModelResponse()
+        fake.service.model.CopyFrom(MODEL)
+        fake.service.model.ClearField("drafter")
+        assert bench("--address", fake.target) == 1
+        assert "has no drafter; say --method plain" in capsys.readouterr().err
+
+
+def test_a_service_that_cannot_start_is_heard(
+    bench: Run, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(local_server, "SERVE_COMMAND", (*local_server.SERVE_COMMAND, "--nonsense"))
+    assert bench("--concurrency", "1") == 1
+    err = capsys.readouterr().err
+    assert "the server ended with exit code 2" in err
+    assert "--nonsense" in err

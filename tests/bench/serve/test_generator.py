@@ -1,0 +1,317 @@
+"""Load on a real gRPC server that is slow, refuses or hangs up."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from rich.progress import Progress
+from tests.fakes.inference import MODEL, TOKEN_IDS, FakeInference, RunningFake, running_fake
+
+from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.serve.generator import (
+    Clock,
+    LoadRequest,
+    Sender,
+    closed_loop,
+    open_loop,
+    poisson_arrivals,
+)
+from blockdraft_bench.serve.load import Load
+from blockdraft_bench.serve.measure import measure_loads
+from blockdraft_bench.serve.report import write_report
+from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.service import Connection, RunningService
+from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.store import LevelStore, RunKey
+from blockdraft_bench.serve.summary import Limits, summarize
+from blockdraft_client import AsyncClient
+from blockdraft_client.inspection import ModelInfo
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import ServiceError
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+
+TIMEOUT_SECONDS = 30.0
+# The machine may be busy: how late something may be that is to happen at once.
+LATE_SECONDS = 0.25
+# Two messages, each after a pause.
+PAUSE_SECONDS = 0.15
+FULL = ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "too many")
+
+SETTINGS = ServeSettings(
+    loads=(Load("closed", 2.0), Load("open", 50.0)),
+    methods=("drafted", "plain"),
+    split_concurrency=(),
+    requests=4,
+    max_tokens=6,
+    temperature=0.5,
+    seed=0,
+    warm_up=1,
+    flush_tokens=100,
+    timeout_seconds=TIMEOUT_SECONDS,
+)
+
+
+@dataclass
+class CountingInference(FakeInference):
+    """Knows how many streams it is asked for at once."""
+
+    in_flight: int = 0
+    most_in_flight: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def StreamGenerate(  # noqa: N802
+        self, request: inference_pb2.StreamGenerateRequest, context: Any
+    ) -> Iterator[inference_pb2.StreamGenerateResponse]:
+        with self.lock:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            yield from super().StreamGenerate(request, context)
+        finally:
+            with self.lock:
+                self.in_flight -= 1
+
+
+@pytest.fixture
+def counting() -> CountingInference:
+    return CountingInference(delay_seconds=PAUSE_SECONDS)
+
+
+@pytest.fixture
+def fake(counting: CountingInference) -> Iterator[RunningFake]:
+    with running_fake(service=counting) as running:
+        yield running
+
+
+def requests(count: int) -> list[LoadRequest]:
+    return [
+        LoadRequest(
+            number,
+            GenerationRequest(
+                f"sample {number}",
+                (number, number + 1),
+                sampling=Sampling(temperature=0.5, seed=number),
+                max_output_tokens=6,
+            ),
+            drafted=number % 2 == 0,
+        )
+        for number in range(count)
+    ]
+
+
+def test_poisson_arrivals() -> None:
+    arrivals = poisson_arrivals(4.0, 20_001, seed=3)
+    gaps = np.diff(arrivals)
+    assert arrivals[0] == 0.0
+    # Exponential: mean and deviation are both 1 / rate, and 1/e of the gaps exceed the mean.
+    assert gaps.mean() == pytest.approx(0.25, rel=0.03)
+    assert gaps.std() == pytest.approx(0.25, rel=0.03)
+    assert np.mean(gaps > 0.25) == pytest.approx(np.exp(-1.0), abs=0.015)
+    # The same pattern at another rate, and for fewer requests; another one for another seed.
+    np.testing.assert_allclose(poisson_arrivals(8.0, 20_001, seed=3), arrivals / 2)
+    np.testing.assert_array_equal(poisson_arrivals(4.0, 100, seed=3), arrivals[:100])
+    assert not np.allclose(poisson_arrivals(4.0, 100, seed=4)[1:], arrivals[1:100])
+    assert poisson_arrivals(4.0, 1, seed=3).tolist() == [0.0]
+
+
+async def test_a_record_says_what_was_sent_and_when_it_came(
+    fake: RunningFake, counting: CountingInference
+) -> None:
+    async with AsyncClient(fake.target) as client:
+        [first, second] = await closed_loop(requests(2), 1, Sender(client, TIMEOUT_SECONDS))
+    asked = counting.requests[1]
+    assert list(asked.prompt.token_ids.values) == [1, 2]
+    assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 1)
+    assert asked.sampling.max_output_tokens == 6
+    assert [request.speculation.disabled for request in counting.requests] == [False, True]
+    assert (second.request, second.sample_id) == (1, "sample 1")
+    assert second.token_ids == TOKEN_IDS
+    assert second.chunk_tokens == (3, 3)
+    assert (second.finish_reason, second.error) == ("stop", None)
+    assert (second.prompt_tokens, second.cached_prompt_tokens) == (4, 1)
+    assert (second.verification_steps, second.accepted_tokens) == (2, 3)
+    assert first.ended <= second.scheduled <= second.sent < first.ended + LATE_SECONDS
+    assert second.ttft >= PAUSE_SECONDS
+    assert second.decode_seconds >= PAUSE_SECONDS
+    assert second.ended >= second.chunk_times[-1]
+
+
+async def test_a_closed_loop_keeps_as_many_in_flight(
+    fake: RunningFake, counting: CountingInference
+) -> None:
+    async with AsyncClient(fake.target) as client:
+        records = await closed_loop(requests(13), 4, Sender(client, TIMEOUT_SECONDS))
+    assert [record.request for record in records] == list(range(13))
+    assert counting.most_in_flight == 4
+    ends = sorted(record.ended for record in records)
+    for number, record in enumerate(records):
+        # The first four at once, each of the others as soon as a place is free.
+        free = 0.0 if number < 4 else ends[number - 4]
+        assert free <= record.sent < free + LATE_SECONDS
+
+
+async def test_an_open_loop_sends_on_time_however_slow_the_service(
+    fake: RunningFake, counting: CountingInference
+) -> None:
+    arrivals = poisson_arrivals(60.0, 24, seed=0)
+    async with AsyncClient(fake.target) as client:
+        records = await open_loop(requests(24), arrivals, Sender(client, TIMEOUT_SECONDS))
+    for record, due in zip(records, arrivals, strict=True):
+        assert record.scheduled == due
+        assert due <= record.sent < due + LATE_SECONDS
+    # The server takes 8 at a time, so the last 8 get their turn after two rounds of two pauses.
+    assert counting.most_in_flight == 8
+    assert records[-1].chunk_times[0] > 5 * PAUSE_SECONDS
+    assert records[-1].ttft == records[-1].chunk_times[0] - arrivals[-1]
+
+
+async def test_latency_counts_from_when_a_request_was_due(
+    fake: RunningFake, counting: CountingInference
+) -> None:
+    counting.delay_seconds = 0.0
+    async with AsyncClient(fake.target) as client:
+        sender = Sender(client, TIMEOUT_SECONDS)
+
+        async def stall(request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
+            if request.number == 0:
+                time.sleep(0.5)  # Nothing can be sent meanwhile.
+            return await sender(request, due, clock)
+
+        records = await open_loop(requests(2), np.array([0.0, 0.1]), stall)
+    late = records[1]
+    assert late.scheduled == 0.1
+    assert late.sent >= 0.5
+    assert late.ttft >= 0.4
+    assert late.latency >= 0.4
+
+
+async def test_failures_become_records(fake: RunningFake, counting: CountingInference) -> None:
+    counting.error, counting.messages_before_error = FULL, 1
+    async with AsyncClient(fake.target) as client:
+        [broken] = await closed_loop(requests(1), 1, Sender(client, TIMEOUT_SECONDS))
+        counting.error, counting.delay_seconds = None, 0.5
+        [slow] = await closed_loop(requests(1), 1, Sender(client, 0.2))
+    async with AsyncClient("127.0.0.1:1", retry=None) as client:
+        [lost] = await closed_loop(requests(1), 1, Sender(client, TIMEOUT_SECONDS))
+    assert broken.error == "QUEUE_FULL"
+    assert broken.token_ids == TOKEN_IDS[:3]
+    assert slow.error == "DeadlineExceededError"
+    assert lost.error == "ConnectionFailedError"
+    assert not any(record.succeeded for record in (broken, slow, lost))
+    found = summarize(Load("closed", 1.0), "plain", [broken, slow, lost], Limits())
+    assert (found.failed, found.output_tokens) == (3, 0)
+
+
+def service_at(fake: RunningFake) -> RunningService:
+    connection = Connection(fake.target, "", False, TIMEOUT_SECONDS)
+    return RunningService(connection, ModelInfo.from_proto(MODEL))
+
+
+# What a report says beside what was measured.
+REPORT = {
+    "commit": None,
+    "hardware": {"cpu": "a processor", "cores": 2, "accelerator": None},
+    "service": {"address": "somewhere:1", "draft_policy": None},
+    "target": {"name": "fake", "fingerprint": "0123456789abcdef"},
+    "drafter": None,
+}
+POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
+
+
+def measure(fake: RunningFake, path: Path, settings: ServeSettings) -> dict[RunKey, Any]:
+    store = LevelStore("settings", path)
+    return dict(measure_loads(service_at(fake), POOL, settings, store, Progress(disable=True)))
+
+
+def test_every_load_with_every_method_in_turn(
+    fake: RunningFake, counting: CountingInference, tmp_path: Path
+) -> None:
+    counting.delay_seconds = 0.0
+    runs = measure(fake, tmp_path / "levels.jsonl", SETTINGS)
+    loads = SETTINGS.loads
+    assert [(key.load, key.method) for key in runs] == [
+        (loads[0], "drafted"),
+        (loads[0], "plain"),
+        (loads[1], "drafted"),
+        (loads[1], "plain"),
+    ]
+    asked = [
+        (not request.speculation.disabled, request.sampling.max_output_tokens)
+        for request in counting.requests
+    ]
+    warm_up = [(True, 6), (False, 6)]
+    # 100 tokens do not fit into one prompt of a model with room for 64.
+    flush = [(False, 1), (False, 1)]
+    order = (True, False, False, True)
+    assert asked == warm_up + [one for drafted in order for one in flush + [(drafted, 6)] * 4]
+    fillers = [r.prompt.token_ids.values for r in counting.requests if r.sampling.ignore_eos]
+    assert [len(ids) for ids in fillers] == [63, 37] * 4
+    assert len({tuple(ids) for ids in fillers}) == 8
+    # The pool begins again when it ends.
+    [first, *_] = runs.values()
+    assert [record.sample_id for record in first] == [
+        "sample 0",
+        "sample 1",
+        "sample 2",
+        "sample 0",
+    ]
+
+
+def test_finished_runs_are_not_made_again(
+    fake: RunningFake, counting: CountingInference, tmp_path: Path
+) -> None:
+    counting.delay_seconds = 0.0
+    path = tmp_path / "levels.jsonl"
+    runs = measure(fake, path, SETTINGS)
+    content = path.read_bytes()
+    # As if the last run had been interrupted while it was written.
+    path.write_bytes(content[:-10])
+    counting.requests.clear()
+    again = measure(fake, path, SETTINGS)
+    assert list(again) == list(runs)
+    # Drafted at 50 a second came last: warm-up, two fillers and its own four requests.
+    assert len(counting.requests) == 2 + 2 + 4
+    assert {key: again[key] for key in list(runs) if key.method == "plain"} == {
+        key: records for key, records in runs.items() if key.method == "plain"
+    }
+    counting.requests.clear()
+    measure(fake, path, SETTINGS)
+    assert not counting.requests
+    # More requests are another run.
+    measure(fake, path, replace(SETTINGS, requests=5, loads=SETTINGS.loads[:1], warm_up=0))
+    assert len(counting.requests) == 2 * (2 + 5)
+
+
+def test_failures_are_counted_and_do_not_end_the_benchmark(
+    fake: RunningFake, counting: CountingInference, tmp_path: Path
+) -> None:
+    counting.error = FULL
+    settings = replace(SETTINGS, warm_up=0, flush_tokens=0)
+    runs = measure(fake, tmp_path / "levels.jsonl", settings)
+    for key, records in runs.items():
+        found = summarize(key.load, key.method, records, Limits(1.0, 1.0))
+        assert (found.requests, found.failed) == (4, 4)
+        assert found.errors == {"QUEUE_FULL": 4}
+    report = {**REPORT, "settings": {"seed": 0, "max_tokens": 6, "temperature": 0.0}}
+    text, tables = write_report(report, runs, {}, Limits(1.0, 1.0), tmp_path)
+    assert [r["output_tokens_per_second"] for r in json.loads(text)["results"]] == [0.0] * 4
+    assert tables.count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
+    assert (tmp_path / "serve.png").read_bytes().startswith(b"\x89PNG")
+    # Each was tried once: what is refused is counted, not hidden by trying again.
+    assert len(counting.requests) == 4 * 4
+
+
+def test_a_service_that_cannot_even_warm_up_is_said_so(
+    fake: RunningFake, counting: CountingInference, tmp_path: Path
+) -> None:
+    counting.error = FULL
+    with pytest.raises(BenchError, match="fails before the load begins: QUEUE_FULL"):
+        measure(fake, tmp_path / "levels.jsonl", SETTINGS)
+    assert not (tmp_path / "levels.jsonl").exists()

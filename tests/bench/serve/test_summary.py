@@ -1,0 +1,153 @@
+"""The arithmetic of a load against numbers computed by hand."""
+
+import pytest
+
+from blockdraft_bench.serve.load import Load
+from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.summary import (
+    Limits,
+    compare,
+    cost_per_million_tokens,
+    distribution,
+    summarize,
+)
+
+CLOSED = Load("closed", 2.0)
+
+
+def record(
+    number: int, scheduled: float, *times: float, tokens: tuple[int, ...] = (), first: int = 1
+) -> RequestRecord:
+    """Return an answer whose messages had one token each, the first one `first`."""
+    counts = (first, *(1 for _ in times[1:]))
+    ids = tokens or tuple(range(sum(counts)))
+    return RequestRecord(
+        request=number,
+        sample_id=f"sample {number}",
+        scheduled=scheduled,
+        sent=scheduled + 0.5,
+        ended=times[-1],
+        chunk_times=times,
+        chunk_tokens=counts,
+        token_ids=ids,
+        finish_reason="length",
+        prompt_tokens=10,
+        cached_prompt_tokens=4,
+        verification_steps=2,
+        accepted_tokens=1,
+    )
+
+
+def failure(number: int, scheduled: float, ended: float, error: str) -> RequestRecord:
+    return RequestRecord(number, "failed", scheduled, scheduled, ended, error=error)
+
+
+def test_times_of_a_request_count_from_when_it_was_due() -> None:
+    # Due at 1, sent at 1.5; three tokens at 2, then one at 4 and one at 5.
+    answer = record(0, 1.0, 2.0, 4.0, 5.0, first=3)
+    assert (answer.ttft, answer.latency) == (1.0, 4.0)
+    assert (answer.tokens_after_first, answer.decode_seconds, answer.tpot) == (2, 3.0, 1.5)
+    assert record(0, 0.0, 2.0).tpot is None
+
+
+def test_a_record_survives_json() -> None:
+    answer = record(3, 1.0, 2.0, 4.0)
+    assert RequestRecord.from_json(answer.to_json()) == answer
+    fields = answer.to_json()
+    del fields["sent"]
+    with pytest.raises(TypeError, match="sent is missing"):
+        RequestRecord.from_json(fields)
+    with pytest.raises(TypeError, match="unknown"):
+        RequestRecord.from_json({**answer.to_json(), "unknown": 1})
+
+
+def test_percentiles_are_linear_between_neighbours() -> None:
+    # Of 1..5: the median is the third; 95 % lies 0.8 between the fourth and the fifth.
+    found = distribution([5.0, 1.0, 4.0, 2.0, 3.0])
+    assert found is not None
+    assert found.p50 == 3.0
+    assert found.p95 == pytest.approx(4.8)
+    assert found.p99 == pytest.approx(4.96)
+    assert found.mean == 3.0
+    assert distribution([]) is None
+
+
+def test_a_run_with_a_failure() -> None:
+    records = [
+        record(0, 0.0, 1.0, 2.0, 3.0),  # TTFT 1, TPOT 1
+        record(1, 0.0, 2.0, 2.5, 3.0),  # TTFT 2, TPOT 0.5
+        record(2, 3.0, 4.0, 4.5, 10.0),  # TTFT 1, TPOT 3
+        failure(3, 3.0, 3.1, "QUEUE_FULL"),
+    ]
+    found = summarize(CLOSED, "drafted", records, Limits(1.5, 1.0, 3.6))
+    assert (found.mode, found.load, found.method) == ("closed", 2.0, "drafted")
+    assert (found.requests, found.failed, found.errors) == (4, 1, {"QUEUE_FULL": 1})
+    assert found.duration_seconds == 10.0
+    assert found.output_tokens == 9
+    assert found.output_tokens_per_second == 0.9
+    assert found.ttft_seconds is not None
+    assert found.ttft_seconds.p50 == 1.0
+    assert found.ttft_seconds.mean == pytest.approx(4 / 3)
+    assert found.latency_seconds is not None
+    assert found.latency_seconds.p50 == 3.0
+    assert found.latency_seconds.mean == pytest.approx(13 / 3)
+    # Only the first answer keeps both limits: of four requests, in ten seconds.
+    assert found.slo_share == 0.25
+    assert found.goodput_requests_per_second == 0.1
+    # Three answers with two steps and one accepted token each.
+    assert found.acceptance_length == 1.5
+    assert found.cached_prompt_share == 0.4
+    # 0.9 tokens/s are 3240 an hour, which costs 3.6.
+    assert found.cost_per_million_tokens == pytest.approx(3.6 / 3240 * 1e6)
+
+
+def test_goodput_needs_a_limit_and_cost_a_price() -> None:
+    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits())
+    assert found.slo_share is None
+    assert found.goodput_requests_per_second is None
+    assert found.cost_per_million_tokens is None
+    # One limit alone; an answer of one token has no time per token that could be too long.
+    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits(slo_tpot_seconds=0.1))
+    assert found.slo_share == 1.0
+
+
+def test_a_run_in_which_everything_failed() -> None:
+    records = [failure(0, 0.0, 2.0, "LOADING"), failure(1, 0.0, 1.0, "ConnectionFailedError")]
+    found = summarize(CLOSED, "plain", records, Limits(1.0, 1.0, 2.0))
+    assert found.failed == 2
+    assert found.errors == {"LOADING": 1, "ConnectionFailedError": 1}
+    assert found.output_tokens_per_second == 0.0
+    assert found.slo_share == 0.0
+    assert (found.ttft_seconds, found.tpot_seconds, found.latency_seconds) == (None, None, None)
+    assert found.cost_per_million_tokens is None
+    assert compare(CLOSED, records, records).speedup is None
+
+
+def test_cost() -> None:
+    # A machine of 4.20 an hour at 100 tokens/s makes 360,000 tokens an hour.
+    assert cost_per_million_tokens(4.2, 100.0) == pytest.approx(4.2 / 0.36)
+    assert cost_per_million_tokens(None, 100.0) is None
+    assert cost_per_million_tokens(4.2, 0.0) is None
+
+
+def test_speedup_and_identical_answers() -> None:
+    drafted = [record(i, 0.0, 1.0, 2.0) for i in range(4)]
+    plain = [
+        record(0, 0.0, 1.0, 3.0),
+        record(1, 0.0, 1.0, 3.0, tokens=(0, 7)),
+        record(2, 0.0, 1.0, 3.0),
+        failure(3, 0.0, 1.0, "INTERNAL"),
+    ]
+    found = compare(CLOSED, drafted, plain)
+    # 8 tokens in 2 s against 6 in 3 s.
+    assert found.speedup == 2.0
+    # Of the three both answered, one differs.
+    assert found.identical_share == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("load", "requests"),
+    [(Load("closed", 1.0), 8), (Load("closed", 16.0), 32), (Load("open", 4.2), 9)],
+)
+def test_requests_of_a_run(load: Load, requests: int) -> None:
+    assert load.default_requests() == requests

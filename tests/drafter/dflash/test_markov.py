@@ -1,0 +1,104 @@
+"""The bias of each drafted token by the one before it, against plain float64 loops."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+from tests.drafter.builders import TARGET, drafter_config, random_drafter
+
+from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.markov import MarkovHead, draft_in_turn
+from blockdraft_models.errors import CheckpointError
+
+VOCAB, DRAFT, RANK = 30, 12, 4
+
+
+def random_head(seed: int, draft: int = DRAFT) -> MarkovHead:
+    head = MarkovHead(VOCAB, draft, RANK, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    second = np.random.default_rng(seed).standard_normal((draft, RANK)) * 2
+    head.markov_w2[...] = jnp.asarray(second, jnp.float32)
+    return head
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), own=st.booleans())
+def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
+    rng = np.random.default_rng(seed)
+    blocks, tokens = 3, 5
+    draft = DRAFT if own else VOCAB
+    ids = np.sort(rng.permutation(VOCAB)[:draft]) if own else np.arange(VOCAB)
+    head = random_head(seed, draft)
+    logits = rng.standard_normal((blocks, tokens, draft)).astype(np.float32)
+    anchors = rng.integers(0, VOCAB, blocks).astype(np.int32)
+    drafted, log_probs = draft_in_turn(
+        head, jnp.asarray(logits), jnp.asarray(anchors), jnp.asarray(ids) if own else None
+    )
+    first, second = (np.asarray(w[...], np.float64) for w in (head.markov_w1, head.markov_w2))
+    for block in range(blocks):
+        previous = anchors[block]
+        for token in range(tokens):
+            scores = logits[block, token] + second @ first[previous]
+            best = int(scores.argmax())
+            expected = scores[best] - np.log(np.exp(scores).sum())
+            assert log_probs[block, token] == pytest.approx(expected, abs=1e-4)
+            previous = ids[best]
+            assert drafted[block, token] == previous
+
+
+def test_a_new_head_changes_nothing() -> None:
+    head = MarkovHead(VOCAB, DRAFT, RANK, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    assert not jax.device_get(head(jnp.arange(VOCAB))).any()
+
+
+def saved(path: Path) -> Path:
+    """Write a drafter with a Markov head over a vocabulary of its own."""
+    config = drafter_config(markov_rank=RANK, draft_vocab_size=20)
+    save_drafter(random_drafter(config).model, path, np.arange(20) * 3)
+    return path
+
+
+def test_it_is_kept_under_the_published_names(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    assert (config["markov_rank"], config["markov_head_type"]) == (RANK, "vanilla")
+    tensors = load_file(path / "model.safetensors")
+    assert tensors["markov_head.markov_w1.weight"].shape == (TARGET.config.vocab_size, RANK)
+    assert tensors["markov_head.markov_w2.weight"].shape == (20, RANK)
+    # What other implementations keep beside it, and this one does without.
+    tensors["confidence_head.proj.weight"] = np.zeros((1, 8), np.float32)
+    save_file(tensors, path / "model.safetensors")
+    head = load_drafter(path, TARGET, dtype=jnp.float32).model.markov_head
+    assert head is not None
+    np.testing.assert_array_equal(head.markov_w2[...], tensors["markov_head.markov_w2.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"markov_head_type": "gated"}, "markov_head_type of 'gated'"),
+        ({"markov_rank": -1}, "markov_rank -1"),
+        ({"markov_rank": RANK + 1}, "markov_head.markov_w1.weight is"),
+        ({"markov_rank": 0}, "unexpected: markov_head.markov_w1.weight"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    path = saved(tmp_path) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CheckpointError, match=message):
+        load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+
+
+def test_the_rank_may_stand_in_the_nested_section() -> None:
+    published = drafter_config(markov_rank=RANK).to_hf()
+    published["dflash_config"]["markov_rank"] = published.pop("markov_rank")
+    assert DFlashConfig.from_hf(published).markov_rank == RANK

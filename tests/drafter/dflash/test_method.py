@@ -1,0 +1,281 @@
+"""The compiled drafter, fed through the context buffer, against the float64 reference."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.drafter.builders import drafter_config, make_method, random_drafter, target_parts
+from tests.drafter.reference_dflash import reference_draft
+
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.context import buffer
+from blockdraft_drafter.dflash import step
+from blockdraft_drafter.dflash.checkpoint import Drafter, build, published_arrays
+from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
+from blockdraft_models.weights.loading import EmbeddingAndHead
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "published": {},
+    "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
+    "window_within_block": {
+        "layer_types": ("sliding_attention", "sliding_attention"),
+        "sliding_window": 2,
+    },
+    "causal": {"is_causal": True},
+    "causal_sliding": {
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 3,
+        "is_causal": True,
+    },
+    "block_of_6": {"block_size": 6},
+    "from_anchor": {"sample_from_anchor": True},
+    "from_anchor_markov": {"sample_from_anchor": True, "markov_rank": 5},
+    "from_anchor_causal_sliding": {
+        "sample_from_anchor": True,
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 2,
+        "is_causal": True,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A warm method and what the reference needs."""
+
+    drafter: Drafter
+    method: DFlashMethod
+    tied: bool
+    recompiled: list[bool]
+
+    def expected(
+        self, features: NDArray[Any], anchor: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        target = target_parts(tied=self.tied)
+        config = self.drafter.model.config
+        return reference_draft(
+            published_arrays(self.drafter.model),
+            config,
+            np.asarray(target.embedding),
+            None if target.head is None else np.asarray(target.head),
+            features,
+            anchor,
+            config.block_size,
+        )
+
+    def check(self, proposal: Proposal, features: NDArray[Any], anchor: int) -> None:
+        tokens, logits = self.expected(features, anchor)
+        count = len(proposal.token_ids)
+        assert list(proposal.token_ids) == tokens[:count].tolist()
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        log_probs = -np.log(np.exp(shifted).sum(axis=-1))
+        np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
+
+
+def make_setup(architecture: str, tied: bool = True, **overrides: Any) -> Setup:
+    drafter = random_drafter(drafter_config(**ARCHITECTURES[architecture]))
+    recompiled: list[bool] = []
+    method = make_method(
+        drafter,
+        target_parts(tied=tied),
+        on_recompilation=lambda: recompiled.append(True),
+        **overrides,
+    )
+    method.warm_up()
+    return Setup(drafter, method, tied, recompiled)
+
+
+@pytest.fixture(scope="module")
+def setups() -> Callable[..., Setup]:
+    made: dict[tuple[str, bool], Setup] = {}
+
+    def get(architecture: str = "published", tied: bool = True) -> Setup:
+        if (architecture, tied) not in made:
+            made[architecture, tied] = make_setup(architecture, tied)
+        return made[architecture, tied]
+
+    return get
+
+
+def features_of(setup: Setup, rows: int, seed: int) -> NDArray[Any]:
+    width = setup.method.spec.feature_width
+    return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+
+
+def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
+    sizes: list[int] = []
+    while sum(sizes) < rows:
+        sizes.append(min(int(rng.integers(1, most + 1)), rows - sum(sizes)))
+    return sizes
+
+
+# Of the pass alone: a Markov head comes after it.
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if "markov" not in name])
+@pytest.mark.parametrize("length", [0, 200])
+def test_logits_equal_the_reference(architecture: str, length: int) -> None:
+    drafter, target = random_drafter(drafter_config(**ARCHITECTURES[architecture])), target_parts()
+    model, config = drafter.model, drafter.model.config
+    features = np.random.default_rng(length).standard_normal((length, config.feature_width))
+    features = features.astype(np.float32)
+    shapes = buffer.shapes(config.decoder, slots=2, capacity=256, dtype=jnp.float32)
+    context = buffer.allocate(shapes)
+    positions = jnp.arange(length, dtype=jnp.int32)
+    rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
+    context = step.append(model, context, rows)
+    blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
+    hidden = step.denoise(model, target, context, blocks)
+    logits = np.asarray(target.logits(hidden[config.first_drafting_slot :]))
+    expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "architecture",
+    ["published", "sliding", "causal", "block_of_6", "from_anchor", "from_anchor_markov"],
+)
+def test_drafts_equal_the_reference_at_every_length(
+    setups: Callable[..., Setup], architecture: str, tied: bool
+) -> None:
+    setup = setups(architecture, tied)
+    full = setup.method.spec.block_size - 1
+    features = features_of(setup, 140, seed=3)
+    sent = 0
+    drafts = set()
+    # 128 is the width of an attention chunk; the lengths lie on both sides of its edge.
+    for length in (0, 1, 5, 30, 60, 90, 120, 127, 128, 129, 140):
+        row = ContextRow(1, sent, features[sent:length], 7, full)
+        (proposal,) = setup.method.step([row])
+        sent = length
+        setup.check(proposal, features[:length], 7)
+        drafts.add(proposal.token_ids)
+    assert len(drafts) > 3, "the drafts should depend on the context"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrival_order_batch_and_slot_do_not_matter(
+    setups: Callable[..., Setup], seed: int
+) -> None:
+    setup = setups()
+    rng = np.random.default_rng(seed)
+    slots = rng.permutation(4)[: rng.integers(2, 5)].tolist()
+    features = {slot: features_of(setup, int(rng.integers(20, 90)), seed + slot) for slot in slots}
+    arrivals = {slot: split(len(features[slot]), rng, 32) for slot in slots}
+    sent = dict.fromkeys(slots, 0)
+    while any(arrivals.values()):
+        present = [slot for slot in rng.permutation(slots).tolist() if arrivals[slot]]
+        present = present[: rng.integers(1, len(present) + 1)]
+        rows = []
+        for slot in present:
+            start, count = sent[slot], arrivals[slot].pop(0)
+            sent[slot] = start + count
+            wanted = int(rng.integers(0, 4))
+            rows.append(ContextRow(slot, start, features[slot][start : sent[slot]], 9, wanted))
+        proposals = setup.method.step(rows)
+        for row, proposal in zip(rows, proposals, strict=True):
+            assert len(proposal.token_ids) == row.draft_length
+            setup.check(proposal, features[row.slot][: sent[row.slot]], 9)
+    assert not setup.recompiled
+
+
+def test_a_reused_slot_shows_nothing_of_its_former_sequence(
+    setups: Callable[..., Setup],
+) -> None:
+    setup = setups()
+    long, short = features_of(setup, 200, 1), features_of(setup, 3, 2)
+    for start in range(0, 200, 32):
+        setup.method.step([ContextRow(0, start, long[start : start + 32], 0, 0)])
+    (proposal,) = setup.method.step([ContextRow(0, 0, short, 5, 3)])
+    setup.check(proposal, short, 5)
+
+
+def test_padding_touches_no_slot(setups: Callable[..., Setup]) -> None:
+    setup = setups()
+    before = [np.asarray(array) for layer in setup.method._context for array in layer]
+    setup.method.step([ContextRow(2, 40, features_of(setup, 3, 5), 5, 2)])
+    setup.method.step([ContextRow(2, 43, features_of(setup, 9, 6), 5, 0)])
+    after = [np.asarray(array) for layer in setup.method._context for array in layer]
+    for old, new in zip(before, after, strict=True):
+        changed = np.argwhere((old != new).any(axis=(1, 3)))
+        assert {tuple(index) for index in changed.tolist()} == {(2, p) for p in range(40, 52)}
+
+
+def test_the_last_position_of_a_slot_can_be_used(setups: Callable[..., Setup]) -> None:
+    setup = setups()
+    features = features_of(setup, 300, 8)
+    for start in range(0, 288, 32):
+        setup.method.step([ContextRow(3, start, features[start : start + 32], 0, 0)])
+    (proposal,) = setup.method.step([ContextRow(3, 288, features[288:], 5, 3)])
+    setup.check(proposal, features, 5)
+
+
+def test_warm_up_measures_every_batch_size(setups: Callable[..., Setup]) -> None:
+    method = setups().method
+    assert len(method.step_seconds) == 3  # batches of 1, 2 and 4
+    assert all(0 < seconds < 10 for seconds in method.step_seconds)
+
+
+def test_a_shape_missed_by_warm_up_is_counted() -> None:
+    drafter = random_drafter(drafter_config())
+    counted: list[bool] = []
+    method = make_method(
+        drafter, target_parts(), max_sequences=1, on_recompilation=lambda: counted.append(True)
+    )
+    method.warm_up()
+    method._executables.clear()
+    width = method.spec.feature_width
+    rows = [ContextRow(0, 0, np.zeros((0, width), np.float32), 1, 1)]
+    method.step(rows)
+    method.step(rows)
+    assert counted == [True]
+
+
+def test_bfloat16_features_enter_as_they_are() -> None:
+    drafter = random_drafter(drafter_config())
+    bfloat16 = np.dtype(jax.numpy.bfloat16)
+    method = make_method(drafter, target_parts(), feature_dtype=bfloat16)
+    features = np.random.default_rng(0).standard_normal((10, method.spec.feature_width))
+    rounded = features.astype(bfloat16)
+    (proposal,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
+    setup = Setup(drafter, method, True, [])
+    setup.check(proposal, rounded.astype(np.float32), 5)
+
+
+def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
+    config = drafter_config(markov_rank=3)
+    exact = random_drafter(config)
+    arrays = published_arrays(exact.model)
+    narrow = dataclasses.replace(exact, model=build(config, arrays, dtype=jnp.bfloat16))
+    parts = target_parts()
+    matrices = EmbeddingAndHead(parts.embedding.astype(jnp.bfloat16), None)
+    methods = make_method(exact, parts), make_method(narrow, matrices)
+    assert all(part.dtype == jnp.float32 for layer in methods[1]._context for part in layer)
+    features = np.random.default_rng(0).standard_normal((70, config.feature_width))
+    row = ContextRow(0, 0, features.astype(np.float32), 5, 3)
+    [wide], [rounded] = (method.step([row]) for method in methods)
+    assert rounded.token_ids[0] == wide.token_ids[0]
+    assert rounded.log_probs[0] == pytest.approx(wide.log_probs[0], abs=0.1)
+
+
+def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = make_setup("published", max_sequences=1)
+
+    def fail(*arguments: Any) -> Any:
+        for layer in setup.method._context:
+            for array in layer:
+                array.delete()
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    features = features_of(setup, 2, 0)
+    with monkeypatch.context() as patched:
+        patched.setitem(setup.method._executables, ("draft", 1), fail)
+        with pytest.raises(ContextsLostError, match="RESOURCE_EXHAUSTED"):
+            setup.method.step([ContextRow(0, 0, features, 5, 3)])
+    (proposal,) = setup.method.step([ContextRow(0, 0, features, 5, 3)])
+    setup.check(proposal, features, 5)

@@ -1,0 +1,159 @@
+"""The compiled EAGLE-3 drafter, fed through the context buffer, against the float64 reference."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tests.drafter.builders import TARGET, room, target_parts
+from tests.drafter.reference_eagle3 import reference_chain
+
+from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.eagle3.checkpoint import (
+    Eagle3Drafter,
+    build_eagle3,
+    fingerprint,
+    published_arrays,
+)
+from blockdraft_drafter.eagle3.method import Eagle3Method
+from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.method import ContextRow, Proposal
+
+BLOCK_SIZE = 5
+VOCAB = TARGET.config.vocab_size
+
+
+def eagle3_drafter(
+    *,
+    draft_vocab: int | None = None,
+    own_head: bool = False,
+    own_embedding: bool = False,
+    seed: int = 0,
+    **overrides: Any,
+) -> Eagle3Drafter:
+    """A random drafter whose norms are random too, so that each of them matters."""
+    config = replace(
+        Eagle3Config.default_for(TARGET.config, block_size=BLOCK_SIZE),
+        draft_vocab_size=draft_vocab,
+        **overrides,
+    )
+    noise = np.random.default_rng(seed)
+    arrays = published_arrays(Eagle3(config, rngs=nnx.Rngs(seed)))
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
+    draft_ids, embedding, head = None, None, None
+    if draft_vocab is not None:
+        draft_ids = np.sort(noise.permutation(VOCAB)[:draft_vocab]).astype(np.int32)
+    if own_head:
+        shape = (draft_vocab or VOCAB, config.decoder.hidden_size)
+        head = noise.standard_normal(shape).astype(np.float32)
+    if own_embedding:
+        shape = (VOCAB, config.decoder.hidden_size)
+        embedding = 0.1 * noise.standard_normal(shape).astype(np.float32)
+    model = build_eagle3(config, arrays, dtype=jnp.float32)
+    return Eagle3Drafter(model, fingerprint(config, arrays), draft_ids, embedding, head)
+
+
+def eagle3_method(
+    drafter: Eagle3Drafter,
+    on_recompilation: Callable[[], None] = lambda: None,
+    *,
+    tied: bool = True,
+    **overrides: Any,
+) -> Eagle3Method:
+    method = Eagle3Method(drafter, target_parts(tied=tied), room(**overrides), on_recompilation)
+    method.warm_up()
+    return method
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "norm_before_residual": {"norm_before_residual": True},
+    "draft_vocabulary": {"draft_vocab": 40},
+    "own_head": {"draft_vocab": 24, "own_head": True},
+    # The head stays the target's, be it tied to the target's embedding.
+    "own_embedding": {"own_embedding": True},
+}
+
+
+def expected(
+    drafter: Eagle3Drafter, features: np.ndarray, tokens: list[int], *, tied: bool = True
+) -> tuple[list[int], np.ndarray]:
+    """The reference's tokens and the log-probability of each."""
+    target = target_parts(tied=tied)
+    ids = np.arange(VOCAB) if drafter.draft_ids is None else drafter.draft_ids
+    rows = target.embedding if target.head is None else target.head
+    head = np.asarray(rows)[ids] if drafter.head is None else drafter.head
+    config = drafter.model.config
+    chosen, logits = reference_chain(
+        published_arrays(drafter.model),
+        config,
+        np.asarray(target.embedding if drafter.embedding is None else drafter.embedding),
+        head,
+        ids.tolist(),
+        features,
+        tokens,
+    )
+    shifted = np.stack(logits) - np.max(logits, axis=1, keepdims=True)
+    return chosen, -np.log(np.exp(shifted).sum(axis=1))
+
+
+def check(proposal: Proposal, chosen: list[int], log_probs: np.ndarray) -> None:
+    count = len(proposal.token_ids)
+    assert list(proposal.token_ids) == chosen[:count]
+    np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_drafts_equal_the_reference(variant: str) -> None:
+    """Two sequences in one batch, fed in pieces, with and without new rows at the draft."""
+    drafter = eagle3_drafter(**VARIANTS[variant])
+    recompiled: list[bool] = []
+    tied = variant != "norm_before_residual"
+    method = eagle3_method(drafter, tied=tied, on_recompilation=lambda: recompiled.append(True))
+    rng = np.random.default_rng(3)
+    width = method.spec.feature_width
+    lengths, pieces = {0: 9, 2: 140}, {0: [4, 1, 4], 2: [32, 32, 32, 32, 7, 5]}
+    features = {s: rng.standard_normal((n, width)).astype(np.float32) for s, n in lengths.items()}
+    tokens = {s: rng.integers(0, VOCAB, n + 1).tolist() for s, n in lengths.items()}
+
+    def row(slot: int, start: int, stop: int, wanted: int) -> ContextRow:
+        new = features[slot][start:stop]
+        ids = tuple(tokens[slot][start:stop])
+        return ContextRow(slot, start, new, tokens[slot][stop], wanted, ids)
+
+    sent = {0: 0, 2: 0}
+    for step in range(6):
+        rows = []
+        for slot, sizes in pieces.items():
+            if step < len(sizes):
+                rows.append(row(slot, sent[slot], sent[slot] + sizes[step], 0 if step % 2 else 2))
+                sent[slot] += sizes[step]
+        method.step(rows)
+    assert sent == lengths
+    # Nothing new to append: drafting starts from what was kept of the last position.
+    both = method.step([row(0, 9, 9, BLOCK_SIZE - 1), row(2, 140, 140, 3)])
+    for slot, proposal in zip((0, 2), both, strict=True):
+        check(proposal, *expected(drafter, features[slot], tokens[slot], tied=tied))
+    assert len(both[0].token_ids) == BLOCK_SIZE - 1
+    assert len(both[1].token_ids) == 3
+    assert not recompiled
+
+
+def test_a_slot_forgets_its_last_sequence() -> None:
+    drafter = eagle3_drafter()
+    method = eagle3_method(drafter)
+    rng = np.random.default_rng(5)
+    width = method.spec.feature_width
+    old, new = (rng.standard_normal((n, width)).astype(np.float32) for n in (30, 2))
+    method.step([ContextRow(1, 0, old, 7, 4, (3,) * 30)])
+    [proposal] = method.step([ContextRow(1, 0, new, 9, 4, (5, 6))])
+    check(proposal, *expected(drafter, new, [5, 6, 9]))
+    # Nothing is known of a sequence of one token: a draft from an anchor alone is still a draft,
+    # and does not depend on whose slot it was.
+    alone = [method.step([ContextRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]
+    assert alone[0] == alone[1]

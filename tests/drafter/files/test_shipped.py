@@ -1,0 +1,76 @@
+"""The drafters that ship: their target is the default one, and they are good as served."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.models.builders import run_dense
+
+from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.config.eagle3 import is_eagle3
+from blockdraft_drafter.files.sources import SHIPPED
+from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import Checkpoint, load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+
+TARGET = "smollm2-135m"
+# A greedy answer of the target that was held out of training; token ids.
+ANSWER = Path(__file__).parent / "held_out_answer.json"
+
+
+@pytest.mark.parametrize(("name", "most_bytes"), [("dflash", 30e6), ("eagle3", 15e6)])
+def test_they_fit_into_the_package(name: str, most_bytes: float) -> None:
+    checkpoint = SHIPPED / f"smollm2-135m-{name}"
+    assert sum(path.stat().st_size for path in checkpoint.iterdir()) < most_bytes
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert config["blockdraft"]["trained"]
+    assert is_eagle3(config) == (name == "eagle3")
+    card = (checkpoint / "README.md").read_text(encoding="utf-8")
+    for heading in ("## Data", "## Recipe", "## Acceptance", "## Limits"):
+        assert heading in card
+
+
+@pytest.fixture(scope="module")
+def target() -> tuple[Decoder, Checkpoint]:
+    return load_decoder(resolve_target(TARGET), dtype=jnp.float32)
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize(("spec_name", "method"), [("auto", "dflash"), ("eagle3", "eagle3")])
+def test_they_draft_what_their_target_says(
+    target: tuple[Decoder, Checkpoint], spec_name: str, method: str
+) -> None:
+    decoder, checkpoint = target
+    config = DrafterConfig(
+        target=TARGET,
+        drafter=spec_name,
+        max_sequences=1,
+        max_context_tokens=256,
+        max_feature_rows=128,
+    )
+    engine = load_engine(config)
+    assert engine.target_fingerprint == checkpoint.fingerprint
+    spec = engine.method.spec
+    assert (spec.name, spec.trained) == (method, True)
+    answer = json.loads(ANSWER.read_text())
+    tokens = np.array(answer["prompt"] + answer["response"])
+    _, output = run_dense(decoder, tokens[None], spec.target_layer_ids)
+    features = np.asarray(output.captured).astype(ml_dtypes.bfloat16)
+    known, anchor, gained = 0, len(answer["prompt"]), []
+    drafted = spec.block_size - 1
+    while anchor + drafted < len(tokens):
+        new = features[known:anchor]
+        ids = tuple(tokens[known:anchor].tolist())
+        [proposal] = engine.method.step(
+            [ContextRow(0, known, new, int(tokens[anchor]), drafted, ids)]
+        )
+        right = np.array(proposal.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]
+        known, anchor = anchor, anchor + 1 + int(np.cumprod(right).sum())
+        gained.append(anchor - known)
+    # An untrained drafter gains 1.0; one read wrongly, hardly more.
+    assert np.mean(gained) > 1.5, gained

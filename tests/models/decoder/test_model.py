@@ -1,0 +1,128 @@
+"""The decoder against an independent float64 implementation."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
+from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
+
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.testing import tiny_config
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {"kind": "llama"},
+    "llama-untied-bias": {"kind": "llama", "tie_word_embeddings": False, "attention_bias": True},
+    "llama3-scaling": {"kind": "llama", "head_dim": 16, "rope_scaling": LLAMA3_SCALING},
+    "llama-multi-query": {"kind": "llama", "num_kv_heads": 1, "rope_theta": 1e5},
+    "qwen3": {"kind": "qwen3"},
+    "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
+}
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.max(np.abs(actual - expected)) / np.max(np.abs(expected)))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_and_features_equal_the_reference(architecture: str, seed: int) -> None:
+    config = tiny_config(**ARCHITECTURES[architecture])
+    decoder = random_decoder(config, seed)
+    token_ids = np.random.default_rng(seed).integers(0, config.vocab_size, (2, 40))
+
+    logits, output = run_dense(decoder, token_ids, capture=(2, 0))
+
+    reference = ReferenceDecoder(config, params_from_decoder(decoder))
+    captured = np.asarray(output.captured).reshape(2, 40, -1)
+    for row in range(2):
+        assert relative_error(logits[row], reference.logits(token_ids[row])) < 1e-4
+        expected = reference.captured(token_ids[row], (2, 0))
+        assert relative_error(captured[row], expected) < 1e-4
+
+
+@pytest.mark.parametrize("capture", [(), (2, 0), (1,), (0, 1, 1)])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_scanned_layers_equal_unrolled_ones(
+    kind: Literal["llama", "qwen3"], capture: tuple[int, ...]
+) -> None:
+    decoder = random_decoder(tiny_config(kind))
+    token_ids = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (2, 20))
+    expected, unrolled = run_dense(decoder, token_ids, capture)
+    layer = decoder.layers[0]
+
+    logits, scanned = run_dense(ScannedDecoder(decoder), token_ids, capture)
+
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scanned.captured, unrolled.captured, rtol=1e-5, atol=1e-5)
+    # Nobody holds the weights twice.
+    assert layer.attention.query.weight.get_raw_value().is_deleted()
+
+
+def test_llama3_scaling_changes_the_result() -> None:
+    config = tiny_config(head_dim=16, rope_scaling=LLAMA3_SCALING)
+    scaled = random_decoder(config)
+    unscaled = random_decoder(config.with_rope_scaling(None))
+    token_ids = np.arange(40)[None]
+    assert relative_error(run_dense(scaled, token_ids)[0], run_dense(unscaled, token_ids)[0]) > 1e-3
+
+
+def test_padding_at_the_end_does_not_reach_real_tokens() -> None:
+    decoder = random_decoder(tiny_config("qwen3"))
+    tokens = np.arange(12)[None]
+    padded = np.concatenate([tokens, np.full((1, 4), 7)], axis=1)
+    np.testing.assert_allclose(
+        run_dense(decoder, padded)[0][:, :12], run_dense(decoder, tokens)[0], atol=1e-5
+    )
+
+
+def test_caches_pass_through_attend_layer_by_layer() -> None:
+    decoder = random_decoder(tiny_config())
+    dense = DenseAttend(1, 4)
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, cache: int, /) -> tuple[jax.Array, int]:
+        return dense(q, k, v, None)[0], cache + 10
+
+    tokens = jnp.arange(4, dtype=jnp.int32)
+    output = decoder(tokens, tokens, [0, 1, 2], attend)
+    assert output.caches == [10, 11, 12]
+    assert output.captured.shape == (4, 0)
+
+
+def test_wrong_caches_and_captures_are_refused() -> None:
+    decoder = random_decoder(tiny_config())
+    tokens = jnp.arange(4, dtype=jnp.int32)
+    with pytest.raises(ValueError, match="expected 3 caches, got 2"):
+        decoder(tokens, tokens, [None, None], DenseAttend(1, 4))
+    with pytest.raises(ValueError, match="cannot capture layers"):
+        decoder(tokens, tokens, [None] * 3, DenseAttend(1, 4), (3,))
+    with pytest.raises(ValueError, match="expected 2 x 4 tokens, got 4"):
+        decoder(tokens, tokens, [None] * 3, DenseAttend(2, 4))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_bfloat16_runs_under_strict_promotion_and_jit(kind: Any) -> None:
+    config = tiny_config(kind, attention_bias=True)
+    decoder = Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+
+    @nnx.jit
+    def forward(model: Decoder, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        output = model(tokens, tokens, [None] * 3, DenseAttend(1, 8), (1,))
+        return model.logits(output.hidden), output.captured
+
+    logits, captured = forward(decoder, jnp.arange(8, dtype=jnp.int32))
+    assert logits.dtype == jnp.float32
+    assert captured.dtype == jnp.bfloat16
+    reference = ReferenceDecoder(config, params_from_decoder(decoder)).logits(range(8))
+    assert relative_error(np.asarray(logits), reference) < 0.05
+
+
+def test_every_weight_names_its_axes() -> None:
+    decoder = Decoder(tiny_config("qwen3", attention_bias=True), rngs=nnx.Rngs(0))
+    for path, variable in nnx.to_flat_state(nnx.state(decoder)):
+        assert len(variable.get_metadata()["out_sharding"]) == variable[...].ndim, path

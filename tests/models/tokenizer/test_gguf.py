@@ -1,0 +1,87 @@
+"""GGUF tokenizers: pre-tokenizers split as published, bad vocabularies are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFWriter
+
+from blockdraft_models.errors import TokenizerError
+from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR
+from blockdraft_models.tokenizer.gguf import backend_from_gguf
+from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+
+BYTES = [BYTE_TO_CHAR[byte] for byte in range(256)]
+MERGES = ["1 2", "12 3", "l l", "Ġ a", "Ċ Ċ"]
+TOKENS = [*BYTES, "12", "123", "ll", "Ġa", "ĊĊ", "<|end|>", "<think>"]
+METADATA: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.merges": MERGES,
+    "tokenizer.ggml.token_type": [1] * (len(TOKENS) - 2) + [3, 4],
+}
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "tokens"),
+    [
+        ("smollm", "1234", ["1", "2", "3", "4"]),
+        ("qwen2", "1234", ["1", "2", "3", "4"]),
+        ("llama-bpe", "1234", ["123", "4"]),
+        ("gpt-2", "1234", ["123", "4"]),
+        ("smollm", "I'll a\n\n", ["I", "'", "ll", "Ġa", "ĊĊ"]),
+        ("llama-bpe", "I'LL a\n\n", ["I", "'", "L", "L", "Ġa", "ĊĊ"]),
+        ("smollm", "a<think>", ["a", "<think>"]),
+    ],
+)
+def test_pre_tokenizers_split_as_published(pre: str, text: str, tokens: list[str]) -> None:
+    backend = backend_from_gguf({**METADATA, "tokenizer.ggml.pre": pre})
+    assert backend.encode(text).tokens == tokens
+
+
+def test_qwen_normalizes_to_nfc() -> None:
+    backend = backend_from_gguf({**METADATA, "tokenizer.ggml.pre": "qwen2"})
+    assert backend.encode("e\u0301").ids == backend.encode("é").ids
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenizer.ggml.model": "llama"}, "'llama' is not supported"),
+        ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
+        ({"tokenizer.ggml.merges": None}, "no merges"),
+        ({"tokenizer.ggml.token_type": [1]}, "inconsistent"),
+        ({"tokenizer.ggml.tokens": ["a"] * len(TOKENS)}, "inconsistent"),
+        ({"tokenizer.ggml.merges": ["x yz"]}, "do not fit"),
+        ({"tokenizer.ggml.pre": "tekken"}, "pre-tokenizer 'tekken' is not supported"),
+    ],
+)
+def test_bad_vocabularies_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        backend_from_gguf({**METADATA, **change})
+
+
+def test_a_gguf_tokenizer_loads_with_template_and_stop_tokens(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(TOKENS)
+    writer.add_token_merges(MERGES)
+    writer.add_token_types(METADATA["tokenizer.ggml.token_type"])
+    writer.add_eos_token_id(TOKENS.index("<|end|>"))
+    writer.add_eot_token_id(5)
+    writer.add_chat_template("{{ messages[0].content }}{{ eos_token }}")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    tokenizer = load_tokenizer(tmp_path / "a.gguf")
+    end = TOKENS.index("<|end|>")
+    assert tokenizer.bos_token_id is None
+    assert tokenizer.eos_token_ids == (end, 5)
+    assert tokenizer.special_token_ids == {end}
+    ids = tokenizer.encode_chat([{"role": "user", "content": "<|end|>"}])
+    assert ids[-1] == end
+    assert end not in ids[:-1]
+    assert tokenizer.token_bytes(TOKENS.index("<think>")) == b"<think>"

@@ -1,0 +1,108 @@
+import pytest
+
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_server.routing.replay import Replay, ReplayPolicy
+from blockdraft_server.routing.usage import CallMeter, total_usage
+
+
+def new_replay(max_replays: int = 2) -> Replay:
+    request = verifier_pb2.StreamGenerateTokensRequest(
+        prompt_token_ids=[1, 2, 3], max_output_tokens=6, stop_token_ids=[9]
+    )
+    return Replay(request, ReplayPolicy(max_replays=max_replays, initial_delay_seconds=0.5))
+
+
+def message(*token_ids: int) -> verifier_pb2.StreamGenerateTokensResponse:
+    return verifier_pb2.StreamGenerateTokensResponse(token_ids=token_ids)
+
+
+def test_the_next_call_carries_the_tokens_received() -> None:
+    replay = new_replay()
+    assert list(replay.begin(0.0).emitted_token_ids) == []
+    replay.received(message(4), 1.0)
+    replay.received(message(5, 6), 2.0)
+    assert replay.broken() == 0.0
+    request = replay.begin(3.0)
+    assert list(request.emitted_token_ids) == [4, 5, 6]
+    assert list(request.prompt_token_ids) == [1, 2, 3]
+    assert request.max_output_tokens == 6
+    assert replay.replays == 1
+
+
+def test_gives_up_after_failures_without_a_token_between_them() -> None:
+    replay = new_replay(max_replays=2)
+    replay.begin(0.0)
+    assert [replay.broken(), replay.broken(), replay.broken()] == [0.0, 0.5, None]
+    replay = new_replay(max_replays=1)
+    for token in range(4):
+        replay.begin(0.0)
+        replay.received(message(token), 0.0)
+        assert replay.broken() == 0.0
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy = ReplayPolicy(max_replays=2000, initial_delay_seconds=0.5, max_delay_seconds=3.0)
+    assert [policy.delay_seconds(n) for n in range(1, 7)] == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    assert policy.delay_seconds(2000) == 3.0
+    assert policy.delay_seconds(2001) is None
+
+
+def test_a_policy_with_reversed_bounds_is_refused() -> None:
+    with pytest.raises(ValueError, match="initial_delay_seconds"):
+        ReplayPolicy(initial_delay_seconds=3.0, max_delay_seconds=2.0)
+    with pytest.raises(ValueError, match="max_replays"):
+        ReplayPolicy(max_replays=-1)
+
+
+def test_knows_from_the_tokens_alone_that_the_answer_is_complete() -> None:
+    replay = new_replay()
+    replay.begin(0.0)
+    assert replay.finished is None
+    replay.received(message(4, 9), 1.0)
+    assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_STOP
+    replay = new_replay()
+    replay.begin(0.0)
+    replay.received(message(1, 2, 3, 4, 5, 6), 1.0)
+    assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+
+
+def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
+    replay = new_replay()
+    replay.begin(10.0)
+    replay.received(message(4), 12.0)
+    replay.received(message(5, 6, 7), 13.5)
+    replay.broken()
+    replay.begin(20.0)
+    last = message(8)
+    last.usage.output_tokens = 1
+    last.usage.drafted_tokens = 3
+    last.usage.accepted_tokens = 0
+    last.usage.verification_steps = 1
+    last.usage.drafted_per_position.extend([1, 1, 1])
+    last.usage.accepted_per_position.extend([0, 0, 0])
+    last.usage.cached_prompt_tokens = 3
+    last.usage.prefill_time.FromMilliseconds(250)
+    last.usage.verify_time.FromMilliseconds(100)
+    replay.received(last, 21.0)
+    usage = replay.usage()
+    assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
+    assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 2)
+    assert usage.verification_steps == 2
+    assert list(usage.drafted_per_position) == [2, 2, 1]
+    assert list(usage.accepted_per_position) == [1, 1, 0]
+    assert usage.cached_prompt_tokens == 0
+    assert usage.prefill_time.ToMilliseconds() == 2250
+    assert usage.decode_time.ToMilliseconds() == 1500
+    assert usage.step_times.verify_time.ToMilliseconds() == 100
+
+
+def test_a_call_without_messages_consumed_nothing_but_time() -> None:
+    usage = CallMeter(5.0).usage()
+    assert usage.output_tokens == 0
+    assert usage.verification_steps == 0
+    assert total_usage(3, [usage]).prompt_tokens == 3
+
+
+def test_a_message_outside_a_call_is_a_mistake() -> None:
+    with pytest.raises(RuntimeError, match="outside"):
+        new_replay().received(message(1), 0.0)

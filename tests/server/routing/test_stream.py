@@ -1,0 +1,168 @@
+import asyncio
+
+import grpc
+import pytest
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.server.support import (
+    config_for,
+    failure,
+    running_server,
+    text_request,
+    until,
+    whole,
+)
+
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_server.settings import LimitsConfig
+
+PROMPT = [1, 2]
+COUNT = 20  # 1 + 7 messages of at most 3 tokens
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+@pytest.mark.parametrize("broken_after", range(8))
+async def test_an_answer_broken_at_any_message_is_the_same(
+    broken_after: int, code: grpc.StatusCode
+) -> None:
+    fake = FakeVerifier(break_after=[broken_after], break_code=code)
+    async with (
+        running_verifier(fake) as address,
+        running_server(config_for(address)) as server,
+    ):
+        request = text_request(max_output_tokens=COUNT)
+        messages = [message async for message in server.stub.StreamGenerate(request)]
+        replays = server.metric("replays_total")
+    token_ids = [token for message in messages for token in message.token_ids]
+    assert token_ids == answer(PROMPT, COUNT)
+    assert "".join(message.text for message in messages) == bytes(token_ids).decode()
+    assert messages[-1].usage.output_tokens == COUNT
+    assert messages[-1].usage.prompt_tokens == 2
+    assert replays == 1
+    assert len(fake.requests) == 2
+    received = 0 if broken_after == 0 else 1 + 3 * (broken_after - 1)
+    assert list(fake.requests[1].emitted_token_ids) == token_ids[:received]
+
+
+async def test_an_answer_broken_at_every_message_is_the_same() -> None:
+    # After a replay the first message holds one token, so each call gains exactly one.
+    fake = FakeVerifier(break_after=[1] * (COUNT - 1))
+    async with (
+        running_verifier(fake) as address,
+        running_server(config_for(address)) as server,
+    ):
+        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert response.usage.output_tokens == COUNT
+    assert len(fake.requests) == COUNT
+
+
+async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
+    fake = FakeVerifier(break_always=True)
+    limits = LimitsConfig(max_replays=2)
+    async with (
+        running_verifier(fake) as address,
+        running_server(config_for(address, limits=limits)) as server,
+    ):
+        error = await failure(server.stub.Generate(whole(text_request())))
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
+    assert error.metadata["replays"] == "2"
+    assert len(fake.requests) == 3
+
+
+async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
+    crashing, other = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    other.load.waiting_sequences = 100
+    async with running_verifier(other) as second:
+        crash = running_verifier(crashing)
+        first = await crash.__aenter__()
+        async with running_server(config_for(first, second)) as server:
+            await until(lambda: server.app._pool.capacity == 8)
+            call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
+            messages = []
+            async for message in call:
+                messages.append(message)
+                if len(messages) == 3:
+                    await crash.__aexit__(None, None, None)
+    assert [t for message in messages for t in message.token_ids] == answer(PROMPT, COUNT)
+    assert len(crashing.requests) == len(other.requests) == 1
+    assert len(other.requests[0].emitted_token_ids) >= 7
+
+
+async def test_requests_wait_for_a_restarted_verifier() -> None:
+    with unix_address() as address:
+        crash = running_verifier(FakeVerifier(delay_seconds=0.02), address)
+        await crash.__aenter__()
+        async with running_server(config_for(address)) as server:
+            call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
+            stream = aiter(call)
+            first = await anext(stream)
+            await crash.__aexit__(None, None, None)
+            await server.until_healthy(False)
+            refused = await failure(server.stub.Generate(whole(text_request())))
+            assert refused.reason == "VERIFIER_UNAVAILABLE"
+            async with running_verifier(FakeVerifier(), address):
+                rest = [message async for message in stream]
+                await server.until_healthy(True)
+    token_ids = [t for message in (first, *rest) for t in message.token_ids]
+    assert token_ids == answer(PROMPT, COUNT)
+
+
+async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
+    crash = running_verifier(FakeVerifier(delay_seconds=0.02))
+    address = await crash.__aenter__()
+    limits = LimitsConfig(recovery_seconds=0.2)
+    async with running_server(config_for(address, limits=limits)) as server:
+        call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        await asyncio.sleep(0.05)
+        await crash.__aexit__(None, None, None)
+        error = await failure(call)
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
+
+
+async def test_another_target_does_not_go_on_with_an_answer() -> None:
+    other_target = verifier_pb2.VerifierServiceDescribeResponse(
+        target_fingerprint="f" * 16, vocabulary_size=300, max_context_tokens=64, max_sequences=4
+    )
+    crash = running_verifier(FakeVerifier(delay_seconds=0.02))
+    other = FakeVerifier(description=other_target)
+    other.load.waiting_sequences = 100
+    limits = LimitsConfig(recovery_seconds=0.3)
+    async with running_verifier(other) as second:
+        first = await crash.__aenter__()
+        async with running_server(config_for(first, second, limits=limits)) as server:
+            await until(lambda: server.app._pool.capacity == 8)
+            call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+            await asyncio.sleep(0.1)
+            await crash.__aexit__(None, None, None)
+            error = await failure(call)
+    assert error.reason == "VERIFIER_UNAVAILABLE"
+    assert other.requests == []
+
+
+async def test_requests_go_to_the_least_busy_healthy_verifier() -> None:
+    busy, idle, away = FakeVerifier(), FakeVerifier(), FakeVerifier()
+    busy.load.running_sequences = 3
+    async with (
+        running_verifier(busy) as first,
+        running_verifier(idle) as second,
+        running_verifier(away, healthy=False) as third,
+        running_server(config_for(first, second, third)) as server,
+    ):
+        await until(lambda: server.app._pool.capacity == 8)
+        idle.delay_seconds = busy.delay_seconds = 0.1
+        calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(3)]
+        await asyncio.gather(*calls)
+    assert (len(busy.requests), len(idle.requests), len(away.requests)) == (0, 3, 0)
+
+
+async def test_own_calls_count_before_a_verifier_reports_them() -> None:
+    fakes = [FakeVerifier(delay_seconds=0.1), FakeVerifier(delay_seconds=0.1)]
+    async with (
+        running_verifier(fakes[0]) as first,
+        running_verifier(fakes[1]) as second,
+        running_server(config_for(first, second)) as server,
+    ):
+        await until(lambda: server.app._pool.capacity == 8)
+        calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(6)]
+        await asyncio.gather(*calls)
+    assert [len(fake.requests) for fake in fakes] == [3, 3]

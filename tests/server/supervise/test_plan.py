@@ -1,0 +1,224 @@
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.verifier import FakeVerifier, running_verifier
+
+from blockdraft_server.command import add_arguments, config_from
+from blockdraft_server.supervise import command
+from blockdraft_server.supervise.describe import describe_drafter
+from blockdraft_server.supervise.plan import ServePlan
+
+FOLDER = Path("/run/bd")
+
+
+def plan(*flags: str, folder: Path = FOLDER, **environ: str) -> ServePlan:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return ServePlan.from_arguments(parser.parse_args(flags), folder, environ)
+
+
+def test_flags_reach_the_process_they_concern() -> None:
+    result = plan(
+        *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
+        *("--max-context-tokens", "99", "--draft-policy", "fixed", "--metrics-port", "9100"),
+        *("--model-name", "m", "--drain-timeout", "4", "--weights", "int8"),
+    )
+    shared = (
+        *("--target", "t", "--dtype", "float32"),
+        *("--max-sequences", "3", "--max-context-tokens", "99"),
+        *("--drain-timeout", "4.0", "--log-level", "info"),
+    )
+    assert result.verifier_flags == (
+        *shared,
+        *("--listen", "unix:/run/bd/verifier.sock", "--drafter", "unix:/run/bd/drafter.sock"),
+        *("--metrics-port", "9101", "--weights", "int8", "--draft-policy", "fixed"),
+    )
+    assert result.drafter_flags == (
+        *shared,
+        *("--listen", "unix:/run/bd/drafter.sock", "--drafter", "d", "--metrics-port", "9102"),
+    )
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    config, listen = config_from(parser.parse_args(result.server_flags))
+    assert config.verifiers == ("unix:/run/bd/verifier.sock",)
+    assert (config.target, config.served_name) == ("t", "m")
+    assert listen.address == "127.0.0.1:50051"
+    assert listen.control_address == "unix:/run/bd/server.sock"
+    assert (listen.metrics_port, listen.drain_seconds) == (9100, 4.0)
+
+
+def test_without_flags_every_process_keeps_its_own_defaults() -> None:
+    result = plan()
+    stopping = ("--drain-timeout", "30.0", "--log-level", "info")
+    assert result.verifier_flags[2:] == (
+        *stopping,
+        *("--listen", "unix:/run/bd/verifier.sock"),
+        *("--drafter", "unix:/run/bd/drafter.sock"),
+    )
+    assert result.drafter_flags[2:] == (*stopping, "--listen", "unix:/run/bd/drafter.sock")
+
+
+def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
+    result = plan("--no-drafter")
+    assert [child.name for child in result.children()] == ["server", "verifier"]
+    assert result.verifier_flags[-2:] == ("--drafter", "none")
+
+
+def test_children_are_listed_front_door_first() -> None:
+    children = plan("--drain-timeout", "7").children()
+    assert [child.name for child in children] == ["server", "verifier", "drafter"]
+    assert children[1].command[:4] == (sys.executable, "-m", "blockdraft_client", "verifier")
+    assert children[0].stop_seconds == 17.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max-waiting", "-1"), "max_waiting"),
+        (("--tls-cert", "c"), "--tls-key"),
+        (("--target", ""), "target"),
+    ],
+)
+def test_bad_flags_are_found_before_anything_starts(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(*flags)
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        plan(folder=Path("/" + "x" * 100))
+
+
+def test_drafter_and_no_drafter_exclude_each_other() -> None:
+    with pytest.raises(SystemExit) as caught:
+        plan("--drafter", "d", "--no-drafter")
+    assert caught.value.code == 2
+
+
+def test_without_a_tpu_no_chips_are_given_away() -> None:
+    assert [dict(child.environment) for child in plan().children()] == [{}, {}, {}]
+    with pytest.raises(ValueError, match=r"--tpu-split needs a TPU: name it with --tpu-host"):
+        plan("--tpu-split", "2+2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "verifier", "drafter"),
+    [
+        ((), "0,1", "2,3"),
+        (("--tpu-split", "2+1"), "0,1", "2"),
+        (("--tpu-split", "1+2"), "0", "2,3"),
+        (("--tpu-host", "v6e-8"), "0,1,2,3", "4,5,6,7"),
+        (("--tpu-split", "4+0"), "0,1,2,3", None),
+        (("--no-drafter",), "0,1,2,3", None),
+        (("--no-drafter", "--tpu-split", "2+0"), "0,1", None),
+    ],
+)
+def test_processes_of_a_tpu_host_own_their_chips(
+    flags: tuple[str, ...], verifier: str, drafter: str | None
+) -> None:
+    result = plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8", TPU_WORKER_HOSTNAMES="localhost")
+    owned = {
+        child.name: child.environment.get("TPU_VISIBLE_CHIPS")
+        for child in result.children()
+        if child.name != "server"
+    }
+    expected = {"verifier": verifier} | ({} if drafter is None else {"drafter": drafter})
+    assert owned == expected
+    assert result.children()[0].environment == {}
+    assert "--coordinator" not in result.verifier_flags
+    if drafter is None:
+        assert result.verifier_flags[-2:] == ("--drafter", "none")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tpu-split", "3+1"), r"cannot be split 3\+1: .* Fits: 4\+0, 2\+2"),
+        (("--tpu-split", "4"), r"written V\+D"),
+        (("--tpu-split", "2+2", "--no-drafter"), "exclude each other"),
+        (("--tpu-split", "4+0", "--drafter", "d"), "leaves no chips for --drafter d"),
+        (("--tpu-host", "v5e-1"), "decode plainly"),
+        (("--tpu-host", "v5e-16", "--no-drafter"), "has 4 hosts"),
+    ],
+)
+def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8")
+
+
+@pytest.mark.parametrize("worker_id", [0, 3])
+def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) -> None:
+    result = plan(
+        "--no-drafter",
+        TPU_ACCELERATOR_TYPE="v5litepod-16",
+        TPU_WORKER_HOSTNAMES="a,b,c,d",
+        TPU_WORKER_ID=str(worker_id),
+    )
+    names = [child.name for child in result.children()]
+    assert names == (["server", "verifier"] if worker_id == 0 else ["verifier"])
+    assert result.verifier_flags[-6:] == (
+        *("--coordinator", "a:8482", "--num-processes", "4", "--process-id", str(worker_id)),
+    )
+    assert result.children()[-1].environment["CLOUD_TPU_TASK_ID"] == str(worker_id)
+
+
+async def test_the_attached_drafter_in_words() -> None:
+    fake = FakeVerifier()
+    async with running_verifier(fake) as address:
+        assert await describe_drafter(address) == "none"
+        fake.description.drafter.method = "dflash"
+        fake.description.drafter.block_size = 8
+        assert await describe_drafter(address) == "dflash, block of 8, untrained"
+    assert await describe_drafter(address) == "unknown (UNAVAILABLE)"
+
+
+ROLE = """
+import os, signal, sys
+import grpc
+from concurrent.futures import ThreadPoolExecutor
+from grpc_health.v1 import health, health_pb2_grpc
+import threading
+
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+server = grpc.server(ThreadPoolExecutor(2))
+health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+role, flags = sys.argv[1], sys.argv[2:]
+name = "--control" if role == "server" else "--listen"
+server.add_insecure_port(flags[flags.index(name) + 1])
+server.start()
+stop.wait()
+print(role, "stops", file=sys.stderr, flush=True)
+server.stop(None)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_serve_announces_itself_in_one_line_and_drains_in_order(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    # Stands in for the command line, whose roles need models.
+    (tmp_path / "blockdraft_client.py").write_text(ROLE)
+    program = (
+        "import argparse, os, sys\n"
+        "from blockdraft_server.supervise import command\n"
+        f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
+        "parser = argparse.ArgumentParser()\n"
+        "serve_command.add_arguments(parser)\n"
+        "args = parser.parse_args(['--log-level', 'error', '--listen', 'host:1'])\n"
+        "sys.exit(command.run(args))\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    line = await asyncio.wait_for(process.stderr.readline(), 30)
+    assert line.startswith(b"blockdraft serves smollm2-135m on host:1, drafter: unknown")
+    process.send_signal(number)
+    rest = await asyncio.wait_for(process.stderr.read(), 30)
+    assert rest.split(b"\n") == [b"server stops", b"verifier stops", b"drafter stops", b""]
+    assert await process.wait() == code

@@ -1,0 +1,56 @@
+import pytest
+
+from blockdraft_server.supervise.restart import RestartPolicy, RestartTracker
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy = RestartPolicy(initial_delay_seconds=1.0, max_delay_seconds=30.0)
+    tracker = RestartTracker(policy)
+    deaths = [100.0 * index for index in range(7)]
+    delays = [tracker.died(death, None) for death in deaths]
+    assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_the_fifth_early_death_within_a_minute_is_final() -> None:
+    tracker = RestartTracker(RestartPolicy())
+    delays = [tracker.died(death, None) for death in (0.0, 10.0, 20.0, 30.0, 59.9)]
+    assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert delays[4] is None
+
+
+def test_early_deaths_older_than_a_minute_are_forgiven() -> None:
+    tracker = RestartTracker(RestartPolicy())
+    deaths = (0.0, 10.0, 20.0, 30.0, 60.0)
+    assert None not in [tracker.died(death, None) for death in deaths]
+    assert tracker.died(61.0, None) is None
+
+
+def test_having_been_ready_forgives_early_deaths() -> None:
+    tracker = RestartTracker(RestartPolicy())
+    for death in (0.0, 1.0, 2.0, 3.0):
+        tracker.died(death, None)
+    assert tracker.died(5.0, ready_since=4.0) == 8.0
+    for death in (6.0, 7.0, 8.0, 9.0):
+        assert tracker.died(death, None) is not None
+    assert tracker.died(10.0, None) is None
+
+
+def test_a_long_life_starts_over_with_the_first_pause() -> None:
+    tracker = RestartTracker(RestartPolicy())
+    tracker.died(0.0, None)
+    assert tracker.died(50.0, ready_since=1.0) == 1.0
+    assert tracker.died(200.0, ready_since=60.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"initial_delay_seconds": 31.0},
+        {"initial_delay_seconds": -1.0},
+        {"max_deaths": 0},
+        {"window_seconds": 0.0},
+    ],
+)
+def test_a_bad_policy_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        RestartPolicy(**changes)  # type: ignore[arg-type]

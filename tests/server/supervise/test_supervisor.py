@@ -1,0 +1,187 @@
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.verifier import unix_address
+from tests.server.support import until
+
+from blockdraft_server.supervise.child import ChildSpec
+from blockdraft_server.supervise.restart import RestartPolicy
+from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
+
+psutil: Any = pytest.importorskip("psutil")
+
+DUMMY = Path(__file__).parent / "dummy_child.py"
+QUICK = RestartPolicy(initial_delay_seconds=0.01, max_delay_seconds=0.05)
+
+
+class Family:
+    """Builds the specifications of dummy children."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+
+    def dummy(self, name: str, *options: str, stop_seconds: float = 10.0) -> ChildSpec:
+        address = f"unix:{self.folder / name}.sock"
+        command = (sys.executable, str(DUMMY), name, address, str(self.log), *options)
+        return ChildSpec(name, command, address, stop_seconds)
+
+    def ended(self) -> list[str]:
+        return self.log.read_text().split() if self.log.exists() else []
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    with unix_address() as address:
+        yield Family(Path(address.removeprefix("unix:")).parent)
+
+
+@asynccontextmanager
+async def running(supervisor: Supervisor) -> AsyncIterator[asyncio.Event]:
+    """Run until the context ends; waits until every child was ready."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    task = asyncio.create_task(supervisor.run(stop, on_ready))
+    await asyncio.wait_for(ready.wait(), 20)
+    yield stop
+    stop.set()
+    await asyncio.wait_for(task, 20)
+
+
+def alive(pids: dict[str, int]) -> list[str]:
+    return [
+        name
+        for name, pid in pids.items()
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+async def test_children_stop_in_order_and_their_output_is_forwarded(family: Family) -> None:
+    sink = io.BytesIO()
+    specs = [family.dummy("server"), family.dummy("verifier"), family.dummy("drafter")]
+    supervisor = Supervisor(specs, QUICK, sink)
+    async with running(supervisor):
+        pids = supervisor.process_ids
+        assert sorted(alive(pids)) == ["drafter", "server", "verifier"]
+    assert family.ended() == ["server", "verifier", "drafter"]
+    assert alive(pids) == []
+    assert sorted(sink.getvalue().split(b"\n")) == [
+        b"",
+        b"drafter is up",
+        b"server is up",
+        b"verifier is up",
+    ]
+
+
+async def test_a_dead_child_is_started_again(family: Family) -> None:
+    supervisor = Supervisor([family.dummy("a"), family.dummy("b")], QUICK, io.BytesIO())
+    async with running(supervisor):
+        before = supervisor.process_ids
+        os.kill(before["a"], signal.SIGKILL)
+        await until(lambda: supervisor.process_ids.get("a", before["a"]) != before["a"])
+        assert supervisor.process_ids["b"] == before["b"]
+        assert "a" not in supervisor.serving
+        await until(lambda: "a" in supervisor.serving, seconds=20)
+    assert family.ended() == ["a", "b"]
+
+
+async def test_a_child_with_a_wrong_command_line_is_not_tried_again(family: Family) -> None:
+    code = f"open({str(family.log)!r}, 'a').write('x'); raise SystemExit(2)"
+    bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
+    supervisor = Supervisor([bad], QUICK, io.BytesIO())
+    with pytest.raises(ChildFailedError, match=r"bad cannot start .*status 2"):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), 20)
+    assert family.log.read_text() == "x"
+
+
+async def test_a_child_that_keeps_dying_stops_everything(family: Family) -> None:
+    code = "import sys; sys.exit('no such model')"
+    bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
+    good = family.dummy("good", "--never-ready")
+    supervisor = Supervisor([good, bad], QUICK, io.BytesIO())
+    with pytest.raises(ChildFailedError, match=r"bad keeps dying .*status 1") as caught:
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), 20)
+    assert caught.value.last_lines == ("no such model",)
+    assert supervisor.process_ids == {}
+
+
+async def test_a_child_that_does_not_stop_is_killed(family: Family) -> None:
+    stubborn = family.dummy("a", "--ignore-term", stop_seconds=0.2)
+    supervisor = Supervisor([stubborn], QUICK, io.BytesIO())
+    async with running(supervisor):
+        pids = supervisor.process_ids
+    assert alive(pids) == []
+
+
+async def test_a_stop_during_the_start_leaves_nothing_behind(family: Family) -> None:
+    supervisor = Supervisor([family.dummy("a"), family.dummy("b")], QUICK, io.BytesIO())
+    stop = asyncio.Event()
+    task = asyncio.create_task(supervisor.run(stop))
+    await asyncio.sleep(0)
+    stop.set()
+    await asyncio.wait_for(task, 20)
+    assert supervisor.process_ids == {}
+
+
+async def test_a_cancelled_supervisor_kills_its_children(family: Family) -> None:
+    stubborn = family.dummy("a", "--ignore-term", stop_seconds=60.0)
+    supervisor = Supervisor([stubborn], QUICK, io.BytesIO())
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    task = asyncio.create_task(supervisor.run(stop, on_ready))
+    await asyncio.wait_for(ready.wait(), 20)
+    pids = supervisor.process_ids
+    stop.set()
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: alive(pids) == [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux only")
+def test_children_of_a_killed_supervisor_die(family: Family) -> None:
+    spec = family.dummy("a")
+    program = textwrap.dedent(
+        f"""
+        import asyncio
+        from blockdraft_server.supervise.child import ChildSpec
+        from blockdraft_server.supervise.supervisor import Supervisor
+
+        async def main():
+            supervisor = Supervisor([ChildSpec("a", {spec.command!r}, {spec.health_address!r})])
+            async def announce():
+                print(supervisor.process_ids["a"], flush=True)
+            await supervisor.run(asyncio.Event(), announce)
+
+        asyncio.run(main())
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert alive({"a": pid}) == ["a"]
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while alive({"a": pid}):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,349 @@
+"""`blockdraft train corpus`, end to end on a tiny target."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import CACHE
+from tests.training.corpus.test_line_file import largest_file
+from tests.training.talkative_target import write_talkative_target
+
+from blockdraft_models.testing import IM_END
+from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_training.command import run as run_train
+from blockdraft_training.corpus.command import add_arguments, run
+from blockdraft_training.corpus.line_file import LineFile
+from blockdraft_training.corpus.maker import CorpusMaker, CorpusSummary
+from blockdraft_training.corpus.prompts import PromptFile, read_prompts
+from blockdraft_training.corpus.rows import manifest_path, read_corpus, read_manifest, read_rows
+from blockdraft_training.corpus.settings import CorpusSettings
+from blockdraft_training.errors import CorpusError
+
+COUNT = 9
+TEXTS = [f"Question {'x' * (index % 4)}{index}" for index in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_talkative_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    return write_prompts(tmp_path / "questions.jsonl", TEXTS)
+
+
+def write_prompts(path: Path, texts: list[str]) -> Path:
+    rows = ({"id": f"q/{index}", "turns": [text]} for index, text in enumerate(texts))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def settings(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSettings:
+    fields: dict[str, Any] = {
+        "output": output,
+        "target": str(target),
+        "prompts": tuple(PromptFile("q", path) for path in questions),
+        "greedy_share": 0.5,
+        "max_tokens": 24,
+        "max_prompt_tokens": 56,
+        "batch_size": 4,
+    }
+    return CorpusSettings(**{**fields, **changes})
+
+
+@contextmanager
+def silent(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    yield lambda tokens: None
+
+
+def make(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSummary:
+    return CorpusMaker(settings(target, output, *questions, **changes), silent).make()
+
+
+def make_until(rows: int, chosen: CorpusSettings) -> None:
+    """Make a corpus, but fail after some rows."""
+
+    @contextmanager
+    def failing(title: str, total: int) -> Iterator[Callable[[int], None]]:
+        left = iter(range(rows - 1))
+        yield lambda tokens: None if next(left, None) is not None else pytest.fail("enough")
+
+    with pytest.raises(pytest.fail.Exception):
+        CorpusMaker(chosen, failing).make()
+
+
+def lines(path: Path) -> list[str]:
+    return sorted(path.read_text().splitlines())
+
+
+def test_prompts_become_rows(target: Path, tmp_path: Path, questions: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    summary = make(target, output, questions, licences={"": "MIT"})
+    checkpoint, tokenizer = load_checkpoint_config(target), load_tokenizer(target)
+    vocab_size = checkpoint.config.vocab_size
+    rows = read_corpus([output], vocab_size=vocab_size, fingerprint=checkpoint.fingerprint)
+    assert sorted(row.id for row in rows) == [f"q/{index}" for index in range(COUNT)]
+    for row in rows:
+        text = TEXTS[int(row.id.removeprefix("q/"))]
+        chat = tokenizer.encode_chat([{"role": "user", "content": text}])
+        assert row.prompt == tuple(chat)
+        assert len(row.response) == 24 or row.response[-1] == IM_END
+        assert row.seed is not None
+    assert {row.temperature for row in rows} == {0.0, 0.7}
+    tokens = sum(len(row.response) for row in rows)
+    assert (summary.rows, summary.new_rows, summary.response_tokens) == (COUNT, COUNT, tokens)
+    assert summary.tokens_per_second > 0
+    manifest = read_manifest(output)
+    assert manifest is not None
+    assert manifest.prompts == ({"source": "q", "licence": "MIT", "rows": COUNT},)
+    assert (manifest.rows, manifest.response_tokens) == (COUNT, tokens)
+    assert manifest.sampling["dtype"] == "float32"
+
+
+def test_batch_size_and_order_make_no_difference(
+    target: Path, tmp_path: Path, questions: Path
+) -> None:
+    make(target, tmp_path / "one.jsonl", questions)
+    turned = tmp_path / "turned.jsonl"
+    turned.write_text("\n".join(reversed(questions.read_text().splitlines())) + "\n")
+    make(target, tmp_path / "two.jsonl", turned, batch_size=2)
+    assert lines(tmp_path / "one.jsonl") == lines(tmp_path / "two.jsonl")
+
+
+@pytest.mark.parametrize("self_chat", [0, 4])
+def test_resumes_to_the_same_rows(
+    target: Path, tmp_path: Path, questions: Path, self_chat: int
+) -> None:
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    make(target, whole, questions, self_chat=self_chat)
+    chosen = settings(target, broken, questions, self_chat=self_chat)
+    # With self-chat the first failure is while prompts are made up, the second while answering.
+    for rows in (3, 3):
+        make_until(rows, chosen)
+        with broken.open("a") as file:
+            file.write('{"id": "q/8", "source": "q", "temp')
+    summary = CorpusMaker(chosen, silent).make()
+    assert summary.new_rows < summary.rows
+    assert lines(broken) == lines(whole)
+    assert manifest_path(broken).read_text() == manifest_path(whole).read_text()
+    assert CorpusMaker(chosen, silent).make().new_rows == 0
+
+
+def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path) -> None:
+    code = (
+        "import os, signal;"
+        "from blockdraft_training.corpus.line_file import LineFile;"
+        "append = LineFile.append; left = iter('abc');\n"
+        "def dying(file, line):\n"
+        "    append(file, line)\n"
+        "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "LineFile.append = dying\n"
+        "import argparse; from blockdraft_training.corpus.command import add_arguments, run;"
+        "parser = argparse.ArgumentParser(); add_arguments(parser); run(parser.parse_args())"
+    )
+    whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    flags = ["--prompts", f"q={questions}", "--target", str(target), "--batch-size", "4"]
+    flags += ["--max-tokens", "24", "--max-prompt-tokens", "56", "--greedy-share", "0.5"]
+    flags += ["--compilation-cache", str(CACHE), "--output", str(killed)]
+    done = subprocess.run([sys.executable, "-c", code, *flags], check=False)
+    assert done.returncode == -9
+    assert len(lines(killed)) == 4
+    make(target, whole, questions)
+    assert make(target, killed, questions).new_rows == COUNT - 4
+    assert lines(killed) == lines(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "was begun with seed 0, not 1"),
+        ({"temperature": 0.9}, "temperature 0.7, not 0.9"),
+        ({"max_tokens": 8}, "max_tokens 24, not 8"),
+        ({"dtype": "bfloat16"}, "dtype 'float32', not 'bfloat16'"),
+        ({"openings": ("Write",)}, "openings"),
+    ],
+)
+def test_other_settings_are_refused(
+    target: Path, tmp_path: Path, questions: Path, change: dict[str, Any], message: str
+) -> None:
+    output = tmp_path / "corpus.jsonl"
+    make(target, output, questions, limit=2)
+    before = output.read_bytes()
+    with pytest.raises(CorpusError, match=message):
+        make(target, output, questions, **change)
+    assert output.read_bytes() == before
+
+
+def test_other_target_and_exclusions_are_refused(
+    target: Path, tmp_path: Path, questions: Path
+) -> None:
+    output = tmp_path / "corpus.jsonl"
+    make(target, output, questions, limit=2)
+    other = write_talkative_target(tmp_path / "other", seed=1)
+    with pytest.raises(CorpusError, match="begun with target"):
+        make(other, output, questions)
+    with pytest.raises(CorpusError, match="begun with excluded"):
+        make(target, output, questions, exclude=(questions,))
+
+
+def test_foreign_files_are_not_touched(target: Path, tmp_path: Path, questions: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    output.write_text("precious\n")
+    with pytest.raises(CorpusError, match=r"exists and has no manifest corpus\.manifest\.json"):
+        make(target, output, questions)
+    assert output.read_text() == "precious\n"
+    (tmp_path / "new.self-chat.jsonl").touch()
+    with pytest.raises(CorpusError, match="remove it"):
+        make(target, tmp_path / "new.jsonl", questions)
+
+
+def test_changed_prompts_are_refused(target: Path, tmp_path: Path, questions: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    make(target, output, questions, limit=2)
+    write_prompts(questions, ["Something else", *TEXTS[1:]])
+    with pytest.raises(CorpusError, match="has another prompt under the id q/0"):
+        make(target, output, questions)
+
+
+def test_a_corpus_may_grow(target: Path, tmp_path: Path, questions: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    assert make(target, output, questions, limit=2).rows == 2
+    assert make(target, output, questions, limit=5, batch_size=2).new_rows == 3
+    make(target, tmp_path / "at-once.jsonl", questions, limit=5)
+    assert lines(output) == lines(tmp_path / "at-once.jsonl")
+
+
+def test_dropped_prompts_are_counted(target: Path, tmp_path: Path, questions: Path) -> None:
+    tests = write_prompts(tmp_path / "tests.jsonl", ["  QUESTION 0\n", TEXTS[5]])
+    with questions.open("a") as file:
+        for index, text in enumerate([TEXTS[1].upper(), "y" * 80, TEXTS[2]]):
+            file.write(json.dumps({"id": f"more/{index}", "turns": [text]}) + "\n")
+    output = tmp_path / "corpus.jsonl"
+    summary = make(target, output, questions, exclude=(tests,))
+    assert summary.dropped == {"excluded": 2, "duplicate": 2, "too_long": 1, "unusable": 0}
+    assert {row.id for row in read_rows(output)} == {f"q/{i}" for i in range(COUNT)} - {
+        "q/0",
+        "q/5",
+    }
+
+
+def test_self_chat(target: Path, tmp_path: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    summary = make(target, output, self_chat=8, openings=("Write", "Say"))
+    made_up = list(read_prompts(PromptFile("", tmp_path / "corpus.self-chat.jsonl")))
+    assert len(made_up) == 8
+    usable = {prompt.id: prompt.text for prompt in made_up if prompt.text}
+    assert 2 <= len(usable) == 8 - summary.dropped["unusable"] == summary.rows
+    tokenizer = load_tokenizer(target)
+    for row in read_rows(output):
+        assert row.source == "self-chat"
+        index = int(row.id.removeprefix("self-chat/"))
+        assert usable[row.id].startswith(("Write", "Say")[index % 2])
+        chat = [{"role": "user", "content": usable[row.id]}]
+        assert row.prompt == tuple(tokenizer.encode_chat(chat))
+    # Made-up prompts are no less kept apart from the test sets.
+    tests = write_prompts(tmp_path / "tests.jsonl", list(usable.values()))
+    again = make(
+        target, tmp_path / "b.jsonl", self_chat=8, openings=("Write", "Say"), exclude=(tests,)
+    )
+    assert (again.rows, again.dropped["excluded"]) == (0, len(usable))
+
+
+def test_full_disk_leaves_a_valid_corpus(
+    target: Path, tmp_path: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, whole = tmp_path / "corpus.jsonl", tmp_path / "whole.jsonl"
+    make(target, whole, questions)
+    append, written = LineFile.append, iter(range(2))
+
+    def append_until_full(file: LineFile, line: str) -> None:
+        room = 1 << 20 if next(written, None) is not None else file.path.stat().st_size + 20
+        with largest_file(room):
+            append(file, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LineFile, "append", append_until_full)
+        with pytest.raises(CorpusError, match="File too large; what was written"):
+            make(target, output, questions)
+    assert len(list(read_rows(output))) == 2
+    make(target, output, questions)
+    assert lines(output) == lines(whole)
+
+
+def parse(*arguments: str | Path) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.set_defaults(run_subcommand=run)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+def flags(target: Path, output: Path) -> list[str | Path]:
+    return ["--target", target, "--output", output, "--compilation-cache", CACHE]
+
+
+def test_command_prints_one_line(
+    target: Path, tmp_path: Path, questions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*flags(target, tmp_path / "c.jsonl"), "--prompts", f"q={questions}"]
+    arguments += ["--licence", "q=CC0", "--limit", "3", "--max-tokens", "8"]
+    assert run_train(parse(*arguments)) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "c.jsonl: 3 rows (3 new)," in line
+    assert line.endswith("dropped: 0 excluded, 0 duplicate, 0 too_long, 0 unusable")
+    assert run_train(parse(*arguments, "--json")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {
+        *("rows", "new_rows", "response_tokens", "tokens_per_second", "dropped", "path")
+    }
+    assert (report["rows"], report["new_rows"]) == (3, 0)
+    manifest = read_manifest(tmp_path / "c.jsonl")
+    assert manifest is not None
+    assert manifest.prompts[0]["licence"] == "CC0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["--limit", "0", "--self-chat", "1"], "limit must be at least 1, got 0", 2),
+        ([], "give --prompts or --self-chat", 2),
+        (["--self-chat", "1", "--temperature", "0"], "temperature must be positive", 2),
+        (["--self-chat", "1", "--greedy-share", "2"], "greedy_share must be from 0 to 1", 2),
+        (["--self-chat", "1", "--output", "x.gz"], "must be a .jsonl file", 2),
+        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read", 1),
+        (["--self-chat", "1", "--max-tokens", "9999"], "the target 512", 1),
+        (["--self-chat", "1", "--max-prompt-tokens", "3"], "no room for more", 1),
+        (["--self-chat", "1", "--target", "nowhere"], "'nowhere' is no directory", 1),
+        (["--self-chat", "1", "--output", "no/such/folder.jsonl"], "No such file", 1),
+    ],
+)
+def test_errors_are_one_line(
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_train(parse(*flags(target, tmp_path / "c.jsonl"), *arguments)) == code
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("blockdraft train")
+    assert message in line
+
+
+def test_help_needs_no_jax() -> None:
+    code = (
+        "import sys, argparse; from blockdraft_training.corpus.command import add_arguments;"
+        "add_arguments(argparse.ArgumentParser());"
+        "sys.exit(bool({'jax', 'flax', 'grpc', 'numpy'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

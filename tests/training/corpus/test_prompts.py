@@ -1,0 +1,124 @@
+"""Prompt files, which prompts are answered, and where the user speaks in a chat template."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.talkative_target import write_talkative_target
+
+from blockdraft_models.testing import IM_START
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from blockdraft_training.corpus.prompts import (
+    Prompt,
+    PromptFile,
+    read_prompts,
+    select,
+)
+from blockdraft_training.corpus.user_turn import opening_ids
+from blockdraft_training.errors import CorpusError
+
+
+def write(path: Path, *rows: Any) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def prompts(*texts: str) -> list[Prompt]:
+    return [Prompt(f"p/{index}", "p", (text,)) for index, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz"])
+def test_files_are_read(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, {"id": "a", "turns": ["x", "y"]}, {"id": "b", "turns": ["z"]})
+    assert list(read_prompts(PromptFile.parse(str(path)))) == [
+        Prompt("a", "some", ("x", "y")),
+        Prompt("b", "some", ("z",)),
+    ]
+
+
+def test_sources_may_be_named(tmp_path: Path) -> None:
+    assert PromptFile.parse("math=a/b.jsonl") == PromptFile("math", Path("a/b.jsonl"))
+    odd = write(tmp_path / "a=b.jsonl")
+    assert PromptFile.parse(str(odd)) == PromptFile("a=b", odd)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (["x"], "not a JSON object"),
+        ({"turns": ["x"]}, "'id' must be a text"),
+        ({"id": "a"}, "'turns' must be"),
+        ({"id": "a", "turns": []}, "'turns' must be"),
+        ({"id": "a", "turns": ["x", 1]}, "'turns' must be"),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path / "some.jsonl", {"id": "good", "turns": ["x"]}, row)
+    with pytest.raises(CorpusError, match=f"line 2: .*{message}"):
+        list(read_prompts(PromptFile("some", path)))
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="nowhere"):
+        list(read_prompts(PromptFile("some", tmp_path / "nowhere")))
+    path = tmp_path / "short.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a", "turns": ["x"]}\n')[:-9])
+    with pytest.raises(CorpusError, match="cannot be read after line"):
+        list(read_prompts(PromptFile("some", path)))
+
+
+def test_excluded_prompts_are_dropped() -> None:
+    selection = select(prompts("Fine.", "Known?", "Fine, too."), {"Known?"})
+    assert [prompt.text for prompt in selection.prompts] == ["Fine.", "Fine, too."]
+    assert selection.excluded == 1
+
+
+def test_each_text_is_kept_once() -> None:
+    selection = select(prompts("One", "Two", "ONE ", "two"), frozenset())
+    assert [prompt.id for prompt in selection.prompts] == ["p/0", "p/1"]
+    assert selection.duplicates == 2
+
+
+def test_ids_must_differ() -> None:
+    both = [Prompt("same", "p", ("x",)), Prompt("same", "q", ("y",))]
+    with pytest.raises(CorpusError, match="two different prompts have the id same"):
+        select(both, frozenset())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(write_talkative_target(tmp_path_factory.mktemp("target")))
+
+
+@pytest.mark.parametrize("text", ["", "Write", "a", "0", "ends in <|im_end|>"])
+def test_openings_stop_where_the_user_goes_on(tokenizer: Tokenizer, text: str) -> None:
+    opening = opening_ids(tokenizer, text)
+    assert opening[0] == IM_START
+    assert bytes(opening[1:]) == b"user\n" + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "no chat template"),
+        ("{{ 'always the same' }}", "no place before the user's text"),
+        ("{{ messages[0]['content'] }}", "no place before the user's text"),
+        ("user: {{ messages[0]['content'] | upper }}", None),
+    ],
+)
+def test_openings_need_a_chat_template(
+    tmp_path: Path, template: str | None, message: str | None
+) -> None:
+    target = write_talkative_target(tmp_path)
+    path = target / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "chat_template": template}))
+    tokenizer = load_tokenizer(target)
+    if message is None:
+        assert bytes(opening_ids(tokenizer, "")) == b"user: "
+        return
+    with pytest.raises(TokenizerError, match=message):
+        opening_ids(tokenizer, "")

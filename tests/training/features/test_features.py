@@ -1,0 +1,176 @@
+"""Features kept on disk are those of the target, whatever interrupted their computation."""
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.models.builders import random_decoder, run_dense
+from tests.training.pair import PROMPT, greedy_rows
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.testing import tiny_config
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.errors import CorpusError, TrainingError
+from blockdraft_training.features.features import FeatureCache, FeatureSpec, length_batches
+
+VOCAB = 64
+FINGERPRINT = "0123456789abcdef"
+SPEC = FeatureSpec((0, 2), teacher_size=5)
+# Two padded lengths; three passes of two shapes.
+LENGTHS = ((3, 9), (12, 30), (1, 31), (20, 20), (5, 20), (30, 3), (8, 1), (33, 31))
+BATCH_TOKENS = 128
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    config = tiny_config(num_layers=3, vocab_size=VOCAB, bos_token_id=1, eos_token_ids=(2,))
+    return random_decoder(config)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[CorpusRow]:
+    rng = np.random.default_rng(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, VOCAB, count).tolist())
+
+    return [
+        CorpusRow(f"r{number}", "math", 0.7, ids(prompt), ids(response))
+        for number, (prompt, response) in enumerate(LENGTHS)
+    ]
+
+
+def open_cache(directory: Path, rows: Sequence[CorpusRow], **changes: Any) -> FeatureCache:
+    settings: dict[str, Any] = {"spec": SPEC, "hidden_size": 32, "fingerprint": FINGERPRINT}
+    return FeatureCache(directory, rows, **{**settings, **changes})
+
+
+def fill(cache: FeatureCache, decoder: Decoder, stop_after: int | None = None) -> list[int]:
+    """Fill a cache and return the tokens done after each pass."""
+    done: list[int] = []
+    cache.fill(
+        decoder,
+        batch_tokens=BATCH_TOKENS,
+        report=lambda tokens, total: done.append(tokens),
+        stop_after=stop_after,
+    )
+    return done
+
+
+@pytest.fixture(scope="module")
+def filled(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[CorpusRow], decoder: Decoder
+) -> FeatureCache:
+    cache = open_cache(tmp_path_factory.mktemp("features"), rows)
+    fill(cache, decoder)
+    return cache
+
+
+def test_every_row_has_the_targets_features_and_choices(
+    filled: FeatureCache, rows: list[CorpusRow], decoder: Decoder
+) -> None:
+    for number, row in enumerate(rows):
+        ids = np.zeros((1, 64), np.int32)
+        count = len(row.token_ids)
+        ids[0, :count] = row.token_ids
+        logits, output = run_dense(decoder, ids, SPEC.layer_ids)
+        begin, end = filled.offsets[number], filled.offsets[number + 1]
+        assert end - begin == count
+        expected = np.asarray(output.captured.astype(jnp.bfloat16).astype(jnp.float32))[:count]
+        features = filled.features[begin:end].astype(np.float32)
+        # Sums in another order may round to the neighbouring bfloat16.
+        np.testing.assert_allclose(features, expected, rtol=2**-7, atol=1e-5)
+        assert (features == expected).mean() > 0.99
+        # What a position's logits say is the choice of the token after it.
+        scored = logits[0, len(row.prompt) - 1 : count - 1]
+        answer = begin + len(row.prompt)
+        best = np.sort(scored, axis=-1)[:, : -SPEC.teacher_size - 1 : -1]
+        np.testing.assert_allclose(filled.teacher_logits[answer:end], best, rtol=2e-3, atol=1e-3)
+        chosen = np.take_along_axis(scored, filled.teacher_ids[answer:end], axis=-1)
+        np.testing.assert_allclose(chosen, best, rtol=1e-4, atol=1e-4)
+
+
+def test_an_interrupted_computation_goes_on(
+    tmp_path: Path, filled: FeatureCache, rows: list[CorpusRow], decoder: Decoder
+) -> None:
+    assert len(list(length_batches(rows, BATCH_TOKENS))) == 3
+    for passes in (1, 2):
+        cache = open_cache(tmp_path, rows)
+        fill(cache, decoder, stop_after=passes)
+        assert len(cache.rows_done(BATCH_TOKENS)) < len(rows)
+    cache = open_cache(tmp_path, rows)
+    assert fill(cache, decoder) == [sum(map(sum, LENGTHS))]
+    assert cache.rows_done(BATCH_TOKENS) == list(range(len(rows)))
+    assert fill(open_cache(tmp_path, rows), decoder) == []
+    for name in ("features", "teacher_ids", "teacher_logits"):
+        once, again = getattr(filled, name), getattr(cache, name)
+        np.testing.assert_array_equal(np.asarray(again), np.asarray(once), err_msg=name)
+
+
+def test_features_of_something_else_are_refused(tmp_path: Path, rows: list[CorpusRow]) -> None:
+    open_cache(tmp_path, rows)
+    others: list[tuple[Sequence[CorpusRow], dict[str, Any]]] = [
+        (rows[:-1], {}),
+        ([replace(rows[0], response=(1, 2, 3)), *rows[1:]], {}),
+        (rows, {"spec": FeatureSpec((0, 1), teacher_size=5)}),
+        (rows, {"spec": FeatureSpec((0, 2), teacher_size=6)}),
+        (rows, {"fingerprint": "fedcba9876543210"}),
+    ]
+    for other_rows, changes in others:
+        with pytest.raises(TrainingError, match="another corpus, target or choice of layers"):
+            open_cache(tmp_path, other_rows, **changes)
+
+
+def test_greedy_answers_of_another_target_are_refused(tmp_path: Path, decoder: Decoder) -> None:
+    greedy = greedy_rows(decoder, 4, 32, seed=1)
+    other = random_decoder(decoder.config, seed=9)
+    with pytest.raises(CorpusError, match="made with another target"):
+        fill(open_cache(tmp_path, greedy), other)
+
+
+def test_greedy_answers_of_this_target_are_its_first_choices(
+    tmp_path: Path, decoder: Decoder
+) -> None:
+    greedy = greedy_rows(decoder, 4, 32, seed=1)
+    cache = open_cache(tmp_path, greedy)
+    fill(cache, decoder)
+    for number, row in enumerate(greedy):
+        answer = slice(int(cache.offsets[number]) + PROMPT, int(cache.offsets[number + 1]))
+        assert tuple(cache.teacher_ids[answer, 0].tolist()) == row.response
+
+
+def test_a_full_disk_is_known_before_anything_is_computed(
+    tmp_path: Path, rows: list[CorpusRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: list[int] = []
+    reserve = os.posix_fallocate
+
+    def record(descriptor: int, start: int, size: int) -> None:
+        reserve(descriptor, start, size)
+        reserved.append(size)
+
+    def full(descriptor: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(TrainingError, match=r"features\.bfloat16.*No space left on device"):
+            open_cache(tmp_path, rows)
+    # What could not be reserved is reserved when there is room.
+    monkeypatch.setattr(os, "posix_fallocate", record)
+    cache = open_cache(tmp_path, rows)
+    tokens = int(cache.offsets[-1])
+    assert reserved == [tokens * 64 * 2, tokens * 5 * 4, tokens * 5 * 2]
+
+
+def test_a_lost_file_is_noticed(tmp_path: Path, rows: list[CorpusRow], decoder: Decoder) -> None:
+    fill(open_cache(tmp_path, rows), decoder, stop_after=1)
+    (tmp_path / "teacher_ids.int32").write_bytes(b"cut")
+    with pytest.raises(TrainingError, match=r"teacher_ids\.int32 is damaged"):
+        open_cache(tmp_path, rows)

@@ -1,0 +1,171 @@
+"""Whole runs of EAGLE-3: it learns, what it learned is what serves, and the command trains it."""
+
+import argparse
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.drafter.eagle3.test_method import eagle3_drafter
+from tests.training.pair import LENGTH, Pair, reporter
+from tests.training.serving import decoded, serving_method
+
+from blockdraft_drafter.eagle3.checkpoint import load_eagle3, save_eagle3
+from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_models.errors import CheckpointError
+from blockdraft_training import command
+from blockdraft_training.corpus.rows import read_corpus
+from blockdraft_training.errors import TrainingError
+from blockdraft_training.export import export_drafter
+from blockdraft_training.features.batches import split_validation
+from blockdraft_training.features.features import FeatureCache, FeatureSpec
+from blockdraft_training.loop.run import train
+from blockdraft_training.methods.eagle3 import Eagle3Recipe
+from blockdraft_training.methods.initialize import eagle3_from_target
+from blockdraft_training.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures("known_peak")
+
+
+def recipe(pair: Pair, output: Path, **changes: Any) -> Eagle3Recipe:
+    """The settings of `Pair.settings`, as far as they are not DFlash's own."""
+    settings = pair.settings(output, **changes)
+    shared = {field.name: getattr(settings, field.name) for field in fields(TrainSettings)}
+    return Eagle3Recipe(TrainSettings(**shared))
+
+
+@pytest.mark.slow
+def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> None:
+    made = recipe(
+        pair,
+        tmp_path / "run",
+        corpus=(pair.corpus,),
+        block_size=6,
+        steps=300,
+        batch_size=16,
+        blocks_per_sequence=8,
+        learning_rate=1e-2,
+        distillation=0.2,
+        validation_rows=8,
+        checkpoint_every=300,
+        report_every=100,
+    )
+    trained = train(made, reporter())
+    export_drafter(trained, made, tmp_path / "drafter", "blockdraft train eagle3")
+    card = (tmp_path / "drafter/README.md").read_text()
+    assert "# EAGLE-3 drafter for" in card
+
+    cache = FeatureCache(
+        tmp_path / "run/features",
+        pair.rows,
+        FeatureSpec((1, 2)),
+        hidden_size=32,
+        fingerprint=pair.checkpoint.fingerprint,
+    )
+    bounds = zip(cache.offsets[:-1], cache.offsets[1:], strict=True)
+    features = [cache.features[begin:end] for begin, end in bounds]
+    method = serving_method(pair.target, tmp_path / "drafter", longest=LENGTH, rows=16)
+    assert method.spec.name == "eagle3"
+    # Of five drafted tokens, most are right on what it was trained on.
+    assert np.mean(decoded(method, pair.rows, features)) >= 4
+    # Replaying the held-out answers all at once says what drafting them one by one says.
+    assert trained.acceptance is not None
+    assert trained.acceptance.acceptance_length > 1
+
+
+@pytest.mark.slow
+def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> None:
+    """With most rows held out, validation and serving judge the same answers."""
+    made = recipe(pair, tmp_path / "run", steps=40, validation_rows=12, checkpoint_every=40)
+    trained = train(made, reporter())
+    # In float32, as trained: the export rounds.
+    assert isinstance(trained.model, Eagle3)
+    save_eagle3(trained.model, tmp_path / "exact", trained.draft_ids)
+    rows = read_corpus(
+        (pair.short,),
+        vocab_size=pair.checkpoint.config.vocab_size,
+        fingerprint=pair.checkpoint.fingerprint,
+    )
+    _, held_out = split_validation(rows, 12)
+    cache = FeatureCache(
+        tmp_path / "run/features",
+        rows,
+        FeatureSpec((1, 2)),
+        hidden_size=32,
+        fingerprint=pair.checkpoint.fingerprint,
+    )
+    features = [
+        np.asarray(cache.features[cache.offsets[n] : cache.offsets[n + 1]]) for n in held_out
+    ]
+    method = serving_method(pair.target, tmp_path / "exact", longest=LENGTH, rows=16)
+    gained = decoded(method, [rows[n] for n in held_out], features)
+    assert trained.acceptance is not None
+    assert trained.acceptance.acceptance_length == pytest.approx(np.mean(gained))
+    assert np.mean(gained) > 1
+
+
+def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> None:
+    made = recipe(pair, tmp_path)
+    model = made.initial_model(pair.decoder, pair.checkpoint, None)
+    last, hidden = pair.decoder.layers[-1], pair.decoder.config.hidden_size
+    np.testing.assert_array_equal(
+        model.attention.key.weight[:, hidden:], last.attention.key.weight[...]
+    )
+    np.testing.assert_array_equal(model.mlp.down.weight[...], last.mlp.down.weight[...])
+    np.testing.assert_array_equal(model.norm.scale[...], pair.decoder.norm.scale[...])
+    with pytest.raises(TrainingError, match="target layer 99"):
+        recipe(pair, tmp_path, feature_layers=(99,)).initial_model(
+            pair.decoder, pair.checkpoint, None
+        )
+    other = eagle3_drafter().model.config
+    wide = replace(other, decoder=replace(other.decoder, num_heads=8, head_dim=16))
+    with pytest.raises(TrainingError, match="only layers of the target's shape"):
+        eagle3_from_target(wide, pair.decoder, seed=0)
+
+
+@pytest.mark.slow
+def test_a_run_continues_from_a_drafter(pair: Pair, tmp_path: Path) -> None:
+    first = train(recipe(pair, tmp_path / "first"), reporter())
+    export_drafter(first, recipe(pair, tmp_path / "first"), tmp_path / "drafter", "")
+    still = recipe(
+        pair, tmp_path / "on", init=str(tmp_path / "drafter"), learning_rate=1e-12, steps=1
+    )
+    second = train(still, reporter())
+    loaded = load_eagle3(
+        tmp_path / "drafter", pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
+    )
+    assert loaded.model.config.block_size == 4
+    np.testing.assert_allclose(
+        second.model.fc.weight[...], loaded.model.fc.weight[...], rtol=1e-6, atol=1e-8
+    )
+
+
+def test_a_target_too_shallow_for_the_published_points_is_an_error(
+    pair: Pair, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match="no three capture points"):
+        train(recipe(pair, tmp_path / "run", feature_layers=()), reporter())
+    with pytest.raises((TrainingError, CheckpointError), match="nowhere"):
+        train(recipe(pair, tmp_path / "run", init=str(tmp_path / "nowhere")), reporter())
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_command(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    options = (
+        f"--corpus {pair.short} --output {tmp_path} --target {pair.target} --feature-layers 1,2"
+        " --block-size 4 --steps 2 --batch-size 4 --blocks-per-sequence 4 --hot-vocabulary 64"
+        " --validation-rows 2 --json"
+    )
+    assert command.run(parser.parse_args(["eagle3", *options.split()])) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["steps"] == 2
+    drafter = load_eagle3(
+        Path(result["drafter"]), pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
+    )
+    assert drafter.model.config.target_layer_ids == (1, 2)
+    assert drafter.draft_ids is not None
+    assert len(drafter.draft_ids) == 64

@@ -1,0 +1,166 @@
+"""Runs that cannot go on, or must not begin: each says what is wrong."""
+
+import errno
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from tests.training.pair import Pair, reporter, write_rows
+
+from blockdraft_models.errors import ModelError
+from blockdraft_training.corpus.rows import CorpusManifest, read_rows, write_manifest
+from blockdraft_training.errors import CorpusError, DivergedError, TrainingError
+from blockdraft_training.features.batches import batch_numbers, split_validation
+from blockdraft_training.loop.run import train
+from blockdraft_training.methods.dflash import DFlashRecipe
+
+pytestmark = pytest.mark.usefixtures("known_peak")
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def finished(
+    pair: Pair, tmp_path_factory: pytest.TempPathFactory, known_peak: None
+) -> Callable[[Path], Path]:
+    """Copies a run that made all its steps."""
+    output = tmp_path_factory.mktemp("finished")
+    train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
+
+    def copy(directory: Path) -> Path:
+        shutil.copytree(output, directory)
+        return directory
+
+    return copy
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint(
+    pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
+) -> None:
+    kept = finished(tmp_path / "kept") / "features"
+    settings = pair.settings(tmp_path / "run", features=kept, batch_size=2, steps=7)
+    rows = list(read_rows(pair.short))
+    training, _ = split_validation(rows, settings.validation_rows)
+    # A row of the epoch's last batch: none of the checkpoints before it has seen it.
+    poisoned = int(batch_numbers(training, 2, seed=settings.seed, step=6)[0])
+    lengths = [len(row.token_ids) for row in rows]
+    begin = sum(lengths[:poisoned])
+    features = np.memmap(kept / "features.bfloat16", "<u2", "r+", shape=(sum(lengths), 64))
+    features[begin : begin + lengths[poisoned]] = 0x7FC0
+    features.flush()
+    with pytest.raises(DivergedError, match=r"step 7; .*checkpoints/6;"):
+        train(DFlashRecipe(settings), reporter())
+    saved = ocp.StandardCheckpointer().restore(settings.output.resolve() / "checkpoints/6/default")
+    assert int(saved["step"]) == 6
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved))
+
+
+def test_a_learning_rate_beyond_reason_ends_the_run(pair: Pair, tmp_path: Path) -> None:
+    settings = pair.settings(tmp_path, learning_rate=1e30, checkpoint_every=10)
+    with pytest.raises(DivergedError, match=r"not a number at step 3; there is no checkpoint yet"):
+        train(DFlashRecipe(settings), reporter())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"learning_rate": 1e-3}, "learning_rate"),
+        ({"seed": 3, "block_size": 5}, "block_size, seed"),
+        ({"feature_layers": (0, 2)}, "feature_layers"),
+    ],
+)
+def test_other_settings_need_another_directory(
+    pair: Pair,
+    tmp_path: Path,
+    finished: Callable[[Path], Path],
+    change: dict[str, Any],
+    named: str,
+) -> None:
+    output = finished(tmp_path / "run")
+    with pytest.raises(TrainingError, match=rf"run with other settings \({named}\)"):
+        train(DFlashRecipe(pair.settings(output, **{"steps": STEPS, **change})), reporter())
+
+
+def test_reporting_and_saving_at_other_times_is_the_same_run(
+    pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
+) -> None:
+    settings = pair.settings(finished(tmp_path / "run"), report_every=2, checkpoint_every=3)
+    assert train(DFlashRecipe(settings), reporter()).history[-1]["step"] == STEPS
+
+
+def test_a_damaged_checkpoint_is_named(
+    pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
+) -> None:
+    output = finished(tmp_path / "run")
+    data = [path for path in (output / f"checkpoints/{STEPS}").rglob("*") if path.is_file()]
+    for path in data:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(TrainingError, match=rf"checkpoints/{STEPS} is damaged"):
+        train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
+
+
+def test_a_checkpoint_of_missing_files_is_named(
+    pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
+) -> None:
+    output = finished(tmp_path / "run")
+    for path in (output / f"checkpoints/{STEPS}/default").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(TrainingError, match=rf"checkpoints/{STEPS} is damaged"):
+        train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
+
+
+def test_a_full_disk_names_the_last_good_checkpoint(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = ocp.CheckpointManager.save
+
+    def full(manager: ocp.CheckpointManager, step: int, **arguments: Any) -> Any:
+        if step == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(manager, step, **arguments)
+
+    settings = pair.settings(tmp_path, steps=STEPS)
+    with monkeypatch.context() as patched:
+        patched.setattr(ocp.CheckpointManager, "save", full)
+        message = r"checkpoint 4 cannot be written: .*No space left.*checkpoints/2"
+        with pytest.raises(TrainingError, match=message):
+            train(DFlashRecipe(settings), reporter())
+    # With room again the run goes on from there.
+    readings: list[int] = []
+    train(DFlashRecipe(settings), reporter(lambda reading: readings.append(reading.step)))
+    assert readings == [3, 4]
+
+
+def test_a_corpus_of_another_target_is_refused(pair: Pair, tmp_path: Path) -> None:
+    corpus = write_rows(pair.rows[:4], tmp_path / "corpus.jsonl")
+    write_manifest(corpus, CorpusManifest("other", "f" * 16, 260, (), {}, 4, 4))
+    with pytest.raises(CorpusError, match="made with target other"):
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
+    assert not (tmp_path / "run").exists()
+
+
+def test_tokens_the_target_lacks_are_refused(pair: Pair, tmp_path: Path) -> None:
+    rows = [*pair.rows[:4], replace(pair.rows[4], response=(1, 260))]
+    corpus = write_rows(rows, tmp_path / "corpus.jsonl")
+    with pytest.raises(CorpusError, match="row r4 has token 260"):
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
+
+
+def test_a_truncated_archive_is_refused(pair: Pair, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl.gz"
+    corpus.write_bytes(gzip.compress(pair.corpus.read_bytes())[:-100])
+    with pytest.raises(CorpusError, match="cannot be read after line"):
+        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
+
+
+def test_a_drafter_to_start_from_that_is_none(pair: Pair, tmp_path: Path) -> None:
+    settings = pair.settings(tmp_path / "run", init=str(tmp_path / "nowhere"))
+    with pytest.raises((ModelError, TrainingError), match="nowhere"):
+        train(DFlashRecipe(settings), reporter())

@@ -1,0 +1,74 @@
+"""EAGLE-3 drafts in training against the float64 reference, and against what serves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.drafter.builders import target_parts
+from tests.drafter.eagle3.test_method import BLOCK_SIZE, VOCAB, eagle3_drafter, eagle3_method
+from tests.drafter.reference_eagle3 import reference_chain
+from tests.training.drafting import random_batch
+
+from blockdraft_drafter.eagle3.checkpoint import published_arrays
+from blockdraft_drafter.method import ContextRow
+from blockdraft_training.methods.chains import draft_chains
+
+STEPS = BLOCK_SIZE - 1
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> None:
+    """Rows whose answers are what the drafter says, then left it: all that a draft can meet."""
+    rng = np.random.default_rng(0)
+    drafter = eagle3_drafter(norm_before_residual=norm_before_residual)
+    model, target = drafter.model, target_parts()
+    embedding = np.asarray(target.embedding)
+    arrays = published_arrays(model)
+    width = model.config.feature_width
+    batch = random_batch(rng, 2, 16, width=width, vocab_size=VOCAB)
+    anchors = np.array([[1, 5, 9], [3, 7, 11]])
+    # Where a draft was right, its tokens are the row's: make some of the rows so.
+    for row, row_anchors in enumerate(anchors.tolist()):
+        anchor = row_anchors[-1]
+        tokens = batch.token_ids[row, : anchor + 1].tolist()
+        chosen, _ = reference_chain(
+            arrays,
+            model.config,
+            embedding,
+            embedding,
+            range(VOCAB),
+            batch.features[row, :anchor],
+            tokens,
+        )
+        batch.token_ids[row, anchor + 1 : anchor + STEPS] = chosen[: STEPS - 1]
+    hidden = draft_chains(
+        model, target.embedding, jax.tree.map(jnp.asarray, batch), jnp.asarray(anchors, jnp.int32)
+    )
+    drafted = np.asarray(target.logits(hidden.reshape(-1, hidden.shape[-1])))
+    best = drafted.argmax(-1).reshape(2, 3, STEPS)
+    method = eagle3_method(drafter, max_feature_rows=16)
+    for row, row_anchors in enumerate(anchors.tolist()):
+        for place, anchor in enumerate(row_anchors):
+            tokens = batch.token_ids[row].tolist()
+            chosen, logits = reference_chain(
+                arrays,
+                model.config,
+                embedding,
+                embedding,
+                range(VOCAB),
+                batch.features[row, :anchor],
+                tokens[: anchor + 1],
+            )
+            known = ContextRow(
+                0, 0, batch.features[row, :anchor], tokens[anchor], STEPS, tuple(tokens[:anchor])
+            )
+            [proposal] = method.step([known])
+            assert list(proposal.token_ids) == chosen
+            # Equal up to the first miss, and at it; beyond, training reads the row's own tokens.
+            right = [a == b for a, b in zip(chosen, tokens[anchor + 1 :], strict=False)]
+            same = 1 + (right.index(False) if False in right else STEPS - 1)
+            assert best[row, place, :same].tolist() == chosen[:same]
+            first = drafted.reshape(2, 3, STEPS, -1)[row, place, :same]
+            np.testing.assert_allclose(first, np.stack(logits)[:same], rtol=1e-3, atol=1e-4)
+            if place == 2:
+                assert same == STEPS

@@ -1,0 +1,96 @@
+"""The engine with int8 weights decodes what those weights decode, drafted or not."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.models.quantized import dequantized_params, int8_decoder
+from tests.models.reference_decoder import ReferenceDecoder
+from tests.verifier.support import (
+    CONFIG,
+    LAYER_IDS,
+    TINY_ENGINE,
+    decode,
+    make_engine,
+    random_requests,
+    tiny_decoder,
+)
+
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.testing import write_hf_checkpoint
+from blockdraft_verifier.command import add_arguments, config_from
+from blockdraft_verifier.loading import load_target
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_verifier.scheduling.sequence import Sampling
+
+# Few shapes to compile.
+SMALL = SchedulerConfig(max_sequences=2, max_step_tokens=8, max_context_tokens=64)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_drafted_and_plain_output_is_that_of_the_reference(
+    tmp_path: Path, *, scanned: bool
+) -> None:
+    decoder = int8_decoder(tiny_decoder(), tmp_path)
+    reference = ReferenceDecoder(CONFIG, dequantized_params(decoder))
+    requests = [replace(r, sampling=Sampling()) for r in random_requests(1, 3, 10)]
+    expected = []
+    for request in requests:
+        tokens = list(request.prompt)
+        for _ in range(request.max_output_tokens):
+            tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
+        expected.append(tokens)
+
+    def propose(position: int, anchor: int, length: int) -> list[int]:
+        fits = [tokens for tokens in expected if tokens[position : position + 1] == [anchor]]
+        right = fits[0][position + 1 : position + 1 + length] if fits else []
+        # Every third draft is wrong.
+        return [(token + (position + index) % 3 // 2) % 256 for index, token in enumerate(right)]
+
+    method = ScriptedMethod(
+        propose,
+        layer_ids=LAYER_IDS,
+        hidden_size=CONFIG.hidden_size,
+        vocab_size=CONFIG.vocab_size,
+    )
+    drafting = make_engine(
+        ScannedDecoder(decoder) if scanned else decoder,
+        SessionLink(method),
+        replace(TINY_ENGINE, scheduler=SMALL),
+    )
+    drafted = decode(drafting, requests)
+    plain = decode(drafting, [replace(request, max_draft_tokens=0) for request in requests])
+    for outcomes in (drafted, plain):
+        answers = [outcome.tokens for outcome in outcomes]
+        assert answers == [
+            tokens[len(request.prompt) :]
+            for request, tokens in zip(requests, expected, strict=True)
+        ]
+    accepted = sum(event.accepted for outcome in drafted for event in outcome.events)
+    refused = sum(event.drafted for outcome in drafted for event in outcome.events) - accepted
+    assert accepted > 0
+    assert refused > 0
+    assert not any(event.drafted for outcome in plain for event in outcome.events)
+
+
+def test_the_flag_reaches_the_weights(tmp_path: Path) -> None:
+    write_hf_checkpoint(tiny_decoder(), tmp_path)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    found = {}
+    for flags in ((), ("--weights", "float"), ("--weights", "int8")):
+        small = ("--num-pages", "8", "--max-context-tokens", "64")
+        config, _ = config_from(parser.parse_args(["--target", str(tmp_path), *small, *flags]))
+        target = load_target(config)
+        types = {weight.dtype.name for weight in jax.tree.leaves(target.runner._weights)}
+        found[flags] = (config.engine.weights, types, target.checkpoint.fingerprint)
+    plain, stated, int8 = found.values()
+    assert plain == stated
+    assert plain[:2] == ("float", {"float32"})
+    assert int8[:2] == ("int8", {"float32", "int8"})
+    # A drafter made for the one is accepted by the other.
+    assert int8[2] == plain[2]

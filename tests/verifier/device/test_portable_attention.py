@@ -1,0 +1,272 @@
+"""Ragged paged attention against plain float64 attention over each whole sequence."""
+
+import itertools
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from blockdraft_verifier.device.attention.portable import (
+    CONTEXT_CHUNK_TOKENS,
+    RaggedBatch,
+    cut_into_tiles,
+    ragged_paged_attention,
+    write_kv,
+)
+from blockdraft_verifier.device.cache import FeatureStore, token_slots
+
+ROWS, TOKENS, HEADS, HEAD_DIM = 4, 32, 4, 8
+MAX_CONTEXT = 300
+# Page sizes below, at half and above a context chunk, with two, one and four KV heads.
+LAYOUTS = [(16, 2), (64, 1), (192, 4)]
+# In slots that hold nothing of a sequence: must not matter.
+STALE = np.float32(1e30)
+
+
+@dataclass
+class Part:
+    """One row: a sequence of which the last `length` tokens are new."""
+
+    q: np.ndarray  # [length, heads, head_dim]
+    k: np.ndarray  # [context, kv_heads, head_dim]
+    v: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.q)
+
+    @property
+    def context(self) -> int:
+        return len(self.k)
+
+
+def random_part(rng: np.random.Generator, length: int, context: int, kv_heads: int) -> Part:
+    def normal(count: int, heads: int) -> np.ndarray:
+        return rng.normal(0, 1, (count, heads, HEAD_DIM)).astype(np.float32)
+
+    return Part(normal(length, HEADS), normal(context, kv_heads), normal(context, kv_heads))
+
+
+def attend(part: Part) -> np.ndarray:
+    """Return causal attention of the row's tokens in float64."""
+    q, k, v = (array.astype(np.float64) for array in (part.q, part.k, part.v))
+    out = np.zeros_like(q)
+    for index in range(part.length):
+        visible = part.context - part.length + index + 1
+        for head in range(HEADS):
+            group = head // (HEADS // k.shape[1])
+            scores = k[:visible, group] @ q[index, head] / np.sqrt(HEAD_DIM)
+            weights = np.exp(scores - scores.max())
+            out[index, head] = weights / weights.sum() @ v[:visible, group]
+    return out
+
+
+@jax.jit
+def run(
+    q: Float[Array, "tokens heads head_dim"],
+    k: Float[Array, "tokens kv_heads head_dim"],
+    v: Float[Array, "tokens kv_heads head_dim"],
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    batch: RaggedBatch,
+) -> tuple[
+    Float[Array, "tokens heads head_dim"], Float[Array, "pages page_size kv_slots head_dim"]
+]:
+    cache = write_kv(cache, k, v, batch.slots)
+    return ragged_paged_attention(q, cache, batch, cut_into_tiles(batch, TOKENS)), cache
+
+
+@dataclass
+class Ran:
+    out: list[np.ndarray]  # of each row
+    before: np.ndarray
+    after: np.ndarray
+    written: np.ndarray  # slots
+    kv: np.ndarray  # of the batch's tokens, as slots hold it
+
+
+def run_paged(
+    parts: list[Part | None], page_size: int, kv_heads: int, rng: np.random.Generator
+) -> Ran:
+    """Run rows (None: padding) over a cache whose pages are dealt out at random."""
+    max_pages = -(-MAX_CONTEXT // page_size)
+    num_pages = ROWS * max_pages + 1
+    pages = rng.permutation(num_pages)
+    flat = np.full((num_pages * page_size, 2 * kv_heads, HEAD_DIM), STALE, np.float32)
+    arrays = [np.full((TOKENS, heads, HEAD_DIM), STALE, np.float32) for heads in (4, kv_heads)]
+    q, k, v = arrays[0], arrays[1], arrays[1].copy()
+    slots = np.full(TOKENS, len(flat), np.int32)
+    row_starts, contexts = [0], []
+    # Entries past the end of a sequence are some other page.
+    table = rng.integers(0, num_pages, (ROWS, max_pages)).astype(np.int32)
+    for index in range(ROWS):
+        part = parts[index] if index < len(parts) else None
+        start = row_starts[-1]
+        if part is None:
+            row_starts.append(start)
+            contexts.append(0)
+            continue
+        count = -(-part.context // page_size)
+        own = pages[index * max_pages : index * max_pages + count]
+        table[index, :count] = own
+        stop, known = start + part.length, part.context - part.length
+        at = token_slots(own.tolist(), 0, part.context, page_size)
+        flat[at[:known], 0::2], flat[at[:known], 1::2] = part.k[:known], part.v[:known]
+        q[start:stop], k[start:stop], v[start:stop] = part.q, part.k[known:], part.v[known:]
+        slots[start:stop] = at[known:]
+        row_starts.append(stop)
+        contexts.append(part.context)
+    before = flat.reshape(num_pages, page_size, 2 * kv_heads, HEAD_DIM)
+    batch = RaggedBatch(
+        jnp.asarray(np.array(row_starts, np.int32)),
+        jnp.asarray(np.array(contexts, np.int32)),
+        jnp.asarray(table),
+        jnp.asarray(slots),
+    )
+    out, after = run(*(jnp.asarray(array) for array in (q, k, v, before)), batch)
+    outs = [np.asarray(out)[a:b] for a, b in itertools.pairwise(row_starts)]
+    kv = np.stack([k, v], axis=2).reshape(TOKENS, 2 * kv_heads, HEAD_DIM)
+    total = row_starts[-1]
+    return Ran(outs, flat, np.asarray(after).reshape(flat.shape), slots[:total], kv[:total])
+
+
+def random_rows(
+    seed: int, page_size: int, kv_heads: int, rng: np.random.Generator
+) -> list[Part | None]:
+    """Return one to four rows of together at most `TOKENS` tokens; some are padding."""
+    choose = random.Random(seed)
+    edges = [
+        edge + offset
+        for edge in (page_size, CONTEXT_CHUNK_TOKENS, 2 * CONTEXT_CHUNK_TOKENS)
+        for offset in (-1, 0, 1)
+    ]
+    parts: list[Part | None] = []
+    left = TOKENS
+    for _ in range(choose.randint(1, ROWS)):
+        if left == 0 or choose.random() < 0.1:
+            parts.append(None)
+            continue
+        length = choose.choice([1, 1, 4, choose.randint(1, left)])
+        length = min(length, left)
+        left -= length
+        context = max(length, choose.choice([length, *edges, choose.randint(1, MAX_CONTEXT)]))
+        parts.append(random_part(rng, length, context, kv_heads))
+    return parts
+
+
+@pytest.mark.parametrize(("page_size", "kv_heads"), LAYOUTS)
+@pytest.mark.parametrize("seed", range(8))
+def test_ragged_rows_attend_as_whole_sequences(page_size: int, kv_heads: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = random_rows(seed, page_size, kv_heads, rng)
+    ran = run_paged(parts, page_size, kv_heads, rng)
+    for part, out in zip(parts, ran.out, strict=False):
+        if part is not None:
+            np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+    # The tokens' own slots hold their keys and values; padding has written nothing.
+    expected = ran.before.copy()
+    expected[ran.written] = ran.kv
+    np.testing.assert_array_equal(ran.after, expected)
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+@pytest.mark.parametrize("edge", [16, CONTEXT_CHUNK_TOKENS, 2 * CONTEXT_CHUNK_TOKENS])
+def test_contexts_around_the_edges_of_pages_and_chunks(edge: int, offset: int) -> None:
+    rng = np.random.default_rng(edge + offset)
+    parts: list[Part | None] = [
+        random_part(rng, 1, edge + offset, 2),
+        # Its tokens cross the edge.
+        random_part(rng, 8, edge + offset + 4, 2),
+    ]
+    ran = run_paged(parts, 16, 2, rng)
+    for part, out in zip(parts, ran.out, strict=False):
+        assert part is not None
+        np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+
+
+def test_one_row_of_every_token_and_rows_of_one_token() -> None:
+    rng = np.random.default_rng(0)
+    batches: list[list[Part | None]] = [
+        [random_part(rng, TOKENS, TOKENS, 2)],
+        [None, None, None, random_part(rng, TOKENS, MAX_CONTEXT, 2)],
+        [random_part(rng, 1, 1, 2) for _ in range(ROWS)],
+        [random_part(rng, TOKENS - 3, 200, 2), *(random_part(rng, 1, 9, 2) for _ in range(3))],
+        [*(random_part(rng, 1, 9, 2) for _ in range(3)), random_part(rng, TOKENS - 3, 200, 2)],
+        [random_part(rng, 9, 9, 2), random_part(rng, 9, 9, 2), random_part(rng, 9, 9, 2)],
+    ]
+    for parts in batches:
+        for part, out in zip(parts, run_paged(parts, 16, 2, rng).out, strict=False):
+            if part is not None:
+                np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_is_the_same_beside_any_others(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part = random_part(rng, 5, 140, 2)
+    alone = run_paged([part], 16, 2, rng).out[0]
+    crowd: list[Part | None] = [
+        random_part(rng, int(rng.integers(1, 9)), int(rng.integers(9, MAX_CONTEXT)), 2)
+        for _ in range(ROWS - 1)
+    ]
+    place = int(rng.integers(0, ROWS))
+    crowd.insert(place, part)
+    np.testing.assert_array_equal(run_paged(crowd, 16, 2, rng).out[place], alone)
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 8), (4, 4), (4, 32), (8, 16)])
+def test_tiles_hold_every_token_once_and_never_two_rows(rows: int, tokens: int) -> None:
+    cut = jax.jit(partial(cut_into_tiles, token_count=tokens))
+    choose = random.Random(rows * tokens)
+    for _ in range(20):
+        lengths = [0] * rows
+        for _ in range(choose.randint(0, tokens)):
+            lengths[choose.randrange(rows) if choose.random() < 0.5 else 0] += 1
+        starts = np.cumsum([0, *lengths]).astype(np.int32)
+        contexts = [length + choose.randint(0, 50) for length in lengths]
+        tiles = cut(
+            RaggedBatch(
+                jnp.asarray(starts),
+                jnp.asarray(np.array(contexts, np.int32)),
+                jnp.zeros((rows, 1), jnp.int32),
+                jnp.zeros(tokens, jnp.int32),
+            )
+        )
+        row, token, position = (np.asarray(array) for array in tiles)
+        seen = {}
+        for tile, row_of_tile in enumerate(row):
+            for at, where in zip(token[tile], position[tile], strict=True):
+                if at == tokens:
+                    assert where == -1
+                    continue
+                assert at not in seen
+                seen[int(at)] = (int(row_of_tile), int(where))
+        assert seen == {
+            int(starts[r]) + i: (r, contexts[r] - lengths[r] + i)
+            for r in range(rows)
+            for i in range(lengths[r])
+        }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_features_are_kept_by_page_like_keys_and_values(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = FeatureStore(12, 4, 3, np.dtype(np.float32))
+    pages = rng.permutation(12)
+    owners = [pages[:5].tolist(), pages[5:10].tolist()]
+    truth = rng.normal(size=(2, 20, 3)).astype(np.float32)
+    written = [0, 0]
+    while min(written) < 20:
+        owner = int(rng.integers(2))
+        stop = min(20, written[owner] + int(rng.integers(0, 6)))
+        store.write(owners[owner], written[owner], truth[owner, written[owner] : stop])
+        written[owner] = stop
+    for owner in (0, 1):
+        start, stop = sorted(rng.integers(0, 21, 2).tolist())
+        np.testing.assert_array_equal(
+            store.read(owners[owner], start, stop), truth[owner, start:stop]
+        )

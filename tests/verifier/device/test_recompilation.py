@@ -1,0 +1,116 @@
+"""Nothing is compiled after warm-up, and the guard would tell."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.verifier.support import (
+    CONFIG,
+    LAYER_IDS,
+    TINY_ENGINE,
+    decode,
+    random_requests,
+    tiny_decoder,
+)
+
+from blockdraft_verifier.device.buckets import Bucket, all_buckets
+from blockdraft_verifier.device.recompilation import RecompilationGuard
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+
+ENGINE = replace(
+    TINY_ENGINE,
+    num_pages=16,
+    scheduler=SchedulerConfig(max_sequences=2, max_step_tokens=8, max_context_tokens=64),
+)
+BLOCK = 4
+
+
+@pytest.fixture
+def heard() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def guard(heard: list[None]) -> Iterator[RecompilationGuard]:
+    guard = RecompilationGuard(lambda: heard.append(None))
+    yield guard
+    guard.disarm()
+
+
+def test_the_guard_counts_compilations_while_armed(
+    guard: RecompilationGuard, heard: list[None]
+) -> None:
+    numbers = jnp.arange(3)
+    compiled = jax.jit(lambda x: x * 3 + 1)
+    jax.jit(lambda x: x * 5)(numbers)
+    assert len(heard) == 0
+    guard.arm()
+    compiled(numbers)
+    assert len(heard) == 1
+    compiled(numbers)
+    assert len(heard) == 1
+    compiled(np.arange(4, dtype=np.int32))
+    assert len(heard) == 2
+    guard.disarm()
+    compiled(np.arange(5, dtype=np.int32))
+    assert len(heard) == 2
+
+
+class RecordingRunner(ModelRunner):
+    """Remembers the shapes that ran."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.used: set[Bucket] = set()
+
+    def _execute(self, bucket: Bucket, inputs: Any) -> Any:
+        self.used.add(bucket)
+        return super()._execute(bucket, inputs)
+
+
+def drafter() -> ScriptedMethod:
+    def propose(position: int, anchor: int, length: int) -> Sequence[int]:
+        return [(anchor + i) % CONFIG.vocab_size for i in range(length)]
+
+    return ScriptedMethod(
+        propose,
+        layer_ids=LAYER_IDS,
+        hidden_size=CONFIG.hidden_size,
+        vocab_size=CONFIG.vocab_size,
+        block_size=BLOCK,
+    )
+
+
+def test_no_step_of_any_shape_compiles_after_warm_up(
+    guard: RecompilationGuard, heard: list[None]
+) -> None:
+    metrics = VerifierMetrics(CollectorRegistry())
+    runner = RecordingRunner(tiny_decoder(), ENGINE)
+    link = SessionLink(drafter())
+    engine = Engine(runner, ENGINE, link, CONFIG.vocab_size, metrics, guard=guard)
+    engine.warm_up()
+    assert len(heard) == 0, "warm-up may compile"
+    runner.used.clear()
+    buckets = set(all_buckets(2, 8, BLOCK))
+    for seed in range(6):
+        requests = random_requests(seed, count=6, max_output_tokens=20)
+        requests = [replace(request, log_probs=2 if seed % 2 else None) for request in requests]
+        decode(engine, requests[:1])
+        decode(engine, requests)
+        link.fault_rate = 0.1
+    assert runner.used == buckets
+    assert metrics.preemptions._value.get() > 0
+    assert link.faults
+    assert len(heard) == 0
+    # It was listening all the time.
+    jax.jit(lambda x: x * 7)(np.arange(6, dtype=np.int32))
+    assert len(heard) == 1

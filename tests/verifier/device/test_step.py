@@ -1,0 +1,147 @@
+"""Shapes, packing and the order of a step's features."""
+
+import random
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blockdraft_verifier.device.attention.portable import RaggedBatch
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, next_power_of_two
+from blockdraft_verifier.device.packing import pack, pack_sampling
+from blockdraft_verifier.device.step import final_positions_first
+from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
+
+
+@pytest.mark.parametrize("exponent", range(1, 12))
+def test_next_power_of_two_at_both_sides(exponent: int) -> None:
+    power = 2**exponent
+    assert next_power_of_two(power) == power
+    assert next_power_of_two(power + 1) == 2 * power
+    if power > 2:
+        assert next_power_of_two(power - 1) == power
+    assert next_power_of_two(1) == 1
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 4, 5, 8, 15, 16, 17, 64])
+@pytest.mark.parametrize("max_tokens", [64, 65, 100, 128])
+def test_buckets_hold_every_step(max_rows: int, max_tokens: int) -> None:
+    max_block = 5
+    buckets = all_buckets(max_rows, max_tokens, max_block)
+    assert buckets == tuple(sorted(set(buckets)))
+    assert max(bucket.rows for bucket in buckets) == next_power_of_two(max_rows)
+    for bucket in buckets:
+        assert bucket.tokens & (bucket.tokens - 1) == 0
+        assert bucket.rows & (bucket.rows - 1) == 0
+        assert bucket.rows <= bucket.tokens < 2 * max_tokens
+    rng = random.Random(max_rows)
+    for _ in range(50):
+        rows = rng.randint(1, max_rows)
+        tokens = rng.randint(rows, max_tokens)
+        bucket = bucket_for(buckets, rows, tokens)
+        assert bucket.rows >= rows
+        assert bucket.tokens >= tokens
+        assert bucket.choices >= min(tokens, rows * max_block)
+        # Nothing smaller would have done.
+        assert bucket.rows < 4 * rows
+        assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows)
+
+
+def test_row_counts_rise_fourfold_up_to_the_limit() -> None:
+    assert sorted({b.rows for b in all_buckets(1, 64, 1)}) == [1]
+    assert sorted({b.rows for b in all_buckets(5, 64, 1)}) == [1, 4, 8]
+    assert sorted({b.rows for b in all_buckets(16, 64, 1)}) == [1, 4, 16]
+    assert sorted({b.rows for b in all_buckets(17, 64, 1)}) == [1, 4, 16, 32]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    buckets = all_buckets(4, 32, 1)
+    assert bucket_for(buckets, 4, 32) == Bucket(4, 32, 4)
+    with pytest.raises(ValueError, match="5 rows"):
+        bucket_for(buckets, 5, 5)
+    with pytest.raises(ValueError, match="33 tokens"):
+        bucket_for(buckets, 1, 33)
+
+
+def test_packing_by_hand() -> None:
+    decoding = Sequence(1, GenerationRequest("a", (1, 2, 3, 4), emitted=(5,)), 0.0)
+    decoding.committed, decoding.pages = 4, [7, 2]
+    prompt = Sequence(
+        2, GenerationRequest("b", (11, 12, 13), sampling=Sampling(0.5, seed=-1), log_probs=0), 0.0
+    )
+    prompt.pages = [5]
+    rows = (Row(decoding, 4, (5, 6, 7), 2), Row(prompt, 0, (11, 12, 13), 0))
+    packed = pack(rows, Bucket(4, 8, 8), page_size=4, num_pages=9, max_pages=3)
+    expected: dict[str, list[Any]] = {
+        "token_ids": [5, 6, 7, 11, 12, 13, 0, 0],
+        "positions": [4, 5, 6, 0, 1, 2, 0, 0],
+        "choice_token": [0, 1, 2, 5, 0, 0, 0, 0],
+        "choice_row": [0, 0, 0, 1, 0, 0, 0, 0],
+        "first_choice": [0, 3, 0, 0],
+        "draft_count": [2, 0, 0, 0],
+        "log_probs_wanted": [True],
+    }
+    for name, values in expected.items():
+        assert getattr(packed, name).tolist() == values, name
+    assert packed.batch.row_starts.tolist() == [0, 3, 6, 6, 6]
+    assert packed.batch.context_lengths.tolist() == [7, 3, 0, 0]
+    assert packed.batch.page_table.tolist() == [[7, 2, 0], [5, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert packed.batch.slots.tolist() == [8, 9, 10, 20, 21, 22, 36, 36]
+    assert packed.sampling.temperature.tolist() == [0.0, 0.5, 0.0, 0.0]
+    assert packed.sampling.seed.tolist() == [[0, 0], [2**32 - 1] * 2, [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("seed", "low", "high"),
+    [
+        (0, 0, 0),
+        (2**32 - 1, 2**32 - 1, 0),
+        (2**32, 0, 1),
+        (2**63 - 1, 2**32 - 1, 2**31 - 1),
+        (-1, 2**32 - 1, 2**32 - 1),
+        (-(2**63), 0, 2**31),
+    ],
+)
+def test_seeds_keep_all_their_bits(seed: int, low: int, high: int) -> None:
+    assert pack_sampling([Sampling(seed=seed)], 1).seed.tolist() == [[low, high]]
+
+
+ROWS, TOKENS = 4, 16
+order_features = jax.jit(partial(final_positions_first, token_count=TOKENS))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_final_positions_come_first_in_order_and_rejected_drafts_never(seed: int) -> None:
+    rng = random.Random(seed)
+    starts, draft_count, accepted, final, rejected = [0], [], [], [], []
+    for _ in range(rng.randint(1, ROWS)):
+        drafted = rng.randint(0, 2)
+        known = rng.randint(1, 4 - drafted)
+        right = rng.randint(0, drafted)
+        tokens = list(range(starts[-1], starts[-1] + known + drafted))
+        final += tokens[: known + right]
+        rejected += tokens[known + right :]
+        starts.append(tokens[-1] + 1)
+        draft_count.append(drafted)
+        accepted.append(right)
+    padding = ROWS - len(accepted)
+    batch = RaggedBatch(
+        row_starts=jnp.asarray(np.array(starts + starts[-1:] * padding, np.int32)),
+        context_lengths=jnp.zeros(ROWS, jnp.int32),
+        page_table=jnp.zeros((ROWS, 1), jnp.int32),
+        slots=jnp.zeros(TOKENS, jnp.int32),
+    )
+    # What padding rows say must not matter.
+    garbage = [rng.randint(0, 3) for _ in range(padding)]
+    order = order_features(
+        batch,
+        jnp.asarray(np.array(draft_count + garbage, np.int32)),
+        jnp.asarray(np.array(accepted + garbage, np.int32)),
+    ).tolist()
+    assert order[: len(final)] == final
+    assert sorted(order) == list(range(TOKENS))
+    assert set(rejected).isdisjoint(order[: len(final)])

@@ -1,0 +1,200 @@
+"""The choice of the draft length, by hand."""
+
+import random
+
+import pytest
+
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.engine.cost_model import (
+    FIRST_PROPOSALS,
+    LEARNING_RATE,
+    PRIOR_ACCEPTANCE,
+    PRIOR_WEIGHT,
+    TIME_LEARNING_RATE,
+    AcceptanceEstimate,
+    CostModel,
+)
+
+FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
+LINEAR = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}
+
+
+def estimates(rate: float, rows: int = 1) -> list[AcceptanceEstimate]:
+    return [AcceptanceEstimate([rate] * 7) for _ in range(rows)]
+
+
+def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
+    costs = CostModel(verify)
+    costs.attach_drafter(draft)
+    return costs
+
+
+def test_expected_accepted_is_a_sum_of_products() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.25])
+    assert estimate.expected_accepted(0) == 0
+    assert estimate.expected_accepted(1) == 0.5
+    assert estimate.expected_accepted(2) == 0.5 + 0.25
+    assert estimate.expected_accepted(3) == 0.5 + 0.25 + 0.0625
+    unknown = 0.5 + 0.25 + 0.0625 + 0.0625 * PRIOR_ACCEPTANCE
+    assert estimate.expected_accepted(4) == pytest.approx(unknown)
+
+
+def test_only_positions_put_to_the_test_teach() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.5, 0.5])
+    estimate.update(drafted=3, accepted=1)
+    rate = 1 / (PRIOR_WEIGHT + 1)
+    up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
+    assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
+    assert (estimate.trials, estimate.proposals) == ([1, 1, 0, 0], 1)
+    estimate.update(drafted=5, accepted=5)
+    assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
+
+
+def test_an_estimate_is_a_mean_before_it_forgets() -> None:
+    estimate = AcceptanceEstimate([0.4])
+    seen = [1, 0, 0, 1, 1, 1, 0, 1, 0, 1]
+    for hit in seen:
+        estimate.update(1, hit)
+    mean = (PRIOR_WEIGHT * 0.4 + sum(seen)) / (PRIOR_WEIGHT + len(seen))
+    assert estimate.by_position == pytest.approx([mean])
+    for _ in range(100):
+        estimate.update(1, 1)
+    before = estimate.by_position[0]
+    estimate.update(1, 0)
+    assert estimate.by_position[0] == pytest.approx(before * (1 - LEARNING_RATE))
+    # A successor believes the same and has seen nothing.
+    heir = estimate.successor()
+    assert (heir.by_position, heir.proposals) == (estimate.by_position, 0)
+    heir.update(1, 1)
+    assert heir.by_position != estimate.by_position
+
+
+def test_an_unknown_sequence_gets_a_few_tries() -> None:
+    costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
+    heir = poor.successor()
+    assert costs.best_draft_length([heir], 7) == 0
+    for _ in range(FIRST_PROPOSALS):
+        assert costs.draft_length([heir], poor, 7) > 0
+        heir.update(7, 0)
+    assert costs.draft_length([heir], poor, 7) == 0
+    # One for whom drafts are right goes on.
+    lucky = poor.successor()
+    for _ in range(FIRST_PROPOSALS):
+        lucky.update(7, 4)
+    assert costs.draft_length([lucky], poor, 7) == costs.best_draft_length([lucky], 7) > 0
+    # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.
+    assert costs.draft_length([heir, poor.successor()], poor, 7) == 0
+    assert costs.draft_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
+    assert costs.draft_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
+    assert model(FLAT, 10.0).draft_length([poor.successor()], poor, 7) == 0
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_estimate_converges(rate: float) -> None:
+    rng = random.Random(0)
+    estimate, seen = AcceptanceEstimate(), []
+    for step in range(4000):
+        accepted = 0
+        while accepted < 2 and rng.random() < rate:
+            accepted += 1
+        estimate.update(2, accepted)
+        if step > 500:
+            seen.append(estimate.by_position[0])
+    assert sum(seen) / len(seen) == pytest.approx(rate, abs=0.03)
+    # The wobble is bounded by the learning rate.
+    assert max(abs(value - rate) for value in seen) < 0.35
+
+
+def test_free_verification_drafts_as_far_as_possible() -> None:
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 7) == 7
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 3) == 3
+    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 0) == 0
+
+
+def test_an_expensive_drafter_is_left_alone() -> None:
+    # Seven tokens of 0.9 give at most 4.7 more; at 10 s a draft that is 5.7 / 11 < 1.
+    assert model(FLAT, 10.0).best_draft_length(estimates(0.9), 7) == 0
+    assert model(FLAT, 4.0).best_draft_length(estimates(0.9), 7) == 7
+
+
+def test_poor_acceptance_stops_drafting() -> None:
+    assert model(FLAT, 0.5).best_draft_length(estimates(0.05), 7) == 0
+    assert model(LINEAR, 0.0).best_draft_length(estimates(0.05, rows=4), 7) == 0
+
+
+def test_the_length_stops_where_another_bucket_costs_more_than_it_gains() -> None:
+    # One row: 1 + K tokens. Up to 3 drafted tokens stay in the bucket of 4; 4 and more double
+    # the time. 3 drafted at 0.5: 1.875 tokens/s; 7 drafted: 1.992 / 2 s.
+    assert model(LINEAR, 0.0).best_draft_length(estimates(0.5), 7) == 3
+    assert model(FLAT, 0.0).best_draft_length(estimates(0.5), 7) == 7
+
+
+def test_a_batch_is_judged_together() -> None:
+    good_and_bad = [*estimates(0.95), *estimates(0.0), *estimates(0.0), *estimates(0.0)]
+    # 4 rows: 1 token each costs 1 s, 2 each cost 2 s. The good one alone cannot pay for that.
+    assert model(LINEAR, 0.0).best_draft_length(good_and_bad, 7) == 0
+
+
+def test_drafting_must_gain_to_be_chosen() -> None:
+    assert model(FLAT, 0.0).best_draft_length(estimates(0.0), 7) == 0
+
+
+def test_draft_seconds_by_batch_size() -> None:
+    costs = model(FLAT, 1.0, 2.0, 4.0)
+    assert [costs.draft_seconds(rows) for rows in (1, 2, 3, 4, 5, 100)] == [1, 2, 4, 4, 4, 4]
+    assert CostModel(FLAT).draft_seconds(3) == 0.0
+
+
+def test_transport_is_learnt_and_forgotten_with_the_drafter() -> None:
+    costs = model(FLAT, 1.0)
+    for _ in range(400):
+        costs.observe_transport(0.5)
+    assert costs.draft_seconds(1) == pytest.approx(1.5)
+    costs.attach_drafter((1.0,))
+    assert costs.draft_seconds(1) == 1.0
+
+
+def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
+    costs = CostModel(LINEAR)
+    assert costs.verify_seconds(1, 4) == 1.0
+    assert costs.verify_seconds(1, 5) == 2.0
+    assert costs.verify_seconds(4, 32) == 8.0
+    assert costs.verify_seconds(4, 33) == 8.0 + 1.0
+    assert costs.verify_seconds(4, 64) == 16.0
+
+
+def test_times_are_learned_while_serving() -> None:
+    costs = model(FLAT, 10.0)
+    assert costs.best_draft_length(estimates(0.9), 7) == 0
+    # The drafter was timed while something else was compiling.
+    for _ in range(60):
+        costs.observe_draft(1, 0.1)
+    assert costs.draft_seconds(1) == pytest.approx(0.1, abs=1e-3)
+    assert costs.best_draft_length(estimates(0.9), 7) == 7
+
+
+def test_a_verification_teaches_its_own_shape_only() -> None:
+    costs = model(LINEAR, 0.0)
+    costs.observe_verification(3, 13, 5.0)
+    learned = 4.0 + TIME_LEARNING_RATE
+    assert costs.verify_seconds(4, 16) == pytest.approx(learned)
+    assert [costs.verify_seconds(4, tokens) for tokens in (8, 32)] == [2.0, 8.0]
+
+
+def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
+    costs = model(FLAT, 0.1)
+    bad = estimates(0.05, rows=4)
+    assert costs.best_draft_length(bad, 7) == 0
+    # One plain step is held up by something else on the machine.
+    costs.observe_verification(4, 4, 100.0)
+    assert costs.best_draft_length(bad, 7) == 0
+    assert costs.verify_seconds(4, 4) == 1.0
+
+
+def test_a_draft_teaches_its_own_batch_size_only() -> None:
+    costs = model(FLAT, 1.0, 2.0, 4.0)
+    costs.observe_draft(2, 3.0)
+    seconds = [costs.draft_seconds(rows) for rows in (1, 2, 3, 4)]
+    assert seconds == pytest.approx([1.0, 2.0 + TIME_LEARNING_RATE, 4.0, 4.0])
+    costs.observe_draft(9, 5.0)
+    assert costs.draft_seconds(4) == pytest.approx(4.0 + TIME_LEARNING_RATE)

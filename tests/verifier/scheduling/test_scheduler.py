@@ -1,0 +1,408 @@
+"""The scheduler alone, driven by a target that can be computed by hand."""
+
+import random
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdraft_verifier.scheduling.pages import PageAllocator
+from blockdraft_verifier.scheduling.scheduler import (
+    Row,
+    RowResult,
+    Scheduler,
+    SchedulerConfig,
+    prefill_chunk,
+)
+from blockdraft_verifier.scheduling.sequence import (
+    FinishReason,
+    GenerationRequest,
+    Proposal,
+    Sequence,
+)
+from blockdraft_verifier.settings import EngineConfig
+
+VOCAB = 11
+MAX_STEPS = 3000
+
+
+def next_token(tokens: Tokens[int]) -> int:
+    """Return the fake target's choice after `tokens`."""
+    return (sum(tokens) + len(tokens)) % VOCAB
+
+
+def expected_end(
+    request: GenerationRequest, max_context_tokens: int
+) -> tuple[list[int], FinishReason]:
+    tokens = [*request.prompt, *request.emitted]
+    while True:
+        tokens.append(next_token(tokens))
+        if tokens[-1] in request.stop_token_ids:
+            return tokens, FinishReason.STOP
+        count = len(tokens) - len(request.prompt)
+        if count == request.max_output_tokens or len(tokens) == max_context_tokens:
+            return tokens, FinishReason.LENGTH
+
+
+def draft(rng: random.Random, tokens: Tokens[int], rate: float) -> Proposal:
+    """Return some tokens to follow `tokens`, each right at `rate`."""
+    drafted = list(tokens)
+    for _ in range(rng.randint(0, 5)):
+        right = rng.random() < rate
+        drafted.append((next_token(drafted) + (not right)) % VOCAB)
+    return Proposal(tuple(drafted[len(tokens) :]))
+
+
+@dataclass
+class Driver:
+    """Runs a scheduler's plans on the fake target and checks every one of them."""
+
+    scheduler: Scheduler
+    # What each cache slot holds: the token there and all before it.
+    cache: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    admitted: set[int] = field(default_factory=set)
+    ended: list[Sequence] = field(default_factory=list)
+    preemptions: int = 0
+    preempted: int = 0  # in the last step
+
+    def step(self, max_rows: int | None = None) -> tuple[Row, ...]:
+        rows = self.scheduler.plan(max_rows)
+        self.check(rows, max_rows)
+        self.preempted = len(self.scheduler.preempted)
+        self.preemptions += self.preempted
+        self.scheduler.preempted.clear()
+        for row in rows:
+            self.run(row)
+        return rows
+
+    def check(self, rows: tuple[Row, ...], max_rows: int | None) -> None:
+        config, running = self.scheduler.config, self.scheduler.running
+        assert sum(len(row.token_ids) for row in rows) <= config.max_step_tokens
+        assert len(rows) <= len(running) <= config.max_sequences
+        assert len({row.sequence for row in rows}) == len(rows)
+        for row in rows:
+            sequence, end = row.sequence, row.start + len(row.token_ids)
+            assert sequence in running
+            assert not sequence.awaiting_draft
+            assert row.start == sequence.committed
+            assert row.known_count >= 1
+            known = sequence.tokens[row.start : row.start + row.known_count]
+            assert list(row.token_ids[: row.known_count]) == known
+            assert end <= len(sequence.pages) * self.scheduler.pages.page_size
+            assert end <= config.max_context_tokens
+            written = set(sequence.pages[row.start // self.scheduler.pages.page_size :])
+            for other in running:
+                assert other is sequence or written.isdisjoint(other.pages)
+        # First come, first served. Some may have been admitted and preempted in this very plan.
+        self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
+        assert self.admitted == set(range(len(self.admitted)))
+        # Who was preempted comes back before anybody new.
+        began = [s.sequence_id in self.admitted for s in self.scheduler.waiting]
+        assert began == sorted(began, reverse=True)
+        # Nobody is passed over: all that decode, and the oldest prompt.
+        chosen = {row.sequence for row in rows}
+        ready = [s for s in running if not s.awaiting_draft]
+        decoding = {s for s in ready if s.decoding}
+        most = len(decoding) if max_rows is None else min(max_rows, len(decoding))
+        if not self.scheduler.preempted:
+            assert len(decoding & chosen) == most
+            prompts = [s for s in ready if not s.decoding]
+            assert chosen >= set(prompts[:1])
+
+    def run(self, row: Row) -> None:
+        sequence, size = row.sequence, self.scheduler.pages.page_size
+        tokens = [*sequence.tokens[: row.start], *row.token_ids]
+        for position in range(len(tokens)):
+            slot = sequence.pages[position // size] * size + position % size
+            if position >= row.start:
+                self.cache[slot] = tuple(tokens[: position + 1])
+            else:
+                assert self.cache[slot] == tuple(tokens[: position + 1]), "not what was committed"
+        accepted, known_end = 0, row.start + row.known_count
+        while accepted < row.draft_count and tokens[known_end + accepted] == next_token(
+            tokens[: known_end + accepted]
+        ):
+            accepted += 1
+        before = len(sequence.tokens)
+        result = RowResult(accepted, next_token(tokens[: known_end + accepted]))
+        progress = self.scheduler.commit(row, result)
+        assert sequence.proposal is None
+        assert tuple(sequence.tokens[before:]) == progress.new_tokens
+        assert sequence.committed == row.start + progress.committed_count
+        assert bool(progress.new_tokens) == (known_end == before)
+        if progress.new_tokens:
+            assert sequence.committed == len(sequence.tokens) - 1
+        if sequence.finish_reason is not None:
+            self.scheduler.remove(sequence)
+            self.ended.append(sequence)
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int]:
+    """Return limits, number of pages and page size; one sequence always fits."""
+    page_size = draw(st.integers(1, 5))
+    max_sequences = draw(st.integers(1, 5))
+    max_context = draw(st.integers(4, 24))
+    config = SchedulerConfig(
+        max_sequences=max_sequences,
+        max_step_tokens=draw(st.integers(max_sequences, 20)),
+        max_context_tokens=max_context,
+    )
+    spare = draw(st.sampled_from([0, 0, 1, 3, 30]))
+    return config, -(-max_context // page_size) + spare, page_size
+
+
+def random_request(rng: random.Random, name: int, max_context: int) -> GenerationRequest:
+    length = rng.randint(1, max_context - 1)
+    # Few different prompts, so that prefixes are shared.
+    start = rng.randrange(2)
+    prompt = tuple((start + i) % VOCAB for i in range(length))
+    emitted: tuple[int, ...] = ()
+    if rng.random() < 0.3 and length + 2 < max_context:
+        tokens = list(prompt)
+        for _ in range(rng.randint(1, 2)):
+            tokens.append(next_token(tokens))
+        emitted = tuple(tokens[length:])
+    return GenerationRequest(
+        f"r{name}",
+        prompt,
+        emitted=emitted,
+        max_output_tokens=len(emitted) + rng.randint(1, 15),
+        stop_token_ids=frozenset({rng.randrange(VOCAB)} if rng.random() < 0.3 else ()),
+    )
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(limits(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
+def test_every_request_ends_right_whatever_the_limits(
+    limits: tuple[SchedulerConfig, int, int], seed: int, rate: float, grouped: bool
+) -> None:
+    config, num_pages, page_size = limits
+    rng = random.Random(seed)
+    pages = PageAllocator(num_pages, page_size)
+    driver = Driver(Scheduler(config, pages))
+    sequences = [
+        Sequence(i, random_request(rng, i, config.max_context_tokens), 0.0)
+        for i in range(rng.randint(1, 8))
+    ]
+    arriving = list(sequences)
+    for _ in range(MAX_STEPS):
+        while arriving and rng.random() < 0.5:
+            driver.scheduler.add(arriving.pop(0))
+        running = driver.scheduler.running
+        rows = driver.step(-(-len(running) // 2) if grouped and running else None)
+        idle = not rows and not driver.preempted
+        if idle and not arriving and not any(s.awaiting_draft for s in running):
+            break
+        for sequence in running:
+            # A proposal comes at once, later, or not at all.
+            if sequence.decoding and sequence.proposal is None and rng.random() < 0.8:
+                sequence.awaiting_draft = rng.random() < 0.3
+                if not sequence.awaiting_draft:
+                    sequence.proposal = draft(rng, sequence.tokens, rate)
+    assert not driver.scheduler.running
+    assert not driver.scheduler.waiting
+    assert pages.used == 0
+    assert len(driver.admitted) == len(sequences)
+    for sequence in sequences:
+        tokens, reason = expected_end(sequence.request, config.max_context_tokens)
+        assert sequence.tokens == tokens
+        assert sequence.finish_reason is reason
+
+
+def scheduler(
+    num_pages: int = 64,
+    page_size: int = 4,
+    max_sequences: int = 4,
+    max_step_tokens: int = 16,
+    max_context_tokens: int = 64,
+) -> Scheduler:
+    config = SchedulerConfig(max_sequences, max_step_tokens, max_context_tokens)
+    return Scheduler(config, PageAllocator(num_pages, page_size))
+
+
+def new(number: int, prompt: Tokens[int], max_output_tokens: int = 40) -> Sequence:
+    request = GenerationRequest(f"r{number}", tuple(prompt), max_output_tokens=max_output_tokens)
+    return Sequence(number, request, 0.0)
+
+
+def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> None:
+    driver = Driver(scheduler(num_pages=8, max_context_tokens=30))
+    sequences = [new(i, [i] * 6, 20) for i in range(3)]
+    for sequence in sequences:
+        driver.scheduler.add(sequence)
+    while driver.step():
+        pass
+    assert driver.preemptions > 0
+    assert driver.ended[0] is sequences[0]
+    for sequence in sequences:
+        assert sequence.tokens == expected_end(sequence.request, 30)[0]
+
+
+def test_rows_take_turns_and_newcomers_do_not_starve_the_old() -> None:
+    driver = Driver(scheduler())
+    old = new(0, [1], 60)
+    driver.scheduler.add(old)
+    for _ in range(20):
+        driver.step(2)
+    for number in (1, 2):
+        driver.scheduler.add(new(number, [number], 60))
+    driver.step(2)
+    assert all(sequence.decoding for sequence in driver.scheduler.running)
+    before = [len(sequence.tokens) for sequence in driver.scheduler.running]
+    for _ in range(6):
+        assert len(driver.step(2)) == 2
+    gained = [
+        len(sequence.tokens) - count
+        for sequence, count in zip(driver.scheduler.running, before, strict=True)
+    ]
+    # Twelve rows for three sequences.
+    assert gained == [4, 4, 4]
+
+
+def test_drafts_do_not_starve_a_prompt() -> None:
+    driver = Driver(scheduler(max_step_tokens=8))
+    old = [new(number, [number], 60) for number in range(2)]
+    for sequence in old:
+        driver.scheduler.add(sequence)
+    driver.step()
+    driver.scheduler.add(late := new(2, [5] * 6, 2))
+    for _ in range(6):
+        for sequence in old:
+            sequence.proposal = Proposal((VOCAB,) * 5)
+        driver.step()
+    assert late.output_count > 0
+
+
+def test_drafts_share_the_budget() -> None:
+    driver = Driver(scheduler(max_step_tokens=8, max_sequences=3))
+    for number in range(3):
+        driver.scheduler.add(new(number, [number]))
+    driver.step()
+    for sequence in driver.scheduler.running:
+        sequence.proposal = Proposal((VOCAB,) * 9)
+    # The first may take what the others do not need for one token each.
+    assert [row.draft_count for row in driver.step()] == [5, 0, 0]
+
+
+@pytest.mark.parametrize(("max_output", "drafted"), [(2, 0), (3, 1), (4, 2), (9, 3)])
+def test_the_last_token_is_not_drafted(max_output: int, drafted: int) -> None:
+    driver = Driver(scheduler())
+    driver.scheduler.add(sequence := new(0, [1, 2], max_output))
+    driver.step()
+    sequence.proposal = Proposal((VOCAB,) * 3)
+    assert [row.draft_count for row in driver.step()] == [drafted]
+
+
+@pytest.mark.parametrize(
+    ("prompt_length", "drafted"), [(10, 3), (11, 3), (12, 2), (13, 1), (14, 0)]
+)
+def test_drafts_stay_in_the_context(prompt_length: int, drafted: int) -> None:
+    driver = Driver(scheduler(max_context_tokens=16, max_step_tokens=32))
+    driver.scheduler.add(sequence := new(0, [1] * prompt_length))
+    while not sequence.decoding:
+        driver.step()
+    sequence.proposal = Proposal((VOCAB,) * 3)
+    assert [row.draft_count for row in driver.step()] == [drafted]
+
+
+def test_tokens_after_a_stop_token_are_dropped() -> None:
+    driver = Driver(scheduler())
+    tokens = [1, 2]
+    for _ in range(4):
+        tokens.append(next_token(tokens))
+    assert len(set(tokens[2:])) == 4
+    request = GenerationRequest("s", (1, 2), stop_token_ids=frozenset({tokens[4]}))
+    driver.scheduler.add(sequence := Sequence(0, request, 0.0))
+    driver.step()
+    sequence.proposal = Proposal(tuple(tokens[3:6]))
+    driver.step()
+    assert sequence.tokens == tokens[:5]
+    assert sequence.finish_reason is FinishReason.STOP
+    assert sequence.committed == 0  # its pages are free
+
+
+def test_removing_a_waiting_sequence() -> None:
+    waiting = scheduler(max_sequences=1)
+    for number in range(3):
+        waiting.add(new(number, [number]))
+    waiting.plan()
+    waiting.remove(waiting.waiting[0])
+    assert [s.sequence_id for s in (*waiting.running, *waiting.waiting)] == [0, 2]
+    waiting.remove(new(9, [1]))  # unknown: harmless
+
+
+def test_the_drafting_are_left_out() -> None:
+    driver = Driver(scheduler())
+    for number in range(2):
+        driver.scheduler.add(new(number, [number]))
+    driver.step()
+    driver.scheduler.running[0].awaiting_draft = True
+    assert [row.sequence.sequence_id for row in driver.step()] == [1]
+
+
+def test_a_cached_prefix_is_reported_but_not_that_of_a_preempted_sequence() -> None:
+    driver = Driver(scheduler())
+    for number in range(2):
+        driver.scheduler.add(sequence := new(number, range(10), 2))
+        while driver.step():
+            pass
+        assert sequence.usage.cached_prompt_tokens == 8 * number
+
+
+@given(st.integers(1, 5000), st.integers(0, 300), st.integers(1, 512))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_prefill_chunk(remaining: int, used: int, budget: int) -> None:
+    count = prefill_chunk(remaining, used, budget)
+    whole = min(remaining, budget)
+    assert 1 <= count <= whole
+    total = used + count
+    bucket = 1 << (total - 1).bit_length()
+    if count < whole:
+        assert total == bucket, "a cut chunk fills its bucket"
+        assert used + whole < 0.75 * 2 * bucket
+    elif total < 0.75 * bucket:
+        assert bucket // 2 <= used, "more padding than a quarter could have been avoided"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_sequences": 0},
+        {"max_step_tokens": 0, "max_sequences": 0},
+        {"max_context_tokens": 0},
+        {"max_sequences": 5, "max_step_tokens": 4},
+    ],
+)
+def test_senseless_limits_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        SchedulerConfig(**limits)
+
+
+def test_limits_at_their_smallest() -> None:
+    SchedulerConfig(1, 1, 1)
+    SchedulerConfig(max_sequences=4, max_step_tokens=4)
+    EngineConfig(page_size=1, num_pages=1, draft_groups=2, draft_timeout_seconds=1e-3)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"page_size": 0},
+        {"num_pages": 0},
+        {"draft_groups": 0},
+        {"draft_groups": 3},
+        {"draft_timeout_seconds": 0.0},
+    ],
+)
+def test_senseless_engines_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        EngineConfig(**limits)  # type: ignore[arg-type]
+
+
+def test_one_whole_sequence_must_fit() -> None:
+    scheduler(num_pages=16, max_context_tokens=64)
+    with pytest.raises(ValueError, match="cannot hold"):
+        scheduler(num_pages=16, max_context_tokens=65)

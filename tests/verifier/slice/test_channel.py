@@ -1,0 +1,196 @@
+"""Leader and followers over real sockets, each follower on a thread of its own."""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from blockdraft_verifier.slice.channel import (
+    FollowerChannel,
+    FollowerLostError,
+    LeaderChannel,
+    LeaderLostError,
+)
+from blockdraft_verifier.slice.meeting import Listener, SliceMismatchError, connect
+
+DIGEST, OTHER = b"a" * 32, b"b" * 32
+SECONDS = 10.0
+
+
+Calls = Callable[..., "Future[FollowerChannel]"]
+
+
+@pytest.fixture
+def call() -> Iterator[Calls]:
+    """Let a follower call a listener from a thread of its own."""
+    calls: list[Future[FollowerChannel]] = []
+    with ThreadPoolExecutor() as executor:
+
+        def submit(
+            listener: Listener,
+            process_id: int,
+            digest: bytes = DIGEST,
+            token: bytes | None = None,
+        ) -> "Future[FollowerChannel]":
+            address = ("127.0.0.1", listener.port)
+            token = token or listener.token
+            calls.append(executor.submit(connect, address, token, process_id, digest, SECONDS))
+            return calls[-1]
+
+        yield submit
+    for future in calls:
+        if future.exception() is None:
+            future.result().close()
+
+
+Met = Callable[[int], tuple[LeaderChannel, list[FollowerChannel]]]
+
+
+@pytest.fixture
+def met(call: Calls) -> Iterator[Met]:
+    """Bring a leader and some followers together."""
+    leaders = []
+
+    def meet(count: int) -> tuple[LeaderChannel, list[FollowerChannel]]:
+        listener = Listener()
+        # The last one first: the order of arrival means nothing.
+        futures = [call(listener, number) for number in range(count, 0, -1)]
+        leader = listener.accept(count, DIGEST, SECONDS)
+        followers = [future.result(SECONDS) for future in reversed(futures)]
+        leaders.append(leader)
+        return leader, followers
+
+    yield meet
+    for leader in leaders:
+        leader.close()
+
+
+def eventually_lost(leader: LeaderChannel) -> str:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            leader.send(b"x")
+        except FollowerLostError as error:
+            return str(error)
+        time.sleep(0.01)
+    raise AssertionError("the loss was not noticed")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_frames_arrive_whole_and_in_order_at_every_follower(count: int, met: Met) -> None:
+    frames = [secrets.token_bytes(size) for size in (0, 1, 4, 65536, 1_000_000)]
+    leader, followers = met(count)
+    with ThreadPoolExecutor(count) as executor:
+        received = [
+            executor.submit(lambda each: [bytes(each.receive()) for _ in frames], follower)
+            for follower in followers
+        ]
+        for frame in frames:
+            leader.send(frame[:3], frame[3:])
+        assert [future.result(SECONDS) for future in received] == [frames] * count
+
+
+def test_the_leader_waits_for_every_acknowledgement(met: Met) -> None:
+    leader, followers = met(2)
+    waiting = threading.Thread(target=leader.wait_acknowledged, daemon=True)
+    waiting.start()
+    followers[0].acknowledge()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    followers[1].acknowledge()
+    waiting.join(SECONDS)
+    assert not waiting.is_alive()
+
+
+def test_a_lost_follower_is_named(met: Met) -> None:
+    leader, followers = met(2)
+    heard = threading.Event()
+    leader.on_loss(heard.set)
+    followers[1].close()
+    assert heard.wait(SECONDS)
+    assert eventually_lost(leader) == "process 2 of the slice is gone"
+    with pytest.raises(FollowerLostError, match="process 2"):
+        leader.wait_acknowledged()
+
+
+def test_a_loss_ends_the_wait_for_acknowledgements(met: Met) -> None:
+    leader, followers = met(2)
+    followers[0].acknowledge()
+    threading.Timer(0.1, followers[1].close).start()
+    with pytest.raises(FollowerLostError, match="process 2"):
+        leader.wait_acknowledged()
+
+
+def test_a_loss_before_anyone_listens_is_heard(met: Met) -> None:
+    leader, followers = met(1)
+    followers[0].close()
+    eventually_lost(leader)
+    heard = threading.Event()
+    leader.on_loss(heard.set)
+    assert heard.is_set()
+
+
+def test_a_lost_leader_ends_the_follower(met: Met) -> None:
+    leader, followers = met(1)
+    leader.close(b"last")
+    assert bytes(followers[0].receive()) == b"last"
+    with pytest.raises(LeaderLostError):
+        followers[0].receive()
+
+
+def test_the_end_of_the_leader_is_no_loss(met: Met) -> None:
+    leader, followers = met(1)
+    heard = threading.Event()
+    leader.on_loss(heard.set)
+    leader.close()
+    followers[0].close()
+    assert not heard.wait(0.2)
+
+
+def test_missing_followers_are_named(call: Calls) -> None:
+    listener = Listener()
+    future = call(listener, 2)
+    with pytest.raises(FollowerLostError, match=r"processes \[1, 3\] .* 0.3 s"):
+        listener.accept(3, DIGEST, 0.3)
+    with pytest.raises(LeaderLostError):
+        future.result(SECONDS).receive()
+
+
+def test_strangers_are_turned_away(call: Calls) -> None:
+    listener = Listener()
+    silent = socket.create_connection(("127.0.0.1", listener.port))
+    silent.close()
+    noise = socket.create_connection(("127.0.0.1", listener.port))
+    noise.sendall(secrets.token_bytes(200))
+    wrong_token = call(listener, 1, token=secrets.token_bytes(32))
+    too_many = call(listener, 2)
+    right = call(listener, 1)
+    leader = listener.accept(1, DIGEST, SECONDS)
+    for stranger in (wrong_token, too_many):
+        with pytest.raises(LeaderLostError, match="no leader at 127"):
+            stranger.result(SECONDS)
+    leader.send(b"hello")
+    assert bytes(right.result(SECONDS).receive()) == b"hello"
+    noise.close()
+    leader.close()
+
+
+def test_processes_that_run_different_things_do_not_meet(call: Calls) -> None:
+    listener = Listener()
+    future = call(listener, 1, digest=OTHER)
+    with pytest.raises(SliceMismatchError, match=r"process 1 .* other flags or another target"):
+        listener.accept(1, DIGEST, SECONDS)
+    with pytest.raises(SliceMismatchError):
+        future.result(SECONDS)
+
+
+def test_nobody_listens() -> None:
+    listener = Listener()
+    with pytest.raises(FollowerLostError):
+        listener.accept(1, DIGEST, 0.01)
+    with pytest.raises(LeaderLostError, match="no leader"):
+        connect(("127.0.0.1", listener.port), listener.token, 1, DIGEST, 1.0)

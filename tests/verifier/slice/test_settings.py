@@ -1,0 +1,59 @@
+import pytest
+
+from blockdraft_verifier.slice.settings import SliceConfig, slice_from
+
+GKE = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_TOPOLOGY": "4x4",
+    "TPU_WORKER_ID": "2",
+    "TPU_WORKER_HOSTNAMES": "w-0.tpu,w-1.tpu,w-2.tpu,w-3.tpu",
+}
+
+
+def test_flags_win_over_the_environment() -> None:
+    assert slice_from("h:1", 2, 1, GKE) == SliceConfig("h:1", 2, 1)
+
+
+def test_the_environment_of_a_slice_is_enough() -> None:
+    assert slice_from(None, None, None, GKE) == SliceConfig("w-0.tpu:8482", 4, 2)
+
+
+@pytest.mark.parametrize("environ", [{}, {"TPU_ACCELERATOR_TYPE": "v5p-8"}])
+def test_one_host_is_no_slice(environ: dict[str, str]) -> None:
+    assert slice_from(None, None, None, environ) is None
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "count", "number"),
+    [("h:1", None, None), (None, 2, None), (None, None, 0), ("h:1", 2, None), (None, 2, 0)],
+)
+def test_flags_need_each_other(
+    coordinator: str | None, count: int | None, number: int | None
+) -> None:
+    with pytest.raises(ValueError, match="need each other"):
+        slice_from(coordinator, count, number, GKE)
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "count", "number", "message"),
+    [
+        ("h", 2, 0, "host:port"),
+        (":1", 2, 0, "host:port"),
+        ("h:x", 2, 0, "host:port"),
+        ("h:1", 1, 0, "at least 2"),
+        ("h:1", 2, 2, "must be 0 to 1"),
+        ("h:1", 2, -1, "must be 0 to 1"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(
+    coordinator: str, count: int, number: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        slice_from(coordinator, count, number, {})
+
+
+@pytest.mark.parametrize(("coordinator", "host"), [("h:1", "h"), ("[::1]:8482", "::1")])
+def test_process_0_leads_at_the_coordinators_host(coordinator: str, host: str) -> None:
+    leader, follower = (SliceConfig(coordinator, 2, number) for number in (0, 1))
+    assert (leader.leads, follower.leads) == (True, False)
+    assert follower.leader_host == host

@@ -1,0 +1,293 @@
+"""What the frozen target says about a corpus: the features drafts are made from, and its choices.
+
+A drafter sees the target only through these. Computing them costs one forward pass of the target
+over the corpus, so they are computed once, in batches of equal padded length, and kept on disk:
+bfloat16, as the verifier sends them. An interrupted computation goes on where it stopped.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Int
+
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.errors import CorpusError, TrainingError
+
+# Padded lengths are multiples of this, so that few shapes are compiled.
+LENGTH_STEP = 32
+_SHUFFLE_SEED = 0
+# A greedy answer of this target agrees with it but for rounding; another target's seldom does.
+_MIN_GREEDY_AGREEMENT = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """What is computed of each token.
+
+    Attributes:
+        layer_ids: Target layers whose outputs, side by side, are a feature.
+        teacher_size: How many of the target's likeliest next tokens are kept for distillation.
+    """
+
+    layer_ids: tuple[int, ...]
+    teacher_size: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPass:
+    """The target's forward pass over a batch of whole sequences.
+
+    Attributes:
+        features: Float[Array, "batch length width"].
+        teacher_ids: Int[Array, "batch answer teacher"], the likeliest tokens at each position of
+            the answer, falling.
+        teacher_logits: Float[Array, "batch answer teacher"].
+    """
+
+    features: Array
+    teacher_ids: Array
+    teacher_logits: Array
+
+
+jax.tree_util.register_dataclass(TargetPass)
+
+
+def target_pass(
+    decoder: Decoder,
+    token_ids: Int[Array, "batch length"],
+    answer_starts: Int[Array, " batch"],
+    answer_length: int,
+    spec: FeatureSpec,
+) -> TargetPass:
+    """Run the target over padded sequences; what follows a sequence's end means nothing.
+
+    Args:
+        decoder: The target.
+        token_ids: Prompts and answers.
+        answer_starts: Position of each answer's first token, at least 1.
+        answer_length: Positions of each answer to score; head and top-k are a third of the work.
+        spec: What to return.
+    """
+    batch, length = token_ids.shape
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
+    caches = [None] * decoder.config.num_layers
+    attend = DenseAttend(batch, length)
+    output = decoder(token_ids.reshape(-1), positions, caches, attend, spec.layer_ids)
+    # The choice of a token is scored at the position before it.
+    scored = answer_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
+    hidden = output.hidden.reshape(batch, length, -1)
+    hidden = jnp.take_along_axis(hidden, scored[..., None], axis=1, mode="clip")
+    logits = decoder.logits(hidden.reshape(batch * answer_length, -1))
+    best, ids = jax.lax.top_k(logits, spec.teacher_size)
+    shape = (batch, answer_length, spec.teacher_size)
+    features = output.captured.reshape(batch, length, -1)
+    return TargetPass(features, ids.reshape(shape), best.reshape(shape))
+
+
+class FeatureCache:
+    """Features and teacher of every token of a corpus, in memory-mapped files.
+
+    Attributes:
+        spec: What is kept of each token.
+        offsets: Int[ndarray, "rows+1"], where each row's tokens begin.
+        features: bfloat16 [tokens, width].
+        teacher_ids: int32 [tokens, teacher], the target's choices of each token of an answer.
+        teacher_logits: float16 [tokens, teacher].
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rows: Sequence[CorpusRow],
+        spec: FeatureSpec,
+        *,
+        hidden_size: int,
+        fingerprint: str,
+    ) -> None:
+        """Open the cache of these rows, or make an empty one.
+
+        Raises:
+            TrainingError: If the directory holds features of something else or damaged ones, or
+                the disk has no room for them.
+        """
+        self.spec = spec
+        self._directory = directory
+        self._rows = rows
+        self.offsets = np.concatenate([[0], np.cumsum([len(row.token_ids) for row in rows])])
+        self._identity = {
+            "target_fingerprint": fingerprint,
+            "corpus_digest": _digest(rows),
+            **asdict(spec),
+            "layer_ids": list(spec.layer_ids),
+            "hidden_size": hidden_size,
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self._done = self._read_progress()
+        tokens, width = int(self.offsets[-1]), hidden_size * len(spec.layer_ids)
+        self.features = self._map("features.bfloat16", "<u2", (tokens, width)).view(
+            ml_dtypes.bfloat16
+        )
+        teacher = (tokens, spec.teacher_size)
+        self.teacher_ids = self._map("teacher_ids.int32", "<i4", teacher)
+        self.teacher_logits = self._map("teacher_logits.float16", "<f2", teacher)
+
+    def fill(
+        self,
+        decoder: Decoder,
+        *,
+        batch_tokens: int,
+        report: Callable[[int, int], None],
+        stop_after: int | None = None,
+    ) -> None:
+        """Compute what is missing.
+
+        Args:
+            decoder: The target.
+            batch_tokens: Tokens per forward pass, padding included.
+            report: Called with tokens done and in all after each pass.
+            stop_after: Compute at most this many passes.
+
+        Raises:
+            CorpusError: If the greedy answers are not what this target answers.
+            OSError: If the disk is full; what was computed is kept.
+        """
+        graph, state = nnx.split(decoder)
+
+        @partial(jax.jit, static_argnames="answer_length")
+        def run(
+            state: Any, ids: Int[Array, "batch length"], starts: Array, answer_length: int
+        ) -> TargetPass:
+            return target_pass(nnx.merge(graph, state), ids, starts, answer_length, self.spec)
+
+        batches = list(length_batches(self._rows, batch_tokens))
+        for number, (batch, length) in enumerate(batches):
+            if number < self._done:
+                continue
+            if stop_after is not None and number >= stop_after:
+                return
+            token_ids = padded(self._rows, batch, length)
+            starts = np.array([len(self._rows[row].prompt) for row in batch], np.int32)
+            longest = max(len(self._rows[row].response) for row in batch)
+            answer_length = -(-longest // LENGTH_STEP) * LENGTH_STEP
+            out = run(state, token_ids, starts, answer_length)
+            features = np.asarray(out.features.astype(jnp.bfloat16))
+            ids, logits = np.asarray(out.teacher_ids), np.asarray(out.teacher_logits)
+            for index, row in enumerate(batch):
+                begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
+                self.features[begin:end] = features[index, : end - begin]
+                answer = begin + starts[index]
+                self.teacher_ids[answer:end] = ids[index, : end - answer]
+                self.teacher_logits[answer:end] = logits[index, : end - answer]
+            self._check_agreement(batch)
+            self._write_progress(number + 1)
+            done = sum(
+                len(self._rows[row].token_ids) for b, _ in batches[: number + 1] for row in b
+            )
+            report(done, int(self.offsets[-1]))
+
+    def rows_done(self, batch_tokens: int) -> list[int]:
+        """Return the rows whose features are there."""
+        batches = list(length_batches(self._rows, batch_tokens))[: self._done]
+        return sorted(row for batch, _ in batches for row in batch)
+
+    def _check_agreement(self, batch: Sequence[int]) -> None:
+        greedy = [row for row in batch if self._rows[row].temperature == 0]
+        agreeing = total = 0
+        for row in greedy:
+            start = int(self.offsets[row]) + len(self._rows[row].prompt)
+            choices = self.teacher_ids[start : int(self.offsets[row + 1]), 0]
+            agreeing += int((choices == np.array(self._rows[row].response)).sum())
+            total += len(choices)
+        if total and agreeing / total < _MIN_GREEDY_AGREEMENT:
+            raise CorpusError(
+                f"only {agreeing / total:.0%} of the greedy answers' tokens (row"
+                f" {self._rows[greedy[0]].id} and others) are this target's choice:"
+                " the corpus was made with another target"
+            )
+
+    def _map(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+        path = self._directory / name
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if not path.exists() or path.stat().st_size != size:
+            if self._done:
+                raise TrainingError(
+                    f"{path} is damaged; delete {self._directory} to compute the features again"
+                )
+            # Reserves the space now: a full disk is an error here, not a bus error later.
+            try:
+                with path.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise TrainingError(f"no room for {size:,} bytes of {path}: {error}") from error
+        return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
+
+    def _read_progress(self) -> int:
+        path = self._directory / "features.json"
+        if not path.exists():
+            self._write_progress(0)
+            return 0
+        found = json.loads(path.read_text(encoding="utf-8"))
+        done = found.pop("batches_done")
+        if found != self._identity:
+            raise TrainingError(
+                f"{self._directory} holds features of another corpus, target or choice of layers;"
+                " name another directory"
+            )
+        return int(done)
+
+    def _write_progress(self, done: int) -> None:
+        self._done = done
+        path = self._directory / "features.json"
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(json.dumps({**self._identity, "batches_done": done}), encoding="utf-8")
+        scratch.replace(path)
+
+
+def length_batches(
+    rows: Sequence[CorpusRow], batch_tokens: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield batches of row numbers of similar length with their padded length, shuffled."""
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row].token_ids))
+    batches: list[tuple[tuple[int, ...], int]] = []
+    batch: list[int] = []
+    length = 0
+    for row in order:
+        padded_length = -(-len(rows[row].token_ids) // LENGTH_STEP) * LENGTH_STEP
+        if batch and (padded_length != length or (len(batch) + 1) * length > batch_tokens):
+            batches.append((tuple(batch), length))
+            batch = []
+        length = padded_length
+        batch.append(row)
+    if batch:
+        batches.append((tuple(batch), length))
+    shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(len(batches))
+    yield from (batches[index] for index in shuffled)
+
+
+def padded(rows: Sequence[CorpusRow], batch: Sequence[int], length: int) -> np.ndarray:
+    """Return the tokens of some rows as int32 [batch, length], padded with 0."""
+    token_ids = np.zeros((len(batch), length), np.int32)
+    for index, row in enumerate(batch):
+        tokens = rows[row].token_ids
+        token_ids[index, : len(tokens)] = tokens
+    return token_ids
+
+
+def _digest(rows: Sequence[CorpusRow]) -> str:
+    digest = sha256()
+    for row in rows:
+        digest.update(np.asarray((len(row.prompt), *row.token_ids), dtype="<i4").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,163 @@
+"""Answers to many prompts, with a batch that stays full: finished rows take the next prompt."""
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import DTypeLike
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_training.generation.answering import Answer, BatchConfig, Request
+from blockdraft_training.generation.attention import LayerKV, allocate
+from blockdraft_training.generation.choice import seed_words
+from blockdraft_training.generation.step import (
+    NO_TOKEN,
+    RowPrompt,
+    RowState,
+    continue_rows,
+    free_rows,
+    start_row,
+)
+
+
+class BatchGenerator:
+    """Holds weights and cache on the device and answers requests."""
+
+    def __init__(
+        self, decoder: Decoder, config: BatchConfig, end_ids: Sequence[int], *, dtype: DTypeLike
+    ) -> None:
+        """Allocate the cache.
+
+        Args:
+            decoder: The target.
+            config: Shapes.
+            end_ids: Tokens that end an answer.
+            dtype: Element type of the cache.
+        """
+        self._graph, self._weights = nnx.split(decoder)
+        self._config = config
+        self._end_ids = frozenset(end_ids)
+        self._ends = jnp.asarray(tuple(end_ids), jnp.int32)
+        self._caches: Sequence[LayerKV] = allocate(
+            decoder.config, rows=config.rows, capacity=config.capacity, dtype=dtype
+        )
+        self._rows = free_rows(config.rows)
+        # Compiled, by padded length.
+        self._starts: dict[int, Any] = {}
+        self._steps: Any = None
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Compile what these requests need; otherwise `generate` does it.
+
+        Raises:
+            ValueError: If a request does not fit.
+        """
+        for request in requests:
+            self._check(request)
+        state = (self._graph, self._weights, self._caches, self._rows)
+        for request in requests:
+            padded = self._config.padded_length(len(request.prompt))
+            if padded not in self._starts:
+                prompt = self._row_prompt(0, request, padded)
+                self._starts[padded] = _start.lower(*state, prompt, self._ends).compile()
+        if self._steps is None and requests:
+            self._steps = _continue.lower(*state, self._ends, steps=self._config.steps).compile()
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
+        """Answer all requests; yields answers as they finish.
+
+        Every answer depends on its own request only, up to the rounding of another batch size.
+
+        Raises:
+            ValueError: If a request does not fit; before any is answered.
+        """
+        self.prepare(requests)
+        # Greedy ones first: noise is computed for the whole batch as soon as one row wants it.
+        waiting = deque(sorted(requests, key=lambda request: request.temperature > 0))
+        answers: dict[int, tuple[Request, list[int]]] = {}
+        while waiting or answers:
+            for row in range(self._config.rows):
+                if row not in answers and waiting:
+                    request = waiting.popleft()
+                    self._begin(row, request)
+                    answers[row] = (request, [])
+            tokens = self._advance()
+            for row, (request, answer) in list(answers.items()):
+                # The first line repeats the newest token, which is new only to a fresh row.
+                column = tokens[0 if not answer else 1 :, row]
+                answer.extend(int(token) for token in column if token != NO_TOKEN)
+                ended = answer[-1] in self._end_ids
+                if ended or len(answer) == self._limit(request):
+                    del answers[row]
+                    yield Answer(request, tuple(answer), cut=not ended)
+
+    def _limit(self, request: Request) -> int:
+        return self._config.max_tokens if request.max_tokens is None else request.max_tokens
+
+    def _check(self, request: Request) -> None:
+        prompt, limit = len(request.prompt), self._limit(request)
+        if not 1 <= prompt <= self._config.max_prompt_tokens:
+            raise ValueError(
+                f"prompt {request.id} has {prompt} tokens, not 1 to"
+                f" {self._config.max_prompt_tokens}"
+            )
+        if limit < 1 or prompt + limit > self._config.capacity:
+            raise ValueError(
+                f"{prompt} tokens of prompt {request.id} and {limit} of its answer do not fit"
+                f" into {self._config.capacity}"
+            )
+
+    def _begin(self, row: int, request: Request) -> None:
+        padded = self._config.padded_length(len(request.prompt))
+        self._caches, self._rows = self._starts[padded](
+            self._weights,
+            self._caches,
+            self._rows,
+            self._row_prompt(row, request, padded),
+            self._ends,
+        )
+
+    def _row_prompt(self, row: int, request: Request, padded: int) -> RowPrompt:
+        length = len(request.prompt)
+        token_ids = np.zeros(padded, np.int32)
+        token_ids[:length] = request.prompt
+        return RowPrompt(
+            jnp.asarray(token_ids),
+            jnp.int32(length),
+            jnp.int32(row),
+            jnp.int32(self._limit(request)),
+            jnp.float32(request.temperature),
+            jnp.asarray(np.array(seed_words(request.seed), np.uint32)),
+        )
+
+    def _advance(self) -> np.ndarray:
+        self._caches, self._rows, tokens = self._steps(
+            self._weights, self._caches, self._rows, self._ends
+        )
+        return np.asarray(tokens)
+
+
+# Weights are an argument: as constants they would be compiled into every shape.
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def _start(
+    graph: nnx.GraphDef[Decoder], weights: Any, caches: Any, rows: RowState, *rest: Any
+) -> Any:
+    return start_row(nnx.merge(graph, weights), caches, rows, *rest)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="steps", donate_argnums=(2, 3))
+def _continue(
+    graph: nnx.GraphDef[Decoder],
+    weights: Any,
+    caches: Any,
+    rows: RowState,
+    ends: Any,
+    *,
+    steps: int,
+) -> Any:
+    return continue_rows(nnx.merge(graph, weights), caches, rows, ends, steps=steps)

@@ -1,0 +1,142 @@
+"""The two computations of batched generation, as pure functions to be compiled whole."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_training.generation.attention import LayerKV, PromptAttend, RowAttend
+from blockdraft_training.generation.choice import choose
+
+# What a row without an answer in the making puts out.
+NO_TOKEN = -1
+
+
+class RowState(NamedTuple):
+    """How far each row is; lives on the device; a pytree.
+
+    Attributes:
+        token: The newest token: chosen, but not yet run through the target.
+        position: Its position.
+        remaining: Tokens that may still be chosen; 0 for a row that is finished or free.
+        temperature: 0 for greedy.
+        seed: The halves of the seed.
+    """
+
+    token: Int[Array, " rows"]
+    position: Int[Array, " rows"]
+    remaining: Int[Array, " rows"]
+    temperature: Float[Array, " rows"]
+    seed: UInt[Array, "rows 2"]
+
+
+class RowPrompt(NamedTuple):
+    """One prompt and the row it goes to; a pytree.
+
+    Attributes:
+        token_ids: The prompt, padded at its end.
+        length: Tokens of the prompt.
+        row: Which row it fills.
+        max_tokens: Longest answer.
+        temperature: 0 for greedy.
+        seed: The halves of the seed.
+    """
+
+    token_ids: Int[Array, " padded"]
+    length: Int[Array, ""]
+    row: Int[Array, ""]
+    max_tokens: Int[Array, ""]
+    temperature: Float[Array, ""]
+    seed: UInt[Array, "2"]
+
+
+def free_rows(rows: int) -> RowState:
+    """Return the state of `rows` rows that are all free."""
+    # No buffer may be shared: the state is donated, and none can be given away twice.
+    token, position, remaining = (jnp.zeros(rows, jnp.int32) for _ in range(3))
+    return RowState(token, position, remaining, jnp.zeros(rows), jnp.zeros((rows, 2), jnp.uint32))
+
+
+def start_row(
+    decoder: Decoder,
+    caches: Sequence[LayerKV],
+    rows: RowState,
+    prompt: RowPrompt,
+    end_ids: Int[Array, " ends"],
+) -> tuple[list[LayerKV], RowState]:
+    """Run a prompt and choose the first token of its answer.
+
+    Args:
+        decoder: The target.
+        caches: One per layer.
+        rows: All rows.
+        prompt: The prompt; its row is overwritten.
+        end_ids: Tokens that end an answer.
+
+    Returns:
+        Caches and rows with the new row in place.
+    """
+    padded = prompt.token_ids.shape[0]
+    positions = jnp.arange(padded, dtype=jnp.int32)
+    attend = PromptAttend(prompt.row, padded)
+    output = decoder(prompt.token_ids, positions, caches, attend)
+    last = jax.lax.dynamic_slice_in_dim(output.hidden, prompt.length - 1, 1)
+    first = choose(
+        decoder.logits(last), prompt.length[None], prompt.temperature[None], prompt.seed[None]
+    )
+    remaining = jnp.where(_is_end(first, end_ids), 0, prompt.max_tokens - 1)
+    new = (first[0], prompt.length, remaining[0], prompt.temperature, prompt.seed)
+    placed = (old.at[prompt.row].set(value) for old, value in zip(rows, new, strict=True))
+    return output.caches, RowState(*placed)
+
+
+def continue_rows(
+    decoder: Decoder,
+    caches: Sequence[LayerKV],
+    rows: RowState,
+    end_ids: Int[Array, " ends"],
+    *,
+    steps: int,
+) -> tuple[list[LayerKV], RowState, Int[Array, "steps_and_start rows"]]:
+    """Choose the next tokens of every row, up to `steps` of each.
+
+    Args:
+        decoder: The target.
+        caches: One per layer.
+        rows: All rows.
+        end_ids: Tokens that end an answer.
+        steps: Tokens per row; a loop on the device, so that the host is asked once for all.
+
+    Returns:
+        Caches, rows, and the tokens: first each row's newest token before the steps, then what
+        every step chose, `NO_TOKEN` where a row had finished.
+    """
+
+    def step(carry: tuple[Any, RowState], _: None) -> tuple[tuple[Any, RowState], Array]:
+        caches, rows = carry
+        live = rows.remaining > 0
+        # A finished row repeats position 0: it must neither run off nor lengthen the context.
+        position = jnp.where(live, rows.position, 0)
+        output = decoder(rows.token, position, caches, RowAttend(position))
+        temperature = jnp.where(live, rows.temperature, 0.0)
+        chosen = choose(decoder.logits(output.hidden), position + 1, temperature, rows.seed)
+        remaining = jnp.where(_is_end(chosen, end_ids), 0, rows.remaining - 1)
+        after = RowState(
+            jnp.where(live, chosen, rows.token),
+            position + 1,
+            jnp.where(live, remaining, 0),
+            rows.temperature,
+            rows.seed,
+        )
+        return (output.caches, after), jnp.where(live, chosen, NO_TOKEN)
+
+    start = rows.token
+    (caches, rows), chosen = jax.lax.scan(step, (list(caches), rows), None, length=steps)
+    return list(caches), rows, jnp.concatenate([start[None], chosen])
+
+
+def _is_end(tokens: Int[Array, " tokens"], end_ids: Int[Array, " ends"]) -> Bool[Array, " tokens"]:
+    return jnp.any(tokens[:, None] == end_ids[None, :], axis=1)

@@ -1,0 +1,141 @@
+"""Acceptance on held-out answers, exactly as serving would have it.
+
+The answer is known, so speculative decoding of it can be replayed: draft from every one of its
+tokens at once, then walk from anchor to anchor over what was accepted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Int
+
+from blockdraft_training.features.batches import BatchBuilder
+from blockdraft_training.features.frozen import Completion, Frozen
+from blockdraft_training.methods.blocks import SequenceBatch
+from blockdraft_training.methods.recipe import DraftModel, Recipe
+from blockdraft_training.methods.scores import draft_logits, tokens_before
+
+# Rows of the head computed at once: logits of every slot of a long answer would be large.
+_HEAD_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What drafts of held-out answers gained.
+
+    Attributes:
+        acceptance_length: τ, mean tokens per verification, the target's own included.
+        by_source: τ for each source of prompts.
+        per_position: Share of verifications that accepted at least this many tokens.
+    """
+
+    acceptance_length: float
+    by_source: dict[str, float]
+    per_position: tuple[float, ...]
+
+
+def drafted_tokens(
+    recipe: Recipe,
+    model: DraftModel,
+    frozen: Frozen,
+    batch: SequenceBatch,
+    anchors: Int[Array, "batch blocks"],
+) -> Int[Array, "batch blocks slots"]:
+    """Return what the drafter proposes for every slot, target ids of its draft vocabulary.
+
+    Each after the true tokens before it: see `tokens_before`.
+    """
+    hidden = recipe.draft(model, frozen.embedding, batch, anchors)
+    before = tokens_before(batch.token_ids, anchors, hidden.shape[2])
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    padding = -len(rows) % _HEAD_ROWS
+    parts = (
+        jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, _HEAD_ROWS, rows.shape[-1]),
+        jnp.pad(before.reshape(-1), (0, padding)).reshape(-1, _HEAD_ROWS),
+    )
+    best = jax.lax.map(
+        lambda part: jnp.argmax(draft_logits(model, frozen.head, *part), axis=-1), parts
+    )
+    drafted: Array = frozen.hot.ids[best.reshape(-1)[: len(rows)]].reshape(hidden.shape[:-1])
+    return drafted
+
+
+def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list[int]:
+    """Return tokens gained by each verification of an answer.
+
+    Args:
+        matches: For each token of the answer as anchor, whether each slot was drafted right.
+        answer_tokens: Tokens of the answer; blocks that reach beyond it are left out.
+    """
+    slots = matches.shape[1]
+    gained: list[int] = []
+    anchor = 0
+    while anchor + slots < answer_tokens:
+        accepted = int(np.cumprod(matches[anchor]).sum())
+        gained.append(accepted + 1)
+        anchor += accepted + 1
+    return gained
+
+
+def make_validation(
+    recipe: Recipe,
+    model: DraftModel,
+    builder: BatchBuilder,
+    numbers: Sequence[int],
+    *,
+    complete: Completion,
+    dtype: DTypeLike,
+) -> Callable[[Any, Frozen], Acceptance | None]:
+    """Return a function of weights and target that measures acceptance.
+
+    Args:
+        recipe: How the method drafts.
+        model: The drafter; its weights are not used.
+        builder: Makes batches.
+        numbers: Held-out rows; the greedy ones are used, all if none is greedy.
+        complete: Adds the features a batch lacks, as in training.
+        dtype: Of activations.
+    """
+    rows = builder.rows
+    greedy = [number for number in numbers if rows[number].temperature == 0]
+    used = greedy or list(numbers)
+    graph, abstract = nnx.split(model)
+    slots = model.config.block_size - 1
+
+    @jax.jit
+    def matches_of(
+        params: Any, frozen: Frozen, batch: SequenceBatch
+    ) -> Bool[Array, "anchors slots"]:
+        batch = complete(frozen.decoder, batch)
+        state = jax.tree.map(lambda leaf: leaf, abstract)
+        nnx.replace_by_pure_dict(state, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
+        drafter = nnx.merge(graph, state)
+        anchors = batch.starts[:, None] + jnp.arange(builder.answer_length)[None, :]
+        drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
+        positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
+        clipped = jnp.minimum(positions, builder.length - 1)
+        true = batch.token_ids[0][clipped]
+        matches: Array = ((drafted == true) & (positions < batch.ends[:, None, None]))[0]
+        return matches
+
+    def validate(params: Any, frozen: Frozen) -> Acceptance | None:
+        gained: dict[str, list[int]] = {}
+        for number in used:
+            matches = np.asarray(matches_of(params, frozen, builder([number])))
+            walked = walk(matches, len(rows[number].response))
+            gained.setdefault(rows[number].source, []).extend(walked)
+        every = np.array([gain for gains in gained.values() for gain in gains])
+        if not len(every):
+            return None
+        return Acceptance(
+            float(every.mean()),
+            {source: float(np.mean(gains)) for source, gains in gained.items() if gains},
+            tuple(float((every > position).mean()) for position in range(1, slots + 1)),
+        )
+
+    return validate

@@ -1,0 +1,185 @@
+"""What a draft block should say, and how wrong it is.
+
+Position-weighted cross-entropy over a hot vocabulary: w_k = exp(-(k-1)/γ), since a position
+counts only if all before it were right (arXiv 2602.06036, appendix A.1). The label may be mixed
+with the target's own distribution over its likeliest tokens (distillation).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from blockdraft_training.methods.blocks import SequenceBatch
+
+# γ by block size as published; other sizes take the nearest.
+_PUBLISHED_DECAY = {8: 4.0, 10: 5.0, 16: 7.0}
+
+
+def default_decay(block_size: int) -> float:
+    """Return the published γ of a block size, or of the nearest published one, scaled."""
+    nearest = min(_PUBLISHED_DECAY, key=lambda size: abs(size - block_size))
+    return _PUBLISHED_DECAY[nearest] * block_size / nearest
+
+
+@dataclass(frozen=True, slots=True)
+class HotVocabulary:
+    """The token ids a loss is computed over.
+
+    Attributes:
+        ids: Int[Array, "hot"], rising.
+        index: Int[Array, "vocab"], place in `ids`, or -1.
+    """
+
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    ids: Any
+    index: Any
+
+    @classmethod
+    def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
+        """Return the `size` most frequent ids, all if there are no more."""
+        size = min(size, len(counts))
+        # Stable: among equals the smaller id, so that every run picks the same ones.
+        ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
+        index = np.full(len(counts), -1, np.int32)
+        index[ids] = np.arange(size, dtype=np.int32)
+        return cls(jnp.asarray(ids), jnp.asarray(index))
+
+
+jax.tree_util.register_dataclass(HotVocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the slots of blocks should say, over hot indices.
+
+    Attributes:
+        tokens: Int[Array, "batch blocks slots"], the true token; -1 if it is not hot.
+        inside: Bool[Array, "batch blocks slots"], whether the answer reaches that far.
+        soft_tokens: Int[Array, "batch blocks slots teacher"].
+        soft_probs: Float[Array, "batch blocks slots teacher"], 0 for tokens that are not hot.
+    """
+
+    tokens: Array
+    inside: Array
+    soft_tokens: Array
+    soft_probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMetrics:
+    """Sums over blocks; adding two gives those of both.
+
+    Attributes:
+        loss: Weighted loss.
+        weight: What to divide it by.
+        correct: Float[Array, "slots"], slots whose likeliest token is the true one.
+        seen: Float[Array, "slots"], slots inside an answer.
+        gained: Tokens gained, accepted ones and one more for each block.
+        blocks: Whole blocks.
+        gradient_norm: Of each step.
+    """
+
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    loss: Any
+    weight: Any
+    correct: Any
+    seen: Any
+    gained: Any
+    blocks: Any
+    gradient_norm: Any
+
+    @classmethod
+    def zero(cls, slots: int) -> "BlockMetrics":
+        """Return the sums over no block."""
+        # Separate arrays, not two shared ones: a step donates each.
+        shapes = ((), (), (slots,), (slots,), (), (), ())
+        return cls(*(jnp.zeros(shape) for shape in shapes))
+
+
+jax.tree_util.register_dataclass(BlockMetrics)
+
+
+def labels_of(
+    batch: SequenceBatch,
+    anchors: Int[Array, "batch blocks"],
+    slots: int,
+    hot: HotVocabulary,
+) -> Labels:
+    """Look up what follows each anchor."""
+    positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
+    inside = positions < batch.ends[:, None, None]
+    tokens = _at(batch.token_ids, positions)
+    in_answer = positions - batch.starts[:, None, None]
+    soft = hot.index[_at(batch.teacher_ids, in_answer)]
+    logits = _at(batch.teacher_logits, in_answer).astype(jnp.float32)
+    logits = jnp.where(soft >= 0, logits, -jnp.inf)
+    # Some target choice is nearly always hot; where none is, the row has no soft label.
+    probs = jnp.where(jnp.isfinite(logits).any(-1, keepdims=True), jax.nn.softmax(logits), 0.0)
+    return Labels(hot.index[tokens], inside, jnp.maximum(soft, 0), probs)
+
+
+def _at(values: Array, positions: Int[Array, "batch blocks slots"]) -> Array:
+    """Return `values[row, position]`, of shape [batch, blocks, slots, ...]; clips positions."""
+    clipped = jnp.clip(positions, 0, values.shape[1] - 1)
+    rows = jnp.arange(len(positions))[:, None, None]
+    return values[rows, clipped]
+
+
+def block_loss(
+    logits: Float[Array, "batch blocks slots hot"],
+    labels: Labels,
+    *,
+    decay: float,
+    distillation: float,
+) -> tuple[Float[Array, ""], BlockMetrics]:
+    """Return the loss, averaged by weight, and the sums it is made of.
+
+    Args:
+        logits: Over the hot vocabulary.
+        labels: From `labels_of`.
+        decay: γ of the position weights.
+        distillation: Share of the target's distribution in the label, 0 to 1.
+    """
+    slots = logits.shape[2]
+    logits = logits.astype(jnp.float32)
+    hard = jnp.take_along_axis(logits, jnp.maximum(labels.tokens, 0)[..., None], axis=-1)[..., 0]
+    wanted = hard
+    if distillation > 0:
+        soft = jnp.take_along_axis(logits, labels.soft_tokens, axis=-1)
+        has_soft = labels.soft_probs.sum(-1) > 0
+        expected = (soft * labels.soft_probs).sum(-1)
+        wanted = jnp.where(has_soft, (1 - distillation) * hard + distillation * expected, hard)
+    top = logits.max(axis=-1)
+    losses = jax.nn.logsumexp(logits, axis=-1) - wanted
+    usable = labels.inside & (labels.tokens >= 0)
+    by_position = jnp.exp(-jnp.arange(slots, dtype=jnp.float32) / decay)
+    weights = usable.astype(jnp.float32) * by_position[None, None, :]
+    loss, weight = (losses * weights).sum(), weights.sum()
+    # Not by argmax, which takes as long as the loss itself: among equals all count as likeliest.
+    correct = usable & (hard == top)
+    whole = labels.inside.all(-1)
+    accepted = jnp.cumprod(correct.astype(jnp.int32), axis=-1).sum(-1)
+    gained = jnp.where(whole, accepted + 1, 0).sum()
+    metrics = BlockMetrics(
+        loss,
+        weight,
+        correct.sum((0, 1)).astype(jnp.float32),
+        labels.inside.sum((0, 1)).astype(jnp.float32),
+        gained.astype(jnp.float32),
+        whole.sum().astype(jnp.float32),
+        jnp.zeros(()),
+    )
+    return loss / jnp.maximum(weight, 1e-6), metrics
+
+
+def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
+    """Count how often each id occurs in some answers."""
+    counts = np.zeros(vocab_size, np.int64)
+    for answer in answers:
+        np.add.at(counts, np.asarray(answer), 1)
+    return counts

@@ -1,0 +1,99 @@
+"""One step's attention as the decoder calls it, layer after layer, on one device or a mesh."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from blockdraft_models.decoder.sharding import MODEL_AXIS
+from blockdraft_verifier.device.attention import kernel, portable
+from blockdraft_verifier.device.attention.portable import RaggedBatch
+from blockdraft_verifier.device.cache import LayeredCache
+from blockdraft_verifier.device.cache_layout import CacheLayout
+
+
+class PagedAttend:
+    """An `Attend` of `blockdraft_models`: writes keys and values, then attends.
+
+    On a mesh every device does so for its own heads, without talking to the others.
+    """
+
+    def __init__(self, batch: RaggedBatch, token_count: int, layout: CacheLayout) -> None:
+        """Prepare what all layers share.
+
+        Args:
+            batch: Where the tokens belong.
+            token_count: Size of the flat token axis.
+            layout: Of the cache.
+        """
+        self._batch = batch
+        self._layout = layout
+        self._tiles = None if layout.by_kernel else portable.cut_into_tiles(batch, token_count)
+
+    def __call__(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
+    ) -> tuple[
+        Float[Array, "tokens heads head_dim"],
+        Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
+    ]:
+        """Return the attention output and the updated cache."""
+        if not isinstance(cache, LayeredCache):
+            return self._on_devices(q, k, v, cache, self._batch)
+        layout = self._layout
+        batch = self._batch.moved(
+            cache.layer * layout.num_pages, layout.page_size, cache.pages.shape[0]
+        )
+        out, pages = self._on_devices(q, k, v, cache.pages, batch)
+        # After the last layer comes the first one of the next step.
+        return out, LayeredCache(pages, (cache.layer + 1) % layout.num_layers)
+
+    def _on_devices(
+        self, q: Array, k: Array, v: Array, cache: Array, batch: RaggedBatch
+    ) -> tuple[Array, Array]:
+        layout = self._layout
+        if layout.mesh is None:
+            return self._attend(q, k, v, cache, batch)
+        heads, whole = layout.heads_spec, PartitionSpec()
+        # A head that several devices share is whole on all of them.
+        kv = whole if layout.shared else heads
+        attend = jax.shard_map(
+            self._attend,
+            mesh=layout.mesh,
+            in_specs=(heads, kv, kv, layout.cache_spec, whole),
+            out_specs=(heads, layout.cache_spec),
+            check_vma=False,  # the kernel does not say over which axes its results vary
+        )
+        out, cache = attend(q, k, v, cache, batch)
+        return out, cache
+
+    def _attend(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: Float[Array, "pages page_size kv_slots padded_head_dim"],
+        batch: RaggedBatch,
+    ) -> tuple[
+        Float[Array, "tokens heads head_dim"],
+        Float[Array, "pages page_size kv_slots padded_head_dim"],
+    ]:
+        """Attend with the heads of one device."""
+        if self._layout.shared:
+            k, v = self._shared_head(k), self._shared_head(v)
+        padding = ((0, 0), (0, 0), (0, self._layout.head_dim - k.shape[2]))
+        cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
+        if self._tiles is None:
+            return kernel.ragged_paged_attention(q, cache, batch), cache
+        return portable.ragged_paged_attention(q, cache, batch, self._tiles), cache
+
+    def _shared_head(
+        self, heads: Float[Array, "tokens kv_heads head_dim"]
+    ) -> Float[Array, "tokens 1 head_dim"]:
+        """Return the one head that this device's queries look at."""
+        device: Int[Array, ""] = jax.lax.axis_index(MODEL_AXIS)
+        head = device * heads.shape[1] // self._layout.kv_heads
+        return jax.lax.dynamic_slice_in_dim(heads, head, 1, axis=1)

@@ -1,0 +1,240 @@
+"""The compiled steps of the target: compile every shape beforehand, then only run."""
+
+import functools
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from blockdraft_models.decoder.dtypes import cache_dtype, compute_dtype
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
+from blockdraft_verifier.device.cache import allocate_kv
+from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.step import StepInputs, StepOutputs
+from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.scheduling.scheduler import Row, RowResult
+from blockdraft_verifier.settings import EngineConfig
+from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
+
+logger = logging.getLogger(__name__)
+
+TIMED_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLogProbs:
+    """Log probabilities at one position: of the chosen token and of the likeliest ones."""
+
+    chosen: float
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step computed, row by row.
+
+    Attributes:
+        rows: Acceptance of each row.
+        features: Features of each row's final positions, `[positions, width]`.
+        log_probs: For each row, one entry per gained token; empty unless some row wants them.
+        seconds: Wall time of the step on the device.
+    """
+
+    rows: list[RowResult]
+    features: list[np.ndarray]
+    log_probs: list[list[RankedLogProbs]]
+    seconds: float
+
+
+class ModelRunner:
+    """Holds weights and cache on the device and runs compiled steps over them."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        mesh: Mesh | None = None,
+        leader: StepLeader | None = None,
+    ) -> None:
+        """Allocate the cache; `warm_up` must follow before `run`.
+
+        Args:
+            decoder: The target; its weights lie on `mesh`.
+            config: Sizes of cache and steps.
+            mesh: The devices; None for the default one.
+            leader: Has the other processes of a slice do the same; None for a single process, and
+                in those others.
+        """
+        self._leader = leader
+        self._graph, self._weights = nnx.split(decoder)
+        self._model = decoder.config
+        self._config = config
+        self._layout = CacheLayout.of(
+            decoder.config,
+            config.num_pages,
+            config.page_size,
+            cache_dtype(compute_dtype(config.dtype)),
+            mesh=mesh,
+            stacked=isinstance(decoder, ScannedDecoder),
+        )
+        self._caches = allocate_kv(self._layout)
+        self._max_pages = -(-config.scheduler.max_context_tokens // config.page_size)
+        self._buckets: tuple[Bucket, ...] = ()
+        self._steps: dict[Bucket, Any] = {}
+        self._capture: tuple[int, ...] = ()
+        self._max_block = 0
+
+    @property
+    def feature_width(self) -> int:
+        """Elements of one feature; 0 when nothing is captured."""
+        return len(self._capture) * self._model.hidden_size
+
+    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+        """Return whether `warm_up` has compiled for these features and blocks of this size."""
+        return self._capture == capture and self._max_block >= max_block
+
+    def warm_up(
+        self,
+        capture: tuple[int, ...],
+        max_block: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> dict[Bucket, float]:
+        """Compile the step for every bucket and time each one.
+
+        Args:
+            capture: Target layers whose outputs make a feature; empty for none.
+            max_block: Most tokens of a decoding row, the anchor included.
+            progress: Told how many of how many buckets are done.
+
+        Returns:
+            Seconds of one step in each bucket; the measured verification cost.
+        """
+        if self._leader is not None:
+            self._leader.compile(capture, max_block)
+        self.compile(capture, max_block, progress)
+        if self._leader is not None:
+            self._leader.wait_compiled()
+        return {bucket: self._time(bucket) for bucket in self._buckets}
+
+    def compile(
+        self,
+        capture: tuple[int, ...],
+        max_block: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Compile the step for every bucket; see `warm_up` for the arguments."""
+        limits = self._config.scheduler
+        self._capture, self._max_block = capture, max_block
+        self._buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
+        step = TargetStep(self._graph, self._layout, self._max_pages, capture, max_block)
+        self._steps = {}
+        # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
+        with ThreadPoolExecutor(max_workers=2) as executor:
+            compiled = executor.map(functools.partial(self._compile, step), self._buckets)
+            for done, (bucket, executable) in enumerate(
+                zip(self._buckets, compiled, strict=True), start=1
+            ):
+                self._steps[bucket] = executable
+                progress(done, len(self._buckets))
+
+    def run(self, rows: Sequence[Row]) -> StepResult:
+        """Run one step over `rows`.
+
+        Raises:
+            ValueError: If the rows fit no compiled shape.
+        """
+        started = time.perf_counter()
+        bucket = bucket_for(self._buckets, len(rows), sum(len(row.token_ids) for row in rows))
+        outputs = self._execute(bucket, self._pack(rows, bucket))
+        accepted = np.asarray(outputs.accepted)
+        bonus = np.asarray(outputs.bonus)
+        seconds = time.perf_counter() - started
+        results = [RowResult(int(accepted[i]), int(bonus[i])) for i in range(len(rows))]
+        return StepResult(
+            results,
+            _split_features(rows, results, outputs),
+            _split_log_probs(rows, results, outputs),
+            seconds,
+        )
+
+    def run_mirrored(self, step: int, inputs: memoryview) -> None:
+        """Run a step as the leader of the slice does, and wait for its end.
+
+        Args:
+            step: Index of its bucket.
+            inputs: The bytes of its inputs.
+        """
+        bucket = self._buckets[step]
+        outputs = self._execute(bucket, from_bytes(inputs, self._pack((), bucket)))
+        jax.block_until_ready(outputs.bonus)
+
+    def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
+        return step.lower(self._weights, bucket).compile()
+
+    def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
+        return pack(
+            rows,
+            bucket,
+            page_size=self._config.page_size,
+            num_pages=self._config.num_pages,
+            max_pages=self._max_pages,
+        )
+
+    def _execute(self, bucket: Bucket, inputs: StepInputs) -> StepOutputs:
+        if self._leader is not None:
+            self._leader.run(self._buckets.index(bucket), inputs)
+        outputs: StepOutputs
+        outputs, self._caches = self._steps[bucket](self._weights, self._caches, inputs)
+        return outputs
+
+    def _time(self, bucket: Bucket) -> float:
+        """Return the median seconds of a step of padding; it writes nothing to the cache."""
+        samples = []
+        inputs = self._pack((), bucket)
+        for _ in range(TIMED_RUNS):
+            started = time.perf_counter()
+            jax.block_until_ready(self._execute(bucket, inputs).bonus)
+            samples.append(time.perf_counter() - started)
+        return statistics.median(samples)
+
+
+def _split_features(
+    rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
+) -> list[np.ndarray]:
+    """Cut the gap-free features of a step into one array per row."""
+    features = np.asarray(outputs.features)
+    counts = [row.known_count + result.accepted for row, result in zip(rows, results, strict=True)]
+    ends = np.cumsum(counts)
+    return [features[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _split_log_probs(
+    rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
+) -> list[list[RankedLogProbs]]:
+    """Return the log probabilities of every gained token of every row that wants them."""
+    if all(row.sequence.request.log_probs is None for row in rows):
+        return [[] for _ in rows]
+    chosen, top_ids, top = (np.asarray(array) for array in outputs.log_probs)
+    split: list[list[RankedLogProbs]] = []
+    first = 0
+    for row, result in zip(rows, results, strict=True):
+        count = row.sequence.request.log_probs
+        split.append([])
+        for choice in range(first, first + result.accepted + 1) if count is not None else ():
+            ids = tuple(int(token) for token in top_ids[choice, :count])
+            values = tuple(float(value) for value in top[choice, :count])
+            split[-1].append(RankedLogProbs(float(chosen[choice]), ids, values))
+        first += row.draft_count + 1
+    return split

@@ -1,0 +1,254 @@
+"""The wire to the drafter: a handshake, then one bidirectional stream.
+
+`DraftTransport` is all the rest of the verifier knows of it, so that tests can put a faulty one in
+its place.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import grpc
+
+from blockdraft_models.weights.checkpoint import Checkpoint
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+from blockdraft_runtime.channel import CLIENT_OPTIONS
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 5.0
+
+
+class TransportError(RuntimeError):
+    """The stream to the drafter broke; all contexts it held are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterDescription:
+    """What a drafter says of itself; see `DrafterServiceDescribeResponse`."""
+
+    method: str
+    block_size: int
+    target_layer_ids: tuple[int, ...]
+    feature_width: int
+    max_feature_rows: int
+    max_context_tokens: int
+    fingerprint: str
+    trained: bool
+    step_seconds: tuple[float, ...]
+
+    @classmethod
+    def from_proto(
+        cls, message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
+    ) -> "DrafterDescription":
+        """Read a handshake's answer.
+
+        Args:
+            message: The answer.
+            num_layers: Decoder layers of the target.
+            hidden_size: Width of the target's residual stream.
+
+        Raises:
+            ValueError: If the drafter wants features this verifier cannot give.
+        """
+        layer_ids = message.target_layer_ids
+        if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
+            raise ValueError(
+                f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
+            )
+        if message.feature_width != len(layer_ids) * hidden_size:
+            raise ValueError(
+                f"the drafter wants features of {message.feature_width} elements, "
+                f"{len(layer_ids)} layers of width {hidden_size} give another number"
+            )
+        if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
+            raise ValueError("the drafter wants features in another type than bfloat16")
+        if message.block_size < 2 or message.max_feature_rows < 1:
+            raise ValueError("the drafter's limits leave nothing to draft")
+        return cls(
+            method=message.method,
+            block_size=message.block_size,
+            target_layer_ids=tuple(message.target_layer_ids),
+            feature_width=message.feature_width,
+            max_feature_rows=message.max_feature_rows,
+            max_context_tokens=message.max_context_tokens,
+            fingerprint=message.fingerprint,
+            trained=message.trained,
+            step_seconds=tuple(message.step_seconds),
+        )
+
+
+@runtime_checkable
+class DraftTransport(Protocol):
+    """One stream to a drafter; contexts live exactly as long as it does."""
+
+    description: DrafterDescription
+
+    def send(self, request: pb.DraftRequest) -> None:
+        """Send a step.
+
+        Raises:
+            TransportError: If the stream is broken.
+        """
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Return the next answer, or None if none comes in time.
+
+        Raises:
+            TransportError: If the stream is broken.
+        """
+
+    def close(self) -> None:
+        """End the stream; the drafter forgets its contexts."""
+
+
+@runtime_checkable
+class DraftLink(Protocol):
+    """Where transports come from; a new one appears after each (re)connection."""
+
+    def current(self) -> DraftTransport | None:
+        """Return the newest transport, or None while there is no drafter."""
+
+    def lost(self, transport: DraftTransport) -> None:
+        """Say that a transport broke, so that a new one is made."""
+
+    def close(self) -> None:
+        """Stop connecting and end the current stream."""
+
+
+class GrpcDraftTransport:
+    """A `Draft` stream over gRPC."""
+
+    def __init__(self, stub: DrafterServiceStub, description: DrafterDescription) -> None:
+        """Open the stream."""
+        self.description = description
+        self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
+        self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
+        self._call = stub.Draft(self._outgoing())
+        threading.Thread(target=self._read, name="draft-reader", daemon=True).start()
+
+    def send(self, request: pb.DraftRequest) -> None:
+        """Send a step; see `DraftTransport.send`."""
+        if not self._call.is_active():
+            raise TransportError("the draft stream has ended")
+        self._requests.put(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Return the next answer; see `DraftTransport.receive`."""
+        try:
+            answer = self._responses.get(timeout=max(0.0, timeout_seconds))
+        except queue.Empty:
+            return None
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the stream."""
+        self._requests.put(None)
+        self._call.cancel()
+
+    def _outgoing(self) -> Iterator[pb.DraftRequest]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def _read(self) -> None:
+        try:
+            for response in self._call:
+                self._responses.put(response)
+            self._responses.put(TransportError("the drafter ended the stream"))
+        except grpc.RpcError as error:
+            self._responses.put(TransportError(f"draft stream: {error.details()}"))
+
+
+class GrpcDraftLink:
+    """Connects to the drafter's address, and again whenever the stream is lost."""
+
+    def __init__(self, address: str, target: Checkpoint) -> None:
+        """Start connecting in the background to a drafter for `target`."""
+        self._address = address
+        self._target = target
+        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._stub = DrafterServiceStub(self._channel)
+        self._transport: GrpcDraftTransport | None = None
+        self._wanted = threading.Event()
+        self._wanted.set()
+        self._closed = threading.Event()
+        self._connected = threading.Event()
+        self._refusal: str | None = None
+        threading.Thread(target=self._keep_connected, name="draft-link", daemon=True).start()
+
+    def current(self) -> DraftTransport | None:
+        """Return the newest transport, or None while there is no drafter."""
+        return self._transport
+
+    def lost(self, transport: DraftTransport) -> None:
+        """Close a broken transport and ask for a new one."""
+        transport.close()
+        if transport is self._transport:
+            self._transport = None
+            self._connected.clear()
+            self._wanted.set()
+
+    def wait(self, seconds: float) -> DraftTransport | None:
+        """Return the first transport, or None if the drafter does not come in time."""
+        self._connected.wait(seconds)
+        return self._transport
+
+    def close(self) -> None:
+        """Stop connecting and end the current stream."""
+        self._closed.set()
+        self._wanted.set()
+        if self._transport is not None:
+            self._transport.close()
+        self._channel.close()
+
+    def _keep_connected(self) -> None:
+        while True:
+            self._wanted.wait()
+            delay = FIRST_RETRY_SECONDS
+            while not self._closed.is_set() and not self._connect():
+                self._closed.wait(delay)
+                delay = min(2 * delay, LAST_RETRY_SECONDS)
+            if self._closed.is_set():
+                return
+
+    def _connect(self) -> bool:
+        request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
+        try:
+            answer = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
+            description = DrafterDescription.from_proto(
+                answer, self._target.config.num_layers, self._target.config.hidden_size
+            )
+        except (grpc.RpcError, ValueError) as error:
+            self._log_refusal(error)
+            return False
+        self._wanted.clear()
+        self._transport = GrpcDraftTransport(self._stub, description)
+        self._connected.set()
+        self._refusal = None
+        logger.info(
+            "drafter %s connected: %s, block of %d, %s",
+            description.fingerprint,
+            description.method,
+            description.block_size,
+            "trained" if description.trained else "untrained",
+        )
+        return True
+
+    def _log_refusal(self, error: Exception) -> None:
+        """Log why there is no drafter: once per reason, and not that it is merely absent."""
+        absent = isinstance(error, grpc.RpcError) and error.code() in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.CANCELLED,
+        )
+        reason = error.details() if isinstance(error, grpc.RpcError) else str(error)
+        if not absent and reason != self._refusal:
+            logger.error("no drafting: %s", reason)
+            self._refusal = reason

@@ -1,0 +1,177 @@
+"""How many tokens to draft: the number that maximizes expected tokens per second.
+
+Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
+draft step for each batch size. Measured while serving: both again, since the processes of a host
+warm up while the others compile, and contexts grow; how often the drafted token at each position
+is right given that those before it were; and what the trip to the drafter costs. Pure Python.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from blockdraft_verifier.device.buckets import Bucket, bucket_for
+
+# With this weight the last ~20 proposals decide an estimate.
+LEARNING_RATE = 0.05
+# Times vary less than acceptance: the last ~5 steps of a shape decide.
+TIME_LEARNING_RATE = 0.2
+# What an estimate starts from counts as much as so many proposals, so the first ones teach most.
+PRIOR_WEIGHT = 4
+# Drafting that does not pay is tried again this often, in steps: text changes.
+EXPLORE_EVERY_STEPS = 64
+# A sequence gets so many proposals before the others' acceptance can decide against drafting: text
+# differs, and one that is never drafted for can never show it,
+FIRST_PROPOSALS = 4
+# unless the drafter is hardly ever right about anything.
+HOPELESS_ACCEPTANCE = 0.1
+# Before anything is measured, assume a usable drafter, so that it gets measured.
+PRIOR_ACCEPTANCE = 0.8
+
+
+@dataclass(slots=True)
+class AcceptanceEstimate:
+    """Running estimate of acceptance by draft position, given that all before were accepted.
+
+    A mean of the prior and what was seen, until the last proposals alone decide.
+
+    Attributes:
+        by_position: The estimate at each position.
+        trials: How often each was put to the test.
+    """
+
+    by_position: list[float] = field(default_factory=list)
+    trials: list[int] = field(default_factory=list)
+
+    @property
+    def proposals(self) -> int:
+        """Number of proposals learned from."""
+        return self.trials[0] if self.trials else 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether not even the first drafted token is worth a try."""
+        return bool(self.by_position) and self.by_position[0] < HOPELESS_ACCEPTANCE
+
+    def successor(self) -> "AcceptanceEstimate":
+        """Return an estimate that takes this one as its prior."""
+        return AcceptanceEstimate(list(self.by_position))
+
+    def update(self, drafted: int, accepted: int) -> None:
+        """Learn from one verification of `drafted` tokens of which `accepted` were right."""
+        while len(self.by_position) < drafted:
+            self.by_position.append(PRIOR_ACCEPTANCE)
+        self.trials += [0] * (len(self.by_position) - len(self.trials))
+        # Positions after the first miss were never put to the test.
+        for position in range(min(accepted + 1, drafted)):
+            hit = float(position < accepted)
+            rate = max(LEARNING_RATE, 1 / (PRIOR_WEIGHT + self.trials[position] + 1))
+            self.by_position[position] += rate * (hit - self.by_position[position])
+            self.trials[position] += 1
+
+    def expected_accepted(self, draft_length: int) -> float:
+        """Return the expected number of accepted tokens among `draft_length` drafted ones."""
+        total, alive = 0.0, 1.0
+        for position in range(draft_length):
+            known = position < len(self.by_position)
+            alive *= self.by_position[position] if known else PRIOR_ACCEPTANCE
+            total += alive
+        return total
+
+
+class CostModel:
+    """Seconds of verification and drafting, from measurements."""
+
+    def __init__(self, verify_seconds: Mapping[Bucket, float]) -> None:
+        """Use the measured seconds of each compiled bucket."""
+        self._verify_seconds = dict(verify_seconds)
+        self._buckets = tuple(sorted(verify_seconds))
+        self._draft_seconds: list[float] = []
+        self._transport_seconds = 0.0
+
+    def attach_drafter(self, step_seconds: Sequence[float]) -> None:
+        """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences."""
+        self._draft_seconds = list(step_seconds)
+        self._transport_seconds = 0.0
+
+    def observe_transport(self, seconds: float) -> None:
+        """Learn what waiting for the drafter costs beyond its own computation."""
+        self._transport_seconds += LEARNING_RATE * (seconds - self._transport_seconds)
+
+    def observe_verification(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn what a step over `rows` sequences and `tokens` tokens took."""
+        bucket = bucket_for(self._buckets, rows, tokens)
+        known = self._verify_seconds[bucket]
+        self._verify_seconds[bucket] = known + TIME_LEARNING_RATE * (seconds - known)
+
+    def observe_draft(self, rows: int, seconds: float) -> None:
+        """Learn what computing proposals for `rows` sequences together took."""
+        if self._draft_seconds:
+            index = self._draft_index(rows)
+            known = self._draft_seconds[index]
+            self._draft_seconds[index] = known + TIME_LEARNING_RATE * (seconds - known)
+
+    def verify_seconds(self, rows: int, tokens: int) -> float:
+        """Return the seconds of a step over `rows` sequences and `tokens` tokens together."""
+        largest = max(bucket.tokens for bucket in self._buckets)
+        whole, rest = divmod(tokens, largest)
+        seconds = self._step_seconds(rows, rest) if rest else 0.0
+        return seconds + (whole * self._step_seconds(rows, largest) if whole else 0.0)
+
+    def _step_seconds(self, rows: int, tokens: int) -> float:
+        """Return the seconds of one step: no more than any larger one was seen to take.
+
+        A shape that was slow once, because the machine was, would else be avoided for good, and so
+        never be measured again.
+        """
+        return min(
+            seconds
+            for bucket, seconds in self._verify_seconds.items()
+            if bucket.rows >= rows and bucket.tokens >= tokens
+        )
+
+    def draft_seconds(self, rows: int) -> float:
+        """Return the seconds of one proposal for `rows` sequences, transport included."""
+        if not self._draft_seconds:
+            return 0.0
+        return self._draft_seconds[self._draft_index(rows)] + self._transport_seconds
+
+    def _draft_index(self, rows: int) -> int:
+        return min((rows - 1).bit_length(), len(self._draft_seconds) - 1)
+
+    def best_draft_length(
+        self, estimates: Sequence[AcceptanceEstimate], limit: int, *, least: int = 0
+    ) -> int:
+        """Return the draft length, at most `limit`, that gains the most tokens per second.
+
+        Args:
+            estimates: The acceptance estimate of each sequence of the batch; at least one.
+            limit: Most tokens the drafter can draft.
+            least: Fewest, where drafting is to be tried.
+        """
+        rows = len(estimates)
+
+        def tokens_per_second(length: int) -> float:
+            gained = sum(1.0 + estimate.expected_accepted(length) for estimate in estimates)
+            seconds = self.verify_seconds(rows, rows * (1 + length))
+            return gained / (seconds + (self.draft_seconds(rows) if length else 0.0))
+
+        return max(range(least, limit + 1), key=tokens_per_second)
+
+    def draft_length(
+        self, estimates: Sequence[AcceptanceEstimate], overall: AcceptanceEstimate, limit: int
+    ) -> int:
+        """Return how far to draft: the best length, or a try where too little is known.
+
+        Args:
+            estimates: The acceptance estimate of each sequence of the batch; at least one.
+            overall: That of all sequences so far.
+            limit: Most tokens the drafter can draft.
+        """
+        best = self.best_draft_length(estimates, limit)
+        if best > 0 or overall.hopeless:
+            return best
+        unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
+        perfect = [AcceptanceEstimate([1.0] * limit)] * len(estimates)
+        if 2 * unknown <= len(estimates) or not self.best_draft_length(perfect, limit):
+            return 0
+        return self.best_draft_length(estimates, limit, least=1)

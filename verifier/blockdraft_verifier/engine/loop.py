@@ -1,0 +1,389 @@
+"""The engine loop: collect proposals, plan, verify, commit, ask for the next proposals.
+
+One thread runs it and owns everything it touches; other threads talk to it through `submit` and
+`cancel`, and hear from it through the listener they submitted with.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.recompilation import RecompilationGuard
+from blockdraft_verifier.device.runner import ModelRunner, RankedLogProbs, StepResult
+from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
+from blockdraft_verifier.drafting.sync import DraftCoordinator, DraftTimes
+from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, AcceptanceEstimate, CostModel
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.engine.occupancy import Load
+from blockdraft_verifier.scheduling.pages import PageAllocator
+from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence, Usage
+from blockdraft_verifier.settings import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT_SECONDS = 0.2
+
+
+class QueueFullError(RuntimeError):
+    """Too many sequences are waiting."""
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine has stopped or failed and takes no more sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensGained:
+    """What one step gained for one sequence.
+
+    Attributes:
+        token_ids: The new tokens; empty only on a failure.
+        log_probs: One entry per token, if asked for.
+        drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
+        accepted: How many of them, from the first on, are among `token_ids`.
+        finish_reason: Set on the last event.
+        usage: Set on the last event.
+        failure: Set instead of tokens when the engine failed.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[RankedLogProbs, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    failure: str | None = None
+
+
+Listener = Callable[[TokensGained], None]
+
+
+class Engine:
+    """Decodes sequences with the target, drafting when a drafter is attached and it pays."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        link: DraftLink | None,
+        vocab_size: int,
+        metrics: VerifierMetrics,
+        *,
+        guard: RecompilationGuard | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Drive `runner`; `warm_up` must follow before `step` or `start`.
+
+        Args:
+            runner: The compiled target.
+            config: How to run.
+            link: Where the drafter is, None to decode plainly.
+            vocab_size: Token ids the target knows.
+            metrics: Where to count.
+            guard: Told when compiling is allowed.
+            on_failure: Called on the engine's thread when the loop fails for good.
+            clock: Seconds.
+        """
+        self._runner = runner
+        self._config = config
+        self.metrics = metrics
+        self._guard = guard
+        self._on_failure = on_failure
+        self._clock = clock
+        self._pages = PageAllocator(config.num_pages, config.page_size)
+        self.scheduler = Scheduler(config.scheduler, self._pages)
+        self.drafts = (
+            DraftCoordinator(link, vocab_size, config.draft_timeout_seconds, metrics.count_repair)
+            if link is not None
+            else None
+        )
+        self._features: FeatureStore | None = None
+        self._costs: CostModel | None = None
+        self._estimates: dict[Sequence, AcceptanceEstimate] = {}
+        self._overall = AcceptanceEstimate()
+        self._listeners: dict[Sequence, Listener] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ids = itertools.count(1)
+        self._steps = 0
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def drafter(self) -> DrafterDescription | None:
+        """The attached drafter, or None."""
+        return self.drafts.description if self.drafts is not None else None
+
+    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Compile every step for the drafter that is there now, or for none."""
+        drafter = self.drafts.poll() if self.drafts is not None else None
+        self._adopt(drafter, progress)
+
+    def submit(self, request: GenerationRequest, listener: Listener) -> Sequence:
+        """Queue a request; `listener` is called on the engine's thread after each step.
+
+        Raises:
+            QueueFullError: If too many sequences are waiting.
+            EngineStoppedError: If the engine is not running any more.
+        """
+        self._refuse_if_stopping()
+        # What came in during the present step is in the inbox still.
+        waiting = len(self.scheduler.waiting) + self._inbox.qsize()
+        if waiting >= self._config.scheduler.max_waiting:
+            raise QueueFullError(f"{waiting} sequences are waiting already")
+        sequence = Sequence(next(self._ids), request, self._clock())
+
+        def add() -> None:
+            self._listeners[sequence] = listener
+            self._estimates[sequence] = self._overall.successor()
+            self.scheduler.add(sequence)
+
+        self._inbox.put(add)
+        # Asked again: a loop that stops later than this takes the inbox in and tells the listener.
+        self._refuse_if_stopping()
+        return sequence
+
+    def forget_prefixes(self) -> None:
+        """Compute coming prompts in full, whatever was computed before; any thread may ask."""
+        self._inbox.put(self._pages.forget_contents)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Forget a sequence and free its pages; harmless when it has already ended."""
+        self._inbox.put(lambda: self._forget(sequence))
+
+    def load(self) -> Load:
+        """Return the present load; any thread may ask."""
+        return Load(
+            len(self.scheduler.running),
+            len(self.scheduler.waiting),
+            self._pages.used,
+            self._pages.num_pages,
+        )
+
+    def start(self) -> None:
+        """Run the loop on a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after the present step."""
+        self._stopping.set()
+        self._inbox.put(lambda: None)
+        if self._thread is not None:
+            self._thread.join()
+        if self.drafts is not None:
+            self.drafts.close()
+
+    def step(self) -> bool:
+        """Run one iteration; return whether there may be more to do at once."""
+        started = self._clock()
+        self._drain_inbox()
+        times = self._collect_proposals()
+        rows, preempted = self._plan()
+        if not rows and self.drafts is not None and self.drafts.awaiting:
+            times = self.drafts.collect(wait="any")
+            rows, preempted = self._plan()
+        if not rows:
+            self._publish_load()
+            # Whoever was to run may have given way to others, whose turn is next.
+            return preempted
+        result = self._runner.run(rows)
+        self._steps += 1
+        if self._costs is not None:
+            tokens = sum(len(row.token_ids) for row in rows)
+            self._costs.observe_verification(len(rows), tokens, result.seconds)
+        progress = [
+            self.scheduler.commit(row, outcome)
+            for row, outcome in zip(rows, result.rows, strict=True)
+        ]
+        self._keep_features(progress, result)
+        self._account(progress, result, times)
+        self._request_drafts()
+        self._tell(progress, result)
+        self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
+        self._publish_load()
+        return True
+
+    def _adopt(
+        self, drafter: DrafterDescription | None, progress: Callable[[int, int], None]
+    ) -> None:
+        """Compile for `drafter`'s features and blocks, unless that has been done."""
+        capture = drafter.target_layer_ids if drafter is not None else ()
+        max_block = drafter.block_size if drafter is not None else 1
+        self._overall = AcceptanceEstimate()
+        if self._costs is None or not self._runner.compiled_for(capture, max_block):
+            if self._guard is not None:
+                self._guard.disarm()
+            self._costs = CostModel(self._runner.warm_up(capture, max_block, progress))
+            if self._guard is not None:
+                self._guard.arm()
+            if capture:
+                # Pages written so far have no features, so nothing in them can be drafted from:
+                # whoever owns some computes them again.
+                self.scheduler.preempt_all()
+                self._pages.forget_contents()
+                self._features = FeatureStore(
+                    self._config.num_pages,
+                    self._config.page_size,
+                    self._runner.feature_width,
+                    FEATURE_DTYPE,
+                )
+        if drafter is not None and self.drafts is not None and self._features is not None:
+            self._costs.attach_drafter(drafter.step_seconds)
+            self.drafts.use_features(self._features)
+
+    def _collect_proposals(self) -> DraftTimes:
+        if self.drafts is None:
+            return DraftTimes()
+        arrived = self.drafts.poll()
+        if arrived is not None:
+            self._adopt(arrived, lambda done, total: None)
+        times = self.drafts.collect(wait="all" if self._config.draft_groups == 1 else "none")
+        if times.computed and self._costs is not None:
+            self._costs.observe_transport(times.transport)
+            # Several answers were computed apart; their sum is the time of no batch.
+            if times.answers == 1 and times.proposals:
+                self._costs.observe_draft(times.proposals, times.computed)
+        return times
+
+    def _plan(self) -> tuple[tuple[Row, ...], bool]:
+        """Return the rows of the next step, and whether a sequence was preempted for them."""
+        max_rows = None
+        if self._config.draft_groups == 2 and self.drafter is not None:
+            max_rows = -(-len(self.scheduler.running) // 2)
+        rows = self.scheduler.plan(max_rows)
+        preempted = list(self.scheduler.preempted)
+        self.scheduler.preempted.clear()
+        for sequence in preempted:
+            self.metrics.preemptions.inc()
+            if self.drafts is not None:
+                self.drafts.release(sequence)
+        return rows, bool(preempted)
+
+    def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
+        if self._features is None:
+            return
+        for change, features in zip(progress, result.features, strict=True):
+            row = change.row
+            self._features.write(row.sequence.pages, row.start, features[: change.committed_count])
+
+    def _request_drafts(self) -> None:
+        """Send new features, and ask for proposals where drafting pays."""
+        if self.drafts is None or self.drafter is None or self._features is None:
+            return
+        ready = [
+            sequence
+            for sequence in self.scheduler.running
+            if sequence.finish_reason is None
+            and sequence.draftable
+            and not sequence.awaiting_draft
+            and sequence.proposal is None
+            and sequence.request.max_draft_tokens != 0
+        ]
+        decoding = [sequence for sequence in ready if sequence.decoding]
+        length = self._draft_length(decoding)
+        wanted = [(sequence, 0) for sequence in ready if not sequence.decoding]
+        if length > 0:
+            wanted += [(sequence, self._limit(sequence, length)) for sequence in decoding]
+        if wanted:
+            self.drafts.request(wanted)
+
+    def _draft_length(self, sequences: list[Sequence]) -> int:
+        """Return how many tokens to draft for each of `sequences`."""
+        if not sequences or self.drafter is None or self._costs is None:
+            return 0
+        most = self.drafter.block_size - 1
+        if self._config.draft_policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
+            return most
+        estimates = [self._estimates[sequence] for sequence in sequences]
+        return self._costs.draft_length(estimates, self._overall, most)
+
+    def _limit(self, sequence: Sequence, length: int) -> int:
+        allowed = sequence.request.max_draft_tokens
+        # The last token of an answer is the target's own: nothing needs to be drafted for it.
+        length = min(length, max(0, sequence.remaining - 1))
+        return length if allowed is None else min(length, allowed)
+
+    def _account(self, progress: list[Progress], result: StepResult, times: DraftTimes) -> None:
+        now = self._clock()
+        for change in progress:
+            sequence, usage = change.row.sequence, change.row.sequence.usage
+            if usage.first_step_time is None:
+                usage.first_step_time = now - result.seconds
+            if not change.new_tokens:
+                continue
+            if usage.first_token_time is None:
+                usage.first_token_time = now
+            else:
+                usage.count_verification(change.row.draft_count, change.accepted)
+                usage.verify_seconds += result.seconds
+                usage.draft_seconds += min(times.computed, times.waited)
+                usage.transport_seconds += times.transport
+            usage.last_token_time = now
+            if change.row.draft_count:
+                for estimate in (self._estimates[sequence], self._overall):
+                    estimate.update(change.row.draft_count, change.accepted)
+
+    def _tell(self, progress: list[Progress], result: StepResult) -> None:
+        for change, log_probs in zip(progress, result.log_probs, strict=True):
+            sequence = change.row.sequence
+            if not change.new_tokens:
+                continue
+            ended = sequence.finish_reason is not None
+            event = TokensGained(
+                change.new_tokens,
+                tuple(log_probs[: len(change.new_tokens)]),
+                change.row.draft_count,
+                change.accepted,
+                sequence.finish_reason,
+                sequence.usage if ended else None,
+            )
+            self._listeners[sequence](event)
+            if ended:
+                self.metrics.count_finished(sequence)
+                self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        if self.drafts is not None:
+            self.drafts.release(sequence)
+        self._listeners.pop(sequence, None)
+        self._estimates.pop(sequence, None)
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise EngineStoppedError("the engine has stopped")
+
+    def _drain_inbox(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get()()
+
+    def _publish_load(self) -> None:
+        self.metrics.publish_load(self.load(), attached=self.drafter is not None)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not self.step():
+                    self._wait_for_work()
+        except Exception:
+            logger.exception("the engine failed")
+            self._stopping.set()
+            self._on_failure()
+        self._drain_inbox()
+        for listener in list(self._listeners.values()):
+            listener(TokensGained((), failure="the engine stopped"))
+
+    def _wait_for_work(self) -> None:
+        """Sleep until something is submitted; wake now and then to notice a new drafter."""
+        try:
+            self._inbox.get(timeout=IDLE_WAIT_SECONDS)()
+        except queue.Empty:
+            return

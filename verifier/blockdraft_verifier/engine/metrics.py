@@ -1,0 +1,161 @@
+"""Prometheus metrics of the verifier; the list with queries is docs/metrics.md."""
+
+from collections.abc import Sequence as Changes
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from blockdraft_verifier.drafting.sync import REPAIR_CAUSES, DraftTimes
+from blockdraft_verifier.engine.occupancy import Load
+from blockdraft_verifier.scheduling.scheduler import Progress
+from blockdraft_verifier.scheduling.sequence import Sequence
+
+PREFIX = "blockdraft_verifier"
+STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class VerifierMetrics:
+    """Every metric of one verifier, on a registry of the caller's choice."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the metrics."""
+        self.running = Gauge(
+            f"{PREFIX}_running_sequences", "Sequences being decoded.", registry=registry
+        )
+        self.waiting = Gauge(
+            f"{PREFIX}_waiting_sequences", "Sequences waiting to be admitted.", registry=registry
+        )
+        self.pages_used = Gauge(
+            f"{PREFIX}_pages_used", "KV cache pages owned by live sequences.", registry=registry
+        )
+        self.pages_total = Gauge(f"{PREFIX}_pages", "KV cache pages.", registry=registry)
+        self.drafter_attached = Gauge(
+            f"{PREFIX}_drafter_attached", "1 while a drafter is connected.", registry=registry
+        )
+        self.steps = Counter(f"{PREFIX}_steps", "Forward passes of the target.", registry=registry)
+        self.step_tokens = Counter(
+            f"{PREFIX}_step_tokens", "Tokens run through the target.", registry=registry
+        )
+        self.verifications = Counter(
+            f"{PREFIX}_verifications",
+            "Verifications of one sequence, those without drafted tokens included.",
+            registry=registry,
+        )
+        self.output_tokens = Counter(
+            f"{PREFIX}_output_tokens", "Tokens generated.", registry=registry
+        )
+        self.drafts = Counter(
+            f"{PREFIX}_drafts", "Proposals verified, of at least one token.", registry=registry
+        )
+        self.drafted = Counter(
+            f"{PREFIX}_drafted_tokens", "Drafted tokens verified.", registry=registry
+        )
+        self.accepted = Counter(
+            f"{PREFIX}_accepted_tokens", "Drafted tokens accepted.", registry=registry
+        )
+        self.accepted_at = Counter(
+            f"{PREFIX}_accepted_tokens_per_position",
+            "Drafted tokens accepted, by position in the block, from 1.",
+            ["position"],
+            registry=registry,
+        )
+        self.repairs = Counter(
+            f"{PREFIX}_sync_repairs",
+            "Differences between the drafter's contexts and the committed lengths, by cause.",
+            ["cause"],
+            registry=registry,
+        )
+        for cause in REPAIR_CAUSES:
+            self.repairs.labels(cause)
+        self.preemptions = Counter(
+            f"{PREFIX}_preemptions", "Sequences that gave their pages back.", registry=registry
+        )
+        self.cached_tokens = Counter(
+            f"{PREFIX}_cached_prompt_tokens",
+            "Prompt tokens whose computation was reused.",
+            registry=registry,
+        )
+        self.finished = Counter(
+            f"{PREFIX}_finished_sequences", "Sequences ended.", ["reason"], registry=registry
+        )
+        self.recompilations = Counter(
+            f"{PREFIX}_recompilations",
+            "Executables compiled after warm-up; anything but 0 is a defect.",
+            registry=registry,
+        )
+        self.step_seconds = Histogram(
+            f"{PREFIX}_step_seconds",
+            "Time of a step by part: verify, draft, transport, host.",
+            ["part"],
+            buckets=STEP_BUCKETS,
+            registry=registry,
+        )
+        self.queue_seconds = Histogram(
+            f"{PREFIX}_queue_seconds",
+            "Time from arrival to the first step of a sequence.",
+            buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self.prefill_seconds = Histogram(
+            f"{PREFIX}_prefill_seconds",
+            "Time from the first step to the first token of a sequence.",
+            buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+
+    def count_repair(self, cause: str) -> None:
+        """Count one difference found by the accepted-token sync."""
+        self.repairs.labels(cause).inc()
+
+    def repair_count(self) -> float:
+        """Return how many differences were found so far."""
+        [family] = self.repairs.collect()
+        samples = (s.value for s in family.samples if s.name.endswith("_total"))
+        return sum(samples, start=0.0)
+
+    def count_step(
+        self,
+        progress: Changes[Progress],
+        verify_seconds: float,
+        times: DraftTimes,
+        total_seconds: float,
+    ) -> None:
+        """Count one step and what it gained."""
+        self.steps.inc()
+        draft_seconds = min(times.computed, times.waited)
+        host_seconds = max(0.0, total_seconds - verify_seconds - times.waited)
+        self.step_seconds.labels("verify").observe(verify_seconds)
+        self.step_seconds.labels("draft").observe(draft_seconds)
+        self.step_seconds.labels("transport").observe(times.transport)
+        self.step_seconds.labels("host").observe(host_seconds)
+        for change in progress:
+            self.step_tokens.inc(len(change.row.token_ids))
+            self.output_tokens.inc(len(change.new_tokens))
+            # The step that ends a prompt gains a token too, but verifies nothing.
+            if change.row.start < len(change.row.sequence.request.prompt):
+                continue
+            self.verifications.inc()
+            if change.row.draft_count:
+                self.drafts.inc()
+                self.drafted.inc(change.row.draft_count)
+                self.accepted.inc(change.accepted)
+                for position in range(1, change.accepted + 1):
+                    self.accepted_at.labels(str(position)).inc()
+
+    def count_finished(self, sequence: Sequence) -> None:
+        """Count a sequence that ended by itself."""
+        usage = sequence.usage
+        reason = sequence.finish_reason.value if sequence.finish_reason is not None else "none"
+        self.finished.labels(reason).inc()
+        self.cached_tokens.inc(usage.cached_prompt_tokens)
+        if usage.first_step_time is not None and usage.first_token_time is not None:
+            self.queue_seconds.observe(usage.first_step_time - sequence.arrival_time)
+            self.prefill_seconds.observe(usage.first_token_time - usage.first_step_time)
+
+    def publish_load(self, load: Load, *, attached: bool) -> None:
+        """Publish the present load."""
+        self.running.set(load.running)
+        self.waiting.set(load.waiting)
+        self.pages_used.set(load.used_pages)
+        self.pages_total.set(load.total_pages)
+        self.drafter_attached.set(attached)

@@ -1,0 +1,75 @@
+"""Loading the target of a verifier onto its devices, those of other hosts included."""
+
+import logging
+import time
+from typing import NamedTuple
+
+import jax
+
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.weights.download_progress import show_progress
+from blockdraft_models.weights.loading import Checkpoint, load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.settings import VerifierConfig
+from blockdraft_verifier.slice.mirror import StepFollower, StepLeader, join_slice
+from blockdraft_verifier.slice.process import start_slice
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedTarget(NamedTuple):
+    """A target that is ready to be compiled.
+
+    Attributes:
+        runner: Runs its steps.
+        checkpoint: What was loaded.
+        link: To the other processes of a slice; None for a single process.
+    """
+
+    runner: ModelRunner
+    checkpoint: Checkpoint
+    link: StepLeader | StepFollower | None
+
+
+def load_target(config: VerifierConfig) -> LoadedTarget:
+    """Load the target, after the other processes of a slice have come.
+
+    Raises:
+        ValueError: If the target cannot be loaded, or the processes differ in flags or target.
+        RuntimeError: If other processes of a slice do not come.
+    """
+    if config.slice is not None:
+        start_slice(config.slice)
+    started = time.perf_counter()
+    placement = placement_on_all_devices()
+    path = resolve_target(config.target)
+    with show_progress(f"Loading {config.target}") as progress:
+        decoder, checkpoint = load_decoder(
+            path,
+            dtype=compute_dtype(config.engine.dtype),
+            weights=config.engine.weights,
+            placement=placement,
+            progress=progress,
+        )
+    if jax.default_backend() == "tpu":
+        decoder = ScannedDecoder(decoder, placement)
+    logger.info(
+        "loaded %s (%s) in %.1f s",
+        checkpoint.config.name,
+        checkpoint.fingerprint,
+        time.perf_counter() - started,
+    )
+    link = None
+    if config.slice is not None:
+        # Whatever shapes or contents of the steps depend on.
+        link = join_slice(config.slice.leader_host, f"{checkpoint.fingerprint} {config.engine}")
+    runner = ModelRunner(
+        decoder,
+        config.engine,
+        None if placement is None else placement.mesh,
+        link if isinstance(link, StepLeader) else None,
+    )
+    return LoadedTarget(runner, checkpoint, link)

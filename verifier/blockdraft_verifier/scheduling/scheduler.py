@@ -1,0 +1,290 @@
+"""Which tokens of which sequences run in the next step; pure Python.
+
+Continuous batching: every step takes all decoding sequences first (anchor and proposal), then
+spends what is left of the token budget on prompts, oldest first, in chunks. When pages run out the
+youngest sequence is preempted: it gives its pages back and is computed again later, from its
+tokens, to the same output.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
+from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a step and of a sequence.
+
+    Attributes:
+        max_sequences: Most sequences decoded at once.
+        max_step_tokens: Most tokens in one forward pass.
+        max_context_tokens: Most tokens of one sequence, prompt and output together.
+        max_waiting: Most sequences waiting to be admitted.
+    """
+
+    max_sequences: int = 16
+    max_step_tokens: int = 128
+    max_context_tokens: int = 2048
+    max_waiting: int = 256
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if min(self.max_sequences, self.max_step_tokens, self.max_context_tokens) < 1:
+            raise ValueError(f"limits must be positive: {self}")
+        if self.max_step_tokens < self.max_sequences:
+            raise ValueError("max_step_tokens must allow one token per sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's part of a step.
+
+    Attributes:
+        sequence: The sequence.
+        start: Position of the first token; equals the sequence's committed length.
+        token_ids: Known tokens, then drafted ones.
+        draft_count: How many of `token_ids`, at the end, are drafted.
+    """
+
+    sequence: Sequence
+    start: int
+    token_ids: tuple[int, ...]
+    draft_count: int
+
+    @property
+    def known_count(self) -> int:
+        """How many of `token_ids` are known to be right."""
+        return len(self.token_ids) - self.draft_count
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the row reaches the newest token, so that the target's choice continues it."""
+        return self.start + self.known_count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What the target said of a row: accepted drafted tokens, and its own next token."""
+
+    accepted: int
+    next_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step changed for one sequence.
+
+    Attributes:
+        row: The row that ran.
+        accepted: Drafted tokens accepted by the target and part of the answer.
+        new_tokens: Tokens gained; empty for a chunk in the middle of a prompt.
+        committed_count: Positions from `row.start` on that became final.
+    """
+
+    row: Row
+    accepted: int
+    new_tokens: tuple[int, ...]
+    committed_count: int
+
+
+class Scheduler:
+    """Admits, batches, preempts and advances sequences."""
+
+    def __init__(self, config: SchedulerConfig, pages: PageAllocator) -> None:
+        """Schedule onto `pages`.
+
+        Raises:
+            ValueError: If one sequence of full length would not fit.
+        """
+        if config.max_context_tokens > pages.num_pages * pages.page_size:
+            raise ValueError(
+                f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
+                f"{config.max_context_tokens} tokens"
+            )
+        self.config = config
+        self.pages = pages
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # in order of admission
+        self.preempted: list[Sequence] = []  # since the engine last looked; it empties the list
+        self._turns = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, finished or not, and free its pages."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def preempt_all(self) -> None:
+        """Take every page back; all running sequences wait to be computed again."""
+        while self.running:
+            self._preempt(self.running[-1])
+
+    def plan(self, max_rows: int | None = None) -> tuple[Row, ...]:
+        """Choose the rows of the next step and allocate their pages.
+
+        Sequences whose proposal is still being drafted are left out.
+
+        Args:
+            max_rows: Most decoding rows; the others' turn comes next (two groups, one drafting
+                while the other is verified).
+
+        Returns:
+            The rows; empty when nothing can run.
+        """
+        self._admit()
+        rows: list[Row] = []
+        budget = self.config.max_step_tokens
+        ready = [s for s in self.running if not s.awaiting_draft]
+        decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
+        prompts = [s for s in ready if not s.decoding]
+        for sequence in (*decoding, *prompts):
+            self._turns += 1
+            sequence.last_turn = self._turns
+        chosen = sorted(decoding, key=self.running.index)
+        for index, sequence in enumerate(chosen):
+            if sequence not in self.running:
+                continue  # preempted for an older one
+            # Leave one token for each sequence still to come, and one for the oldest prompt.
+            room = budget - (len(chosen) - index) - bool(prompts)
+            row = self._decode_row(sequence, room, rows)
+            if row is not None:
+                rows.append(row)
+                budget -= len(row.token_ids)
+        for sequence in prompts:
+            if budget <= 0 or sequence not in self.running:
+                continue
+            row = self._prefill_row(sequence, budget, rows)
+            if row is not None:
+                rows.append(row)
+                budget -= len(row.token_ids)
+        return tuple(rows)
+
+    def commit(self, row: Row, result: RowResult) -> Progress:
+        """Advance a sequence by what the target said of its row."""
+        sequence = row.sequence
+        sequence.proposal = None
+        if not row.chooses:
+            sequence.committed += row.known_count
+            self._name_pages(sequence)
+            return Progress(row, 0, (), row.known_count)
+        accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
+        gained = self._until_finished(sequence, (*accepted, result.next_token))
+        sequence.tokens.extend(gained)
+        # All but the newest token is final; what follows a stop token nobody will ask for.
+        committed = row.known_count + len(gained) - 1
+        sequence.committed += committed
+        self._name_pages(sequence)
+        return Progress(row, min(result.accepted, len(gained)), gained, committed)
+
+    def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
+        """Cut `gained` where the sequence ends, and set its finish reason."""
+        request = sequence.request
+        limit = min(sequence.remaining, self.config.max_context_tokens - len(sequence.tokens))
+        for count, token in enumerate(gained, start=1):
+            if token in request.stop_token_ids:
+                sequence.finish_reason = FinishReason.STOP
+                return gained[:count]
+            if count >= limit:
+                sequence.finish_reason = FinishReason.LENGTH
+                return gained[:count]
+        return gained
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.config.max_sequences:
+            sequence = self.waiting[0]
+            # A newcomer must not preempt: its first chunk and everyone's next page must fit.
+            first_chunk = min(len(sequence.tokens), self.config.max_step_tokens)
+            needed = self._page_count(first_chunk) + len(self.running)
+            if self.running and needed > self.pages.available:
+                return
+            self.waiting.popleft()
+            sequence.pages, sequence.page_hashes = self.pages.take_prefix(sequence.tokens)
+            sequence.committed = len(sequence.pages) * self.pages.page_size
+            if sequence.output_count == len(sequence.request.emitted):
+                sequence.usage.cached_prompt_tokens = sequence.committed
+            self.running.append(sequence)
+
+    def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
+        drafted = sequence.proposal.token_ids if sequence.proposal is not None else ()
+        length_left = self.config.max_context_tokens - len(sequence.tokens)
+        # The last token of an answer comes from the target, so no draft is needed for it.
+        count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
+        start = sequence.committed
+        if not self._grow(sequence, start + 1 + count, rows):
+            return None
+        return Row(sequence, start, (sequence.anchor, *drafted[:count]), count)
+
+    def _prefill_row(self, sequence: Sequence, budget: int, rows: list[Row]) -> Row | None:
+        start = sequence.committed
+        used = self.config.max_step_tokens - budget
+        count = prefill_chunk(len(sequence.tokens) - start, used, budget)
+        if not self._grow(sequence, start + count, rows):
+            return None
+        return Row(sequence, start, tuple(sequence.tokens[start : start + count]), 0)
+
+    def _grow(self, sequence: Sequence, length: int, rows: Iterable[Row]) -> bool:
+        """Give `sequence` pages for `length` tokens, preempting younger ones if it must."""
+        planned = {id(row.sequence) for row in rows}
+        while True:
+            try:
+                missing = self._page_count(length) - len(sequence.pages)
+                sequence.pages.extend(self.pages.allocate(max(0, missing)))
+                return True
+            except OutOfPagesError:
+                victim = next(s for s in reversed(self.running) if id(s) not in planned)
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.preempted.append(sequence)
+        self.running.remove(sequence)
+        self._release(sequence)
+        self.waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.pages.release(sequence.pages)
+        sequence.pages = []
+        sequence.page_hashes = []
+        sequence.committed = 0
+        sequence.proposal = None
+        sequence.awaiting_draft = False
+
+    def _name_pages(self, sequence: Sequence) -> None:
+        size = self.pages.page_size
+        while (len(sequence.page_hashes) + 1) * size <= sequence.committed:
+            start = len(sequence.page_hashes) * size
+            previous = sequence.page_hashes[-1] if sequence.page_hashes else b""
+            name = page_hash(previous, sequence.tokens[start : start + size])
+            self.pages.name(sequence.pages[len(sequence.page_hashes)], name)
+            sequence.page_hashes.append(name)
+
+    def _page_count(self, length: int) -> int:
+        return -(-length // self.pages.page_size)
+
+
+def prefill_chunk(remaining: int, used: int, budget: int) -> int:
+    """Return how many of `remaining` prompt tokens to run beside `used` others.
+
+    Steps are padded to powers of two. Running everything is worth it while at most a quarter is
+    padding; otherwise the chunk fills the next smaller power of two exactly.
+
+    >>> prefill_chunk(100, 0, 256), prefill_chunk(130, 0, 256), prefill_chunk(300, 0, 256)
+    (100, 128, 256)
+    """
+    count = min(remaining, budget)
+    total = used + count
+    bucket = 1 << (total - 1).bit_length()
+    smaller = bucket // 2
+    if 4 * total >= 3 * bucket or smaller <= used:
+        return count
+    return smaller - used

@@ -1,0 +1,173 @@
+"""One step on all hosts of a slice: the leader decides, the followers run the same.
+
+A program over devices of several hosts runs only when the process of every host starts it, with
+the same inputs and in the same order. The leader schedules and answers; before each step, and
+before it compiles, it tells the followers, who know nothing of requests. They hold their shards
+of weights and cache, and throw the outputs away.
+"""
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from blockdraft_verifier.slice.channel import FollowerChannel, LeaderChannel
+from blockdraft_verifier.slice.meeting import TOKEN_BYTES, Listener, connect
+
+Tree = TypeVar("Tree")
+
+_COMPILE, _RUN, _STOP = b"C", b"R", b"S"
+_INDEX = struct.Struct("<I")
+_PORT = struct.Struct("<H")
+_JOIN_SECONDS = 300.0
+
+
+class StepLeader:
+    """Tells the followers what to compile and run."""
+
+    def __init__(self, channel: LeaderChannel) -> None:
+        """Speak on `channel`."""
+        self.channel = channel
+
+    def compile(self, capture: tuple[int, ...], max_block: int) -> None:
+        """Have every follower compile its steps, while the leader does.
+
+        Raises:
+            FollowerLostError: If a follower is gone.
+        """
+        self.channel.send(_COMPILE, np.array([max_block, *capture], np.int32).tobytes())
+
+    def wait_compiled(self) -> None:
+        """Wait until every follower has compiled.
+
+        Raises:
+            FollowerLostError: If a follower is gone.
+        """
+        self.channel.wait_acknowledged()
+
+    def run(self, step: int, inputs: object) -> None:
+        """Have every follower run a step; the leader must run it next.
+
+        Args:
+            step: Number of the compiled step.
+            inputs: Its arrays, a pytree.
+
+        Raises:
+            FollowerLostError: If a follower is gone.
+        """
+        self.channel.send(_RUN, _INDEX.pack(step), to_bytes(inputs))
+
+    def stop(self) -> None:
+        """Let the followers end in peace."""
+        self.channel.close(_STOP)
+
+
+@runtime_checkable
+class MirroringRunner(Protocol):
+    """What a follower can be told to do."""
+
+    def compile(self, capture: tuple[int, ...], max_block: int) -> None:
+        """Compile every step."""
+
+    def run_mirrored(self, step: int, inputs: memoryview) -> None:
+        """Run a step with the bytes of its inputs."""
+
+
+class StepFollower:
+    """Does as the leader says."""
+
+    def __init__(self, channel: FollowerChannel) -> None:
+        """Listen on `channel`."""
+        self.channel = channel
+
+    def follow(
+        self, runner: MirroringRunner, on_compiled: Callable[[], object] = lambda: None
+    ) -> None:
+        """Mirror the leader's steps until it stops.
+
+        Args:
+            runner: Runs them.
+            on_compiled: Called whenever the steps have been compiled.
+
+        Raises:
+            LeaderLostError: If the leader is gone.
+        """
+        while True:
+            frame = self.channel.receive()
+            kind, body = bytes(frame[:1]), frame[1:]
+            if kind == _STOP:
+                self.channel.close()
+                return
+            if kind == _COMPILE:
+                max_block, *capture = (int(number) for number in np.frombuffer(body, np.int32))
+                runner.compile(tuple(capture), max_block)
+                self.channel.acknowledge()
+                on_compiled()
+            else:
+                (step,) = _INDEX.unpack(body[: _INDEX.size])
+                runner.run_mirrored(step, body[_INDEX.size :])
+
+
+def join_slice(leader_host: str, what_runs: str) -> StepLeader | StepFollower:
+    """Connect this process with the others of the slice; all of them must call it.
+
+    Args:
+        leader_host: Name or address of process 0.
+        what_runs: Everything that must be the same in all processes, in words.
+
+    Returns:
+        The leader's side in process 0, a follower's in the others.
+
+    Raises:
+        RuntimeError: If some processes do not come.
+        SliceMismatchError: If `what_runs` differs.
+    """
+    digest = hashlib.sha256(what_runs.encode()).digest()
+    process_id = jax.process_index()
+    listener = Listener() if process_id == 0 else None
+    known = bytes(_PORT.size + TOKEN_BYTES)
+    if listener is not None:
+        known = _PORT.pack(listener.port) + listener.token
+    # JAX has brought the processes together already; through it they learn the rest.
+    told = multihost_utils.broadcast_one_to_all(np.frombuffer(known, np.uint8))
+    if listener is not None:
+        return StepLeader(listener.accept(jax.process_count() - 1, digest, _JOIN_SECONDS))
+    told = np.asarray(told, np.uint8).tobytes()
+    (port,) = _PORT.unpack(told[: _PORT.size])
+    token = told[_PORT.size :]
+    channel = connect((leader_host, port), token, process_id, digest, _JOIN_SECONDS)
+    return StepFollower(channel)
+
+
+def to_bytes(tree: object) -> bytes:
+    """Return the bytes of all arrays of a pytree, one after another."""
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
+
+
+def from_bytes(data: memoryview, like: Tree) -> Tree:
+    """Return the pytree whose bytes these are.
+
+    Args:
+        data: From `to_bytes`.
+        like: A pytree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: If the sizes differ.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves]
+    if sum(sizes) != len(data):
+        raise ValueError(f"inputs of {sum(sizes)} bytes expected, got {len(data)}")
+    arrays, start = [], 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        # Copied, since it may begin at any byte of the frame.
+        part = np.frombuffer(data[start : start + size], leaf.dtype).copy()
+        arrays.append(part.reshape(leaf.shape))
+        start += size
+    restored: Tree = jax.tree.unflatten(structure, arrays)
+    return restored
