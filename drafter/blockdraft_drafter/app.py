@@ -21,7 +21,6 @@ from blockdraft_drafter.eagle3.method import Eagle3Method
 from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.sharding import Placement, placement_on_all_devices
 from blockdraft_models.weights.download_progress import ShowProgress, hide_progress, show_progress
@@ -29,6 +28,7 @@ from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_a
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.settings.drafter import DrafterSettings
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,14 @@ class DrafterApp:
 
     service_names: Sequence[str] = (SERVICE_NAME,)
 
-    def __init__(self, config: DrafterConfig, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, settings: DrafterSettings, registry: CollectorRegistry = REGISTRY) -> None:
         """Load nothing yet.
 
         Args:
-            config: What to load and how much to hold.
+            settings: What to load and how much to hold.
             registry: Where the metrics are created.
         """
-        self._config = config
+        self._settings = settings
         self._metrics = DrafterMetrics(registry)
         # One thread: device work is serial anyway, and session state needs no locks.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
@@ -72,7 +72,7 @@ class DrafterApp:
         loop = asyncio.get_running_loop()
         count = self._metrics.recompilations.inc
         engine = await loop.run_in_executor(
-            self._worker, load_engine, self._config, count, show_progress
+            self._worker, load_engine, self._settings, count, show_progress
         )
         self._service.serve(engine)
 
@@ -86,14 +86,14 @@ class DrafterApp:
 
 
 def load_engine(
-    config: DrafterConfig,
+    settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
     show: ShowProgress = hide_progress,
 ) -> Engine:
     """Load target parts and drafter, compile every shape and measure the steps.
 
     Args:
-        config: What to load and how much to hold.
+        settings: What to load and how much to hold.
         on_recompilation: Called when a shape is compiled after warm-up.
         show: How the loading of the target's part is shown.
 
@@ -101,21 +101,21 @@ def load_engine(
         ModelError: If the target or the drafter cannot be loaded, or they do not fit.
     """
     started = time.perf_counter()
-    dtype = compute_dtype(config.dtype)
+    dtype = compute_dtype(settings.dtype)
     placement = placement_on_all_devices()
-    path = resolve_target(config.target)
-    with show(f"Loading embedding and head of {config.target}") as progress:
+    path = resolve_target(settings.target)
+    with show(f"Loading embedding and head of {settings.target}") as progress:
         target, checkpoint = load_embedding_and_head(
             path, dtype=dtype, placement=placement, progress=progress
         )
     drafter = obtain_drafter(
-        config.drafter,
+        settings.drafter,
         checkpoint,
-        block_size=config.block_size,
-        num_layers=config.draft_layers,
+        block_size=settings.block_size,
+        num_layers=settings.draft_layers,
         dtype=dtype,
     )
-    method = make_method(drafter, target, config, on_recompilation, placement)
+    method = make_method(drafter, target, settings, on_recompilation, placement)
     loaded = time.perf_counter()
     method.warm_up()
     return_free_memory()
@@ -128,21 +128,21 @@ def load_engine(
         time.perf_counter() - loaded,
         1e3 * method.step_seconds[0],
     )
-    return Engine(method, SlotPool(config.max_sequences), checkpoint.fingerprint)
+    return Engine(method, SlotPool(settings.max_sequences), checkpoint.fingerprint)
 
 
 def make_method(
     drafter: Drafter | Eagle3Drafter,
     target: EmbeddingAndHead,
-    config: DrafterConfig,
+    settings: DrafterSettings,
     on_recompilation: Callable[[], None],
     placement: Placement | None = None,
 ) -> CompiledMethod:
     """Return the draft method of a drafter, with room for contexts, on a mesh if there is one."""
     room = Room(
-        max_sequences=config.max_sequences,
-        max_context_tokens=config.max_context_tokens,
-        max_feature_rows=config.max_feature_rows,
+        max_sequences=settings.max_sequences,
+        max_context_tokens=settings.max_context_tokens,
+        max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
     )
     if isinstance(drafter, Eagle3Drafter):

@@ -4,14 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from blockdraft_drafter.settings import DEFAULT_LISTEN, DTYPES, DrafterConfig
 from blockdraft_models.weights.embedded import default_cache_dir
-from blockdraft_runtime.listen import ListenConfig
+from blockdraft_runtime.settings.drafter import DEFAULT_LISTEN, DTYPES, DrafterSettings
+from blockdraft_runtime.settings.process import ProcessSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    default = DrafterConfig()
+    default = DrafterSettings()
     option = parser.add_argument
     option(
         "--target",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--drain-timeout",
         type=float,
-        default=ListenConfig(DEFAULT_LISTEN).drain_seconds,
+        default=ProcessSettings(DEFAULT_LISTEN).drain_seconds,
         help="seconds that calls in flight may go on after SIGTERM",
     )
     option(
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a drafter until a signal stops it; return the exit code."""
     try:
-        config = DrafterConfig(
+        config = DrafterSettings(
             target=args.target,
             drafter=args.drafter,
             max_sequences=args.max_sequences,
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             draft_layers=args.draft_layers,
             dtype=args.dtype,
         )
-        listen = ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
+        listen = ProcessSettings(args.listen, args.metrics_port, args.drain_timeout)
     except ValueError as error:
         print(f"blockdraft drafter: {error}", file=sys.stderr)
         return 2
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(config: DrafterConfig, listen: ListenConfig, args: argparse.Namespace) -> None:
+def _serve(config: DrafterSettings, listen: ProcessSettings, args: argparse.Namespace) -> None:
     import jax
     import uvloop
 

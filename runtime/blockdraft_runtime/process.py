@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
 from blockdraft_runtime.channel import SERVER_OPTIONS
-from blockdraft_runtime.listen import ListenConfig as ListenConfig
+from blockdraft_runtime.settings.process import ProcessSettings
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Application(Protocol):
 
 async def serve(
     application: Application,
-    listen: ListenConfig,
+    settings: ProcessSettings,
     *,
     server: grpc.aio.Server | None = None,
     credentials: grpc.ServerCredentials | None = None,
@@ -56,7 +56,7 @@ async def serve(
 
     Args:
         application: The servicers and their life cycle.
-        listen: Where to listen.
+        settings: Where to settings.
         server: A server made by the caller, who needs interceptors; it must not have ports of
             its own.
         credentials: TLS credentials of the port; None serves plaintext.
@@ -91,14 +91,14 @@ async def serve(
         server,
     )
     if credentials is None:
-        server.add_insecure_port(listen.address)
+        server.add_insecure_port(settings.address)
     else:
-        server.add_secure_port(listen.address, credentials)
-    if listen.control_address is not None:
-        server.add_insecure_port(listen.control_address)
+        server.add_secure_port(settings.address, credentials)
+    if settings.control_address is not None:
+        server.add_insecure_port(settings.control_address)
     endpoint = None
-    if listen.metrics_port is not None:
-        endpoint = start_http_server(listen.metrics_port, registry=registry)
+    if settings.metrics_port is not None:
+        endpoint = start_http_server(settings.metrics_port, registry=registry)
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
@@ -111,18 +111,18 @@ async def serve(
             starting.result()
             for name in names:
                 await health.set(name, health_pb2.HealthCheckResponse.SERVING)
-            logger.info("serving on %s", listen.address)
+            logger.info("serving on %s", settings.address)
             if on_ready is not None:
                 await on_ready()
             await stopping
-            logger.info("draining, at most %.0f s", listen.drain_seconds)
+            logger.info("draining, at most %.0f s", settings.drain_seconds)
         await health.enter_graceful_shutdown()
         await application.drain()
     finally:
         starting.cancel()
         stopping.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
-        await server.stop(listen.drain_seconds)
+        await server.stop(settings.drain_seconds)
         await application.stop()
         if endpoint is not None:
             http_server, thread = endpoint
@@ -134,6 +134,6 @@ async def serve(
     logger.info("stopped")
 
 
-def run(application: Application, listen: ListenConfig) -> None:
+def run(application: Application, settings: ProcessSettings) -> None:
     """Run `application` on a fresh uvloop until a signal stops it."""
-    uvloop.run(serve(application, listen))
+    uvloop.run(serve(application, settings))

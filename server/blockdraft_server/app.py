@@ -13,14 +13,15 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
-from blockdraft_runtime.process import ListenConfig, serve
+from blockdraft_runtime.process import serve
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.stream import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService
-from blockdraft_server.settings import ServerConfig
 from blockdraft_server.text import Tokenizer
 from blockdraft_server.undecodable import add_strictly
 
@@ -39,7 +40,7 @@ class ServerApp:
 
     def __init__(
         self,
-        config: ServerConfig,
+        settings: ServerSettings,
         *,
         tokenizer: Tokenizer | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -47,41 +48,41 @@ class ServerApp:
         """Wire the parts; nothing connects before `start`.
 
         Args:
-            config: What the server is told.
+            settings: What the server is told.
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
             registry: Where to register the metrics.
         """
         self.health = HealthServicer()
-        self._config = config
+        self._settings = settings
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
         self._health_task: asyncio.Task[None] | None = None
         metrics = ServerMetrics(registry)
-        self._pool = VerifierPool(config.verifiers, config.poll_seconds, self._changed.set)
-        router = TokenRouter(self._pool, config.limits.recovery_seconds, metrics.replays.inc)
-        self._admission = Admission(config.limits.max_waiting, lambda: self._pool.capacity)
+        self._pool = VerifierPool(settings.verifiers, settings.poll_seconds, self._changed.set)
+        router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
+        self._admission = Admission(settings.limits.max_waiting, lambda: self._pool.capacity)
         self._service = InferenceService(
-            config, self._pool, router, self._admission, metrics, version=_version()
+            settings, self._pool, router, self._admission, metrics, version=_version()
         )
 
     def make_server(self) -> grpc.aio.Server:
-        """Return a gRPC server with the options and interceptors of the configuration."""
+        """Return a gRPC server with options and interceptors as the settings say."""
         options = dict(SERVER_OPTIONS)
         # Token ids take up to five bytes each, text one and more; the rest is small.
-        options["grpc.max_receive_message_length"] = 8 * self._config.limits.max_prompt_bytes
+        options["grpc.max_receive_message_length"] = 8 * self._settings.limits.max_prompt_bytes
         interceptors = []
-        if self._config.api_keys:
-            keys = ApiKeys(self._config.api_keys)
+        if self._settings.api_keys:
+            keys = ApiKeys(self._settings.api_keys)
             interceptors.append(AuthInterceptor(keys, self.service_names))
         return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """Return the TLS credentials of the configuration; None for plaintext.
+        """Return the TLS credentials that the settings name; None for plaintext.
 
         Raises:
             OSError: If the certificate or the key cannot be read.
         """
-        tls = self._config.tls
+        tls = self._settings.tls
         if tls is None:
             return None
         return grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())])
@@ -96,9 +97,9 @@ class ServerApp:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._pool.start()
         if self._tokenizer is None:
-            self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._config.target)
+            self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         self._service.tokenizer = self._tokenizer
-        logger.info("waiting for a verifier at %s", ", ".join(self._config.verifiers))
+        logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
         await self._pool.wait()
         self._warn_of_mismatch(self._tokenizer)
         self._health_task = asyncio.ensure_future(self._report_health())
@@ -132,15 +133,15 @@ class ServerApp:
             logger.warning(
                 "the tokenizer of %s knows %d tokens but the verifier's target only %d: "
                 "they are not of the same model",
-                self._config.target,
+                self._settings.target,
                 tokenizer.vocab_size,
                 limits.vocabulary_size,
             )
 
 
 async def run_server(
-    config: ServerConfig,
-    listen: ListenConfig,
+    settings: ServerSettings,
+    listen: ProcessSettings,
     *,
     tokenizer: Tokenizer | None = None,
     registry: CollectorRegistry = REGISTRY,
@@ -150,19 +151,22 @@ async def run_server(
     """Run the server until a signal or `stop_requested` stops it.
 
     Args:
-        config: What the server is told.
+        settings: What the server is told.
         listen: Where it listens.
         tokenizer: The target's tokenizer; None loads it.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the server serves.
     """
-    app = ServerApp(config, tokenizer=tokenizer, registry=registry)
+    app = ServerApp(settings, tokenizer=tokenizer, registry=registry)
     started = time.monotonic()
 
     async def ready() -> None:
         logger.info(
-            "%s on %s after %.1f s", config.served_name, listen.address, time.monotonic() - started
+            "%s on %s after %.1f s",
+            settings.served_name,
+            listen.address,
+            time.monotonic() - started,
         )
         if on_ready is not None:
             await on_ready()

@@ -4,15 +4,15 @@ import argparse
 import logging
 from pathlib import Path
 
-from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_server.settings import LimitsConfig, ServerConfig, TlsConfig
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 
-_CONFIG = ServerConfig()
-_LIMITS = LimitsConfig()
-_LISTEN = ListenConfig(DEFAULT_LISTEN)
+_CONFIG = ServerSettings()
+_LIMITS = LimitsSettings()
+_LISTEN = ProcessSettings(DEFAULT_LISTEN)
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def add_front_door_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def config_from(args: argparse.Namespace) -> tuple[ServerConfig, ListenConfig]:
+def config_from(args: argparse.Namespace) -> tuple[ServerSettings, ProcessSettings]:
     """Return what the flags say.
 
     Raises:
@@ -121,21 +121,21 @@ def config_from(args: argparse.Namespace) -> tuple[ServerConfig, ListenConfig]:
         from blockdraft_server.auth import read_api_keys
 
         api_keys = read_api_keys(args.api_key_file)
-    tls = TlsConfig(args.tls_cert, args.tls_key) if args.tls_cert is not None else None
-    config = ServerConfig(
+    tls = TlsSettings(args.tls_cert, args.tls_key) if args.tls_cert is not None else None
+    config = ServerSettings(
         target=args.target,
         verifiers=tuple(args.verifiers) if args.verifiers else _CONFIG.verifiers,
         model_name=args.model_name,
         api_keys=api_keys,
         tls=tls,
-        limits=LimitsConfig(
+        limits=LimitsSettings(
             max_waiting=args.max_waiting,
             max_prompt_bytes=args.max_prompt_bytes,
             default_timeout_seconds=args.default_timeout,
             recovery_seconds=args.recovery_timeout,
         ),
     )
-    listen = ListenConfig(
+    listen = ProcessSettings(
         address=args.listen,
         metrics_port=args.metrics_port,
         drain_seconds=args.drain_timeout,

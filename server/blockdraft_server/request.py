@@ -14,7 +14,9 @@ import grpc
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_server.settings import MAX_LOG_PROBS, MAX_STOP_SEQUENCES
+
+MAX_STOP_SEQUENCES = 16
+MAX_LOG_PROBS = 20
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
 

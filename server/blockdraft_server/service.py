@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
 from blockdraft_server.answer.generation import Step, generate
@@ -26,7 +27,6 @@ from blockdraft_server.request import (
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay, ReplayPolicy
 from blockdraft_server.routing.stream import TokenRouter
-from blockdraft_server.settings import ServerConfig
 from blockdraft_server.text import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
@@ -39,22 +39,22 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(
         self,
-        config: ServerConfig,
+        settings: ServerSettings,
         pool: VerifierPool,
         router: TokenRouter,
         admission: Admission,
         metrics: ServerMetrics,
         version: str,
     ) -> None:
-        """Serve what `pool` holds under the name and limits of `config`."""
+        """Serve what `pool` holds under the name and limits of `settings`."""
         self.tokenizer: Tokenizer | None = None
-        self._config = config
+        self._settings = settings
         self._pool = pool
         self._router = router
         self._admission = admission
         self._metrics = metrics
         self._version = version
-        self._policy = ReplayPolicy(max_replays=config.limits.max_replays)
+        self._policy = ReplayPolicy(max_replays=settings.limits.max_replays)
 
     @unary_errors
     async def Generate(  # noqa: N802  # the method's name in the proto
@@ -63,7 +63,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Generate a whole answer; see inference.proto."""
         request_id = uuid.uuid4().hex
         response = inference_pb2.GenerateResponse(
-            request_id=request_id, model=self._config.served_name
+            request_id=request_id, model=self._settings.served_name
         )
         texts = []
         async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
@@ -84,7 +84,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
         """Stream an answer; see inference.proto."""
         request_id = uuid.uuid4().hex
-        first: dict[str, str] = {"request_id": request_id, "model": self._config.served_name}
+        first: dict[str, str] = {"request_id": request_id, "model": self._settings.served_name}
         async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
             async for step in steps:
                 yield inference_pb2.StreamGenerateResponse(
@@ -102,11 +102,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """List the tokens of a prompt; see inference.proto."""
-        check_model(request.model, self._config.served_name)
+        check_model(request.model, self._settings.served_name)
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         token_ids = await prompt_token_ids(
-            request.prompt, tokenizer, self._config.limits.max_prompt_bytes
+            request.prompt, tokenizer, self._settings.limits.max_prompt_bytes
         )
         check_token_ids("prompt.token_ids.values", token_ids, limits)
         return inference_pb2.TokenizeResponse(
@@ -118,13 +118,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GetModelRequest, context: Context
     ) -> inference_pb2.GetModelResponse:
         """Describe what is served; see inference.proto."""
-        check_model(request.model, self._config.served_name)
+        check_model(request.model, self._settings.served_name)
         description = self._pool.description
         if description is None:
             raise verifier_unavailable("no verifier was ready yet")
         drafter = description.drafter
         return inference_pb2.GetModelResponse(
-            model=self._config.served_name,
+            model=self._settings.served_name,
             target_fingerprint=description.target_fingerprint,
             vocabulary_size=description.vocabulary_size,
             max_context_tokens=description.max_context_tokens,
@@ -144,7 +144,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> AsyncGenerator[Step, None]:
         remaining = context.time_remaining()
         if remaining is None:
-            remaining = self._config.limits.default_timeout_seconds
+            remaining = self._settings.limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
         with self._metrics.request() as timer:
             try:
@@ -162,9 +162,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def _admitted_answer(
         self, request: GenerationRequest, request_id: str, deadline: float, timer: RequestTimer
     ) -> AsyncGenerator[Step, None]:
-        check_model(request.model, self._config.served_name)
+        check_model(request.model, self._settings.served_name)
         check_request(request)
-        max_bytes = self._config.limits.max_prompt_bytes
+        max_bytes = self._settings.limits.max_prompt_bytes
         check_prompt(request.prompt, max_bytes)
         with self._admission.admit():
             tokenizer = self._loaded_tokenizer()

@@ -8,7 +8,7 @@ from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.timed_answers import PLAIN, DecodedAnswer, DecodedSample, DecodedSet
 from blockdraft_bench.decode.measure import DecodeSettings
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Two methods, each with a drafter and an engine of its own, over the same weights.
@@ -17,7 +17,7 @@ LENGTHS = {PLAIN: 0, **dict.fromkeys(METHODS, DRAFT_LENGTH)}
 # One answer at a time, in as few shapes as that takes.
 ALONE = replace(
     ENGINE,
-    scheduler=SchedulerConfig(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
+    scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
 )
 SETTINGS = DecodeSettings(MAX_TOKENS, LENGTHS, "fixed", frozenset(), seed=7)
 

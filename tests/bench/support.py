@@ -17,19 +17,18 @@ from blockdraft_drafter.service import Engine as DrafterEngine
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.settings import EngineConfig
 
 CONFIG = tiny_config()
 FINGERPRINT = "0123456789abcdef"
 LAYER_IDS = (0, 2)
 BLOCK_SIZE = 4
 DRAFT_LENGTH = BLOCK_SIZE - 1
-ENGINE = EngineConfig(
+ENGINE = EngineSettings(
     page_size=4,
     num_pages=96,
-    scheduler=SchedulerConfig(max_sequences=2, max_step_tokens=16, max_context_tokens=128),
+    scheduler=SchedulerSettings(max_sequences=2, max_step_tokens=16, max_context_tokens=128),
     draft_policy="fixed",
 )
 # Prompts whose answers never share a position, so that the position tells which one it is.
@@ -106,7 +105,7 @@ class ScriptedPair:
         return [found[index] for index in range(len(requests))]
 
 
-def scripted_pair(config: EngineConfig = ENGINE) -> ScriptedPair:
+def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
     method = ScriptedMethod(
         lambda position, anchor, length: [],
         layer_ids=LAYER_IDS,

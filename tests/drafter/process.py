@@ -9,10 +9,11 @@ from flax import nnx
 from prometheus_client import CollectorRegistry
 
 from blockdraft_drafter.app import DrafterApp
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
-from blockdraft_runtime.process import ListenConfig, serve
+from blockdraft_runtime.process import serve
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import ProcessSettings
 
 
 def write_tiny_target(directory: Path, num_layers: int = 5) -> Path:
@@ -22,9 +23,9 @@ def write_tiny_target(directory: Path, num_layers: int = 5) -> Path:
     return directory
 
 
-def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterConfig:
+def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterSettings:
     """A drafter of one layer and blocks of 4, with room for 2 sequences of 64 positions."""
-    return DrafterConfig(
+    return DrafterSettings(
         target=str(target),
         drafter=drafter,
         max_sequences=2,
@@ -37,7 +38,7 @@ def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterConfig:
 
 @asynccontextmanager
 async def running_drafter(
-    config: DrafterConfig, socket: Path, registry: CollectorRegistry | None = None
+    config: DrafterSettings, socket: Path, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[str]:
     """Serve until the block ends; yields the address once the drafter is ready."""
     address = f"unix:{socket}"
@@ -50,7 +51,7 @@ async def running_drafter(
     serving = asyncio.ensure_future(
         serve(
             application,
-            ListenConfig(address, drain_seconds=5.0),
+            ProcessSettings(address, drain_seconds=5.0),
             stop_requested=stop,
             on_ready=on_ready,
         )

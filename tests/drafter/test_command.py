@@ -9,7 +9,7 @@ import pytest
 from tests.drafter.process import write_tiny_target
 
 from blockdraft_drafter.command import add_arguments
-from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_runtime.settings.drafter import DrafterSettings
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -19,8 +19,8 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def test_defaults_are_those_of_the_settings() -> None:
-    args, default = parse(), DrafterConfig()
-    for field in DrafterConfig.__dataclass_fields__:
+    args, default = parse(), DrafterSettings()
+    for field in DrafterSettings.__dataclass_fields__:
         assert getattr(args, field) == getattr(default, field)
     assert args.listen == "unix:/tmp/blockdraft-drafter.sock"
 

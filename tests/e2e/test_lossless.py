@@ -18,20 +18,19 @@ from blockdraft_drafter.config.eagle3 import Eagle3Config
 from blockdraft_drafter.eagle3.checkpoint import save_eagle3
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import DraftMethod
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
-from blockdraft_verifier.settings import EngineConfig
 
 SHARED = Path(os.environ.get("BLOCKDRAFT_SHARED", Path(__file__).parents[3] / "shared"))
 SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=20260211)
@@ -51,7 +50,7 @@ def dataset_prompts(count: int) -> list[str]:
 class Setting:
     """A target, engines over it and requests for it."""
 
-    def __init__(self, path: Path, config: EngineConfig, prompt_tokens: int, output: int) -> None:
+    def __init__(self, path: Path, config: EngineSettings, prompt_tokens: int, output: int) -> None:
         self.path = path
         self.config = config
         self.decoder, self.checkpoint = load_decoder(path, dtype=compute_dtype(config.dtype))
@@ -87,7 +86,7 @@ class Setting:
         return outcomes
 
     def drafter(self, spec: str) -> DraftMethod:
-        config = DrafterConfig(
+        config = DrafterSettings(
             target=str(self.path),
             drafter=spec,
             max_sequences=16,
@@ -134,10 +133,10 @@ def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[s
     return acceptance
 
 
-def engine_config(step_tokens: int, context_tokens: int, num_pages: int) -> EngineConfig:
-    return EngineConfig(
+def engine_config(step_tokens: int, context_tokens: int, num_pages: int) -> EngineSettings:
+    return EngineSettings(
         num_pages=num_pages,
-        scheduler=SchedulerConfig(16, step_tokens, context_tokens),
+        scheduler=SchedulerSettings(16, step_tokens, context_tokens),
         draft_policy="fixed",
     )
 

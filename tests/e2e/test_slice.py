@@ -22,20 +22,19 @@ from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
-from blockdraft_verifier.settings import EngineConfig
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 END_SECONDS = 60.0
-ENGINE = EngineConfig(
+ENGINE = EngineSettings(
     page_size=4,
     num_pages=32,
-    scheduler=SchedulerConfig(max_sequences=1, max_step_tokens=4, max_context_tokens=64),
+    scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=4, max_context_tokens=64),
 )
 FLAGS = ("--max-sequences", "1", "--max-step-tokens", "4", "--max-context-tokens", "64")
 CACHE = ("--page-size", "4", "--num-pages", "32")

@@ -15,20 +15,19 @@ from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.settings import EngineConfig
 
 GOLDEN = Path(__file__).parent
 # EAGLE-3 checkpoints do not say how far to draft; DFlash checkpoints do.
 BLOCK_SIZES = {"dflash": 6, "eagle3": 5}
 CONTEXT_TOKENS, STEP_TOKENS = 96, 8
-ENGINE = EngineConfig(
-    scheduler=SchedulerConfig(1, STEP_TOKENS, CONTEXT_TOKENS),
+ENGINE = EngineSettings(
+    scheduler=SchedulerSettings(1, STEP_TOKENS, CONTEXT_TOKENS),
     num_pages=8,
     dtype="float32",
     draft_policy="fixed",
@@ -69,7 +68,7 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
 
 def load(target: str, drafter: str) -> InProcessDecoder:
     drafting = load_engine(
-        DrafterConfig(
+        DrafterSettings(
             target=target,
             drafter=drafter,
             max_sequences=1,

@@ -11,7 +11,8 @@ from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Counter
 from tests.fakes.verifier import unix_address
 
-from blockdraft_runtime.process import ListenConfig, serve
+from blockdraft_runtime.process import serve
+from blockdraft_runtime.settings.process import ProcessSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -65,7 +66,7 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
 
     with unix_address() as address:
         control = address.replace("v.sock", "control.sock")
-        listen = ListenConfig(address, drain_seconds=1, control_address=control)
+        listen = ProcessSettings(address, drain_seconds=1, control_address=control)
         serving = asyncio.ensure_future(serve(app, listen, on_ready=on_ready))
         assert await status(address) == NOT_SERVING
         assert await status(control, "test.T") == NOT_SERVING
@@ -81,7 +82,7 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
 async def test_a_stop_while_loading_cancels_the_loading() -> None:
     app, stop = App(), asyncio.Event()
     with unix_address() as address:
-        serving = asyncio.ensure_future(serve(app, ListenConfig(address), stop_requested=stop))
+        serving = asyncio.ensure_future(serve(app, ProcessSettings(address), stop_requested=stop))
         assert await status(address) == NOT_SERVING
         stop.set()
         await asyncio.wait_for(serving, 5)
@@ -93,7 +94,7 @@ async def test_a_failure_to_load_ends_the_process() -> None:
     app.loaded.set()
     app.failure = RuntimeError("no such model")
     with unix_address() as address, pytest.raises(RuntimeError, match="no such model"):
-        await serve(app, ListenConfig(address))
+        await serve(app, ProcessSettings(address))
     assert app.life == ["register", "stop"]
 
 
@@ -107,7 +108,13 @@ async def test_a_callers_health_servicer_may_change_while_serving() -> None:
 
     with unix_address() as address:
         serving = asyncio.ensure_future(
-            serve(app, ListenConfig(address), health=health, stop_requested=stop, on_ready=on_ready)
+            serve(
+                app,
+                ProcessSettings(address),
+                health=health,
+                stop_requested=stop,
+                on_ready=on_ready,
+            )
         )
         await asyncio.wait_for(ready.wait(), 5)
         await health.set("", NOT_SERVING)
@@ -121,7 +128,7 @@ async def test_an_address_in_use_is_an_error() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     with pytest.raises(RuntimeError, match=str(port)):
-        await serve(App(), ListenConfig(f"127.0.0.1:{port}"))
+        await serve(App(), ProcessSettings(f"127.0.0.1:{port}"))
     await server.stop(None)
 
 
@@ -141,7 +148,7 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
         return body.decode()
 
     with unix_address() as address:
-        listen = ListenConfig(address, metrics_port=unused_tcp_port)
+        listen = ProcessSettings(address, metrics_port=unused_tcp_port)
         serving = asyncio.ensure_future(
             serve(app, listen, registry=registry, stop_requested=stop, on_ready=on_ready)
         )
@@ -155,4 +162,4 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
 
 def test_a_negative_drain_time_is_refused() -> None:
     with pytest.raises(ValueError, match="drain_seconds"):
-        ListenConfig("a:1", drain_seconds=-1)
+        ProcessSettings("a:1", drain_seconds=-1)

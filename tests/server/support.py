@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from tests.fakes.verifier import unix_address
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.process import serve
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
-from blockdraft_server.settings import ServerConfig
 
 EOS = 256
 
@@ -77,7 +77,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running_server(
-    config: ServerConfig,
+    config: ServerSettings,
     *,
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
@@ -95,7 +95,7 @@ async def running_server(
         serving = asyncio.ensure_future(
             serve(
                 app,
-                ListenConfig(address, drain_seconds=drain_seconds),
+                ProcessSettings(address, drain_seconds=drain_seconds),
                 server=app.make_server(),
                 credentials=app.credentials(),
                 health=app.health,
@@ -136,9 +136,9 @@ def whole(request: inference_pb2.StreamGenerateRequest) -> inference_pb2.Generat
     return inference_pb2.GenerateRequest.FromString(request.SerializeToString())
 
 
-def config_for(*addresses: str, **changes: object) -> ServerConfig:
+def config_for(*addresses: str, **changes: object) -> ServerSettings:
     """Return a configuration for verifiers at `addresses` that looks at them often."""
-    return ServerConfig(verifiers=addresses, poll_seconds=0.05, **changes)  # type: ignore[arg-type]
+    return ServerSettings(verifiers=addresses, poll_seconds=0.05, **changes)  # type: ignore[arg-type]
 
 
 async def failure(call: Awaitable[object]) -> ServiceError:

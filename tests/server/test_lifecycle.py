@@ -9,7 +9,7 @@ from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_ad
 from tests.server.support import config_for, failure, running_server, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_server.settings import TlsConfig
+from blockdraft_runtime.settings.server import TlsSettings
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:
@@ -64,11 +64,11 @@ async def test_a_stop_while_waiting_for_a_verifier_is_prompt() -> None:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> TlsConfig:
+def certificate(tmp_path: Path) -> TlsSettings:
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed")
-    files = TlsConfig(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
+    files = TlsSettings(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
     command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost"]
@@ -77,7 +77,7 @@ def certificate(tmp_path: Path) -> TlsConfig:
     return files
 
 
-async def test_serves_over_tls(certificate: TlsConfig) -> None:
+async def test_serves_over_tls(certificate: TlsSettings) -> None:
     credentials = grpc.ssl_channel_credentials(certificate.certificate.read_bytes())
     async with (
         running_verifier(FakeVerifier()) as address,

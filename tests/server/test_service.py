@@ -16,8 +16,8 @@ from tests.server.support import (
 )
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.settings import LimitsConfig
 
 PROMPT = [1, 2]
 
@@ -31,7 +31,7 @@ def verifier() -> FakeVerifier:
 async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
     async with (
         running_verifier(verifier) as address,
-        running_server(config_for(address, limits=LimitsConfig(max_waiting=1))) as running,
+        running_server(config_for(address, limits=LimitsSettings(max_waiting=1))) as running,
     ):
         yield running
 
@@ -165,7 +165,7 @@ async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(
 
 async def test_the_servers_own_deadline_ends_calls_without_one(verifier: FakeVerifier) -> None:
     verifier.delay_seconds = 0.05
-    limits = LimitsConfig(default_timeout_seconds=0.2)
+    limits = LimitsSettings(default_timeout_seconds=0.2)
     async with (
         running_verifier(verifier) as address,
         running_server(config_for(address, limits=limits)) as server,

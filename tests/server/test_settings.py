@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_server.command import add_arguments, config_from
-from blockdraft_server.settings import LimitsConfig, ServerConfig, TlsConfig
 
 
 def parse(*flags: str) -> argparse.Namespace:
@@ -30,7 +30,7 @@ def parse(*flags: str) -> argparse.Namespace:
 )
 def test_a_bad_configuration_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        ServerConfig(**changes)
+        ServerSettings(**changes)
 
 
 @pytest.mark.parametrize(
@@ -46,26 +46,26 @@ def test_a_bad_configuration_is_refused(changes: dict[str, Any]) -> None:
 )
 def test_bad_limits_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        LimitsConfig(**changes)
+        LimitsSettings(**changes)
 
 
 def test_keys_do_not_show_in_logs() -> None:
-    assert "secret" not in repr(ServerConfig(api_keys=frozenset({"secret"})))
+    assert "secret" not in repr(ServerSettings(api_keys=frozenset({"secret"})))
 
 
 def test_the_name_of_the_model(tmp_path: Path) -> None:
-    assert ServerConfig(target="smollm2-135m").served_name == "smollm2-135m"
-    assert ServerConfig(target="org/model-1.5").served_name == "org/model-1.5"
-    assert ServerConfig(target="/x/Model.Q4.gguf").served_name == "Model.Q4"
+    assert ServerSettings(target="smollm2-135m").served_name == "smollm2-135m"
+    assert ServerSettings(target="org/model-1.5").served_name == "org/model-1.5"
+    assert ServerSettings(target="/x/Model.Q4.gguf").served_name == "Model.Q4"
     folder = tmp_path / "tiny-1.5"
     folder.mkdir()
-    assert ServerConfig(target=str(folder)).served_name == "tiny-1.5"
-    assert ServerConfig(target=str(folder), model_name="mine").served_name == "mine"
+    assert ServerSettings(target=str(folder)).served_name == "tiny-1.5"
+    assert ServerSettings(target=str(folder), model_name="mine").served_name == "mine"
 
 
 def test_the_defaults_of_the_flags_are_those_of_the_configuration() -> None:
     config, listen = config_from(parse())
-    assert config == ServerConfig()
+    assert config == ServerSettings()
     assert listen.address == "127.0.0.1:50051"
     assert listen.metrics_port is None
 
@@ -77,13 +77,13 @@ def test_flags_reach_the_configuration(tmp_path: Path) -> None:
     flags += ["--listen", "0.0.0.0:1", "--metrics-port", "9", "--api-key-file", str(keys)]
     flags += ["--tls-cert", "c", "--tls-key", "k", "--max-waiting", "3", "--drain-timeout", "4"]
     config, listen = config_from(parse(*flags))
-    assert config == ServerConfig(
+    assert config == ServerSettings(
         target="t",
         verifiers=("a:1", "b:2"),
         model_name="m",
         api_keys=frozenset({"alpha"}),
-        tls=TlsConfig(Path("c"), Path("k")),
-        limits=LimitsConfig(max_waiting=3),
+        tls=TlsSettings(Path("c"), Path("k")),
+        limits=LimitsSettings(max_waiting=3),
     )
     assert (listen.address, listen.metrics_port, listen.drain_seconds) == ("0.0.0.0:1", 9, 4.0)
 

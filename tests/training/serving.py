@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from blockdraft_drafter.app import load_engine
 from blockdraft_drafter.method import ContextRow, DraftMethod
-from blockdraft_drafter.settings import DrafterConfig
+from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_training.corpus.rows import CorpusRow
 
 SEQUENCES = 4
@@ -17,7 +17,7 @@ SEQUENCES = 4
 def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> DraftMethod:
     """Load a drafter as its process does; `rows` features fit in a step."""
     return load_engine(
-        DrafterConfig(
+        DrafterSettings(
             target=str(target),
             drafter=str(drafter),
             max_sequences=SEQUENCES,

@@ -12,20 +12,19 @@ from prometheus_client import CollectorRegistry
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine, TokensGained
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
-from blockdraft_verifier.settings import EngineConfig
 
 LAYER_IDS = (0, 2)
 CONFIG = tiny_config()
-TINY_ENGINE = EngineConfig(
+TINY_ENGINE = EngineSettings(
     page_size=4,
     num_pages=64,
-    scheduler=SchedulerConfig(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
+    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
     draft_policy="fixed",
     draft_timeout_seconds=0.02,
 )
@@ -68,7 +67,7 @@ class Outcome:
 def make_engine(
     decoder: Decoder,
     link: DraftLink | None = None,
-    config: EngineConfig = TINY_ENGINE,
+    config: EngineSettings = TINY_ENGINE,
     registry: CollectorRegistry | None = None,
 ) -> Engine:
     metrics = VerifierMetrics(registry or CollectorRegistry())

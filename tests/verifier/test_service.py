@@ -18,19 +18,19 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
     VerifierServiceStub,
     add_VerifierServiceServicer_to_server,
 )
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import received_error
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner, StepResult
 from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.service import VerifierService
 
 ENGINE = replace(
     TINY_ENGINE,
-    scheduler=SchedulerConfig(
+    scheduler=SchedulerSettings(
         max_sequences=2, max_step_tokens=8, max_context_tokens=96, max_waiting=4
     ),
 )

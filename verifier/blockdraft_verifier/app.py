@@ -11,13 +11,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.loading import load_target
 from blockdraft_verifier.service import VerifierService
-from blockdraft_verifier.settings import VerifierConfig
 from blockdraft_verifier.slice.mirror import StepLeader
 
 logger = logging.getLogger(__name__)
@@ -32,22 +32,22 @@ class VerifierApp:
 
     def __init__(
         self,
-        config: VerifierConfig,
+        settings: VerifierSettings,
         stop_requested: asyncio.Event,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         """Wire the parts; `start` loads the model.
 
         Args:
-            config: What to serve.
+            settings: What to serve.
             stop_requested: Set when the engine fails for good: a supervisor starts afresh.
             registry: Where the metrics go.
         """
-        self._config = config
+        self._settings = settings
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(registry)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
-        self._service = VerifierService(config.engine)
+        self._service = VerifierService(settings.engine)
         self._leader: StepLeader | None = None
         self.engine: Engine | None = None
         self.failed = False
@@ -78,19 +78,19 @@ class VerifierApp:
             self._leader.stop()
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
-        config = self._config
-        runner, checkpoint, slice_link = load_target(config)
+        settings = self._settings
+        runner, checkpoint, slice_link = load_target(settings)
         if isinstance(slice_link, StepLeader):
             self._leader = slice_link
             slice_link.channel.on_loss(on_failure)
         link = None
-        if config.drafter_address is not None:
-            link = GrpcDraftLink(config.drafter_address, checkpoint)
-            if link.wait(config.drafter_wait_seconds) is None:
-                logger.warning("no drafter yet at %s: decoding plainly", config.drafter_address)
+        if settings.drafter_address is not None:
+            link = GrpcDraftLink(settings.drafter_address, checkpoint)
+            if link.wait(settings.drafter_wait_seconds) is None:
+                logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
         engine = Engine(
             runner,
-            config.engine,
+            settings.engine,
             link,
             checkpoint.config.vocab_size,
             self._metrics,

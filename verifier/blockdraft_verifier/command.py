@@ -5,15 +5,14 @@ import logging
 import os
 
 from blockdraft_models.weights.embedded import default_cache_dir
-from blockdraft_runtime.listen import ListenConfig
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
-from blockdraft_verifier.settings import EngineConfig, VerifierConfig
-from blockdraft_verifier.slice.settings import slice_from
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.slice import slice_from
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings, VerifierSettings
 
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-verifier.sock"
 
-_CONFIG = VerifierConfig()
+_CONFIG = VerifierSettings()
 _ENGINE = _CONFIG.engine
 _LIMITS = _ENGINE.scheduler
 
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drain-timeout",
         type=float,
-        default=ListenConfig(DEFAULT_LISTEN).drain_seconds,
+        default=ProcessSettings(DEFAULT_LISTEN).drain_seconds,
         metavar="SECONDS",
         help="how long calls in flight may go on after SIGTERM (default: %(default)g)",
     )
@@ -127,14 +126,14 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]:
+def config_from(args: argparse.Namespace) -> tuple[VerifierSettings, ProcessSettings]:
     """Return what the flags say.
 
     Raises:
         ValueError: If a value is out of range.
     """
-    engine = EngineConfig(
-        scheduler=SchedulerConfig(
+    engine = EngineSettings(
+        scheduler=SchedulerSettings(
             max_sequences=args.max_sequences,
             max_step_tokens=args.max_step_tokens,
             max_context_tokens=args.max_context_tokens,
@@ -146,14 +145,14 @@ def config_from(args: argparse.Namespace) -> tuple[VerifierConfig, ListenConfig]
         draft_policy=args.draft_policy,
         draft_groups=args.draft_groups,
     )
-    config = VerifierConfig(
+    config = VerifierSettings(
         target=args.target,
         drafter_address=None if args.drafter == "none" else args.drafter,
         drafter_wait_seconds=args.drafter_wait,
         engine=engine,
         slice=slice_from(args.coordinator, args.num_processes, args.process_id, os.environ),
     )
-    return config, ListenConfig(args.listen, args.metrics_port, args.drain_timeout)
+    return config, ProcessSettings(args.listen, args.metrics_port, args.drain_timeout)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import grpc
 
+from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.loading import load_target
-from blockdraft_verifier.settings import VerifierConfig
 from blockdraft_verifier.slice.mirror import StepFollower
 
 logger = logging.getLogger(__name__)
@@ -24,16 +24,16 @@ class FollowerApp:
     service_names: Sequence[str] = ()
 
     def __init__(
-        self, config: VerifierConfig, stop_requested: asyncio.Event, drain_seconds: float
+        self, settings: VerifierSettings, stop_requested: asyncio.Event, drain_seconds: float
     ) -> None:
         """Load nothing yet.
 
         Args:
-            config: What to run; that of the leader.
+            settings: What to run; that of the leader.
             stop_requested: Set when the leader has stopped or is lost.
             drain_seconds: How long to go on after a stop is asked for, while the leader drains.
         """
-        self._config = config
+        self._settings = settings
         self._stop_requested = stop_requested
         self._drain_seconds = drain_seconds
         self._follower: StepFollower | None = None
@@ -47,7 +47,7 @@ class FollowerApp:
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
-        runner, _, follower = await asyncio.to_thread(load_target, self._config)
+        runner, _, follower = await asyncio.to_thread(load_target, self._settings)
         assert isinstance(follower, StepFollower)
         self._follower = follower
 

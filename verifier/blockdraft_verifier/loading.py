@@ -12,8 +12,8 @@ from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.weights.download_progress import show_progress
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.settings import VerifierConfig
 from blockdraft_verifier.slice.mirror import StepFollower, StepLeader, join_slice
 from blockdraft_verifier.slice.process import start_slice
 
@@ -34,23 +34,23 @@ class LoadedTarget(NamedTuple):
     link: StepLeader | StepFollower | None
 
 
-def load_target(config: VerifierConfig) -> LoadedTarget:
+def load_target(settings: VerifierSettings) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come.
 
     Raises:
         ValueError: If the target cannot be loaded, or the processes differ in flags or target.
         RuntimeError: If other processes of a slice do not come.
     """
-    if config.slice is not None:
-        start_slice(config.slice)
+    if settings.slice is not None:
+        start_slice(settings.slice)
     started = time.perf_counter()
     placement = placement_on_all_devices()
-    path = resolve_target(config.target)
-    with show_progress(f"Loading {config.target}") as progress:
+    path = resolve_target(settings.target)
+    with show_progress(f"Loading {settings.target}") as progress:
         decoder, checkpoint = load_decoder(
             path,
-            dtype=compute_dtype(config.engine.dtype),
-            weights=config.engine.weights,
+            dtype=compute_dtype(settings.engine.dtype),
+            weights=settings.engine.weights,
             placement=placement,
             progress=progress,
         )
@@ -63,12 +63,12 @@ def load_target(config: VerifierConfig) -> LoadedTarget:
         time.perf_counter() - started,
     )
     link = None
-    if config.slice is not None:
+    if settings.slice is not None:
         # Whatever shapes or contents of the steps depend on.
-        link = join_slice(config.slice.leader_host, f"{checkpoint.fingerprint} {config.engine}")
+        link = join_slice(settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine}")
     runner = ModelRunner(
         decoder,
-        config.engine,
+        settings.engine,
         None if placement is None else placement.mesh,
         link if isinstance(link, StepLeader) else None,
     )

@@ -8,10 +8,10 @@ import grpc
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError, TokensGained
 from blockdraft_verifier.requests import parse_request, to_response
-from blockdraft_verifier.settings import EngineConfig
 
 QUEUE_RETRY_SECONDS = 1.0
 LOADING = ServiceError(
@@ -22,9 +22,9 @@ LOADING = ServiceError(
 class VerifierService(VerifierServiceServicer):
     """Streams tokens from the engine to callers."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         """Answer UNAVAILABLE until `open`."""
-        self._config = config
+        self._settings = settings
         self._engine: Engine | None = None
         self._target: tuple[str, str, int] = ("", "", 0)
         self._draining = False
@@ -51,7 +51,7 @@ class VerifierService(VerifierServiceServicer):
             )
         engine = self._ready_engine()
         _, _, vocab_size = self._target
-        limit = self._config.scheduler.max_context_tokens
+        limit = self._settings.scheduler.max_context_tokens
         wanted = parse_request(request, vocab_size, limit)
         events: asyncio.Queue[TokensGained] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -94,8 +94,8 @@ class VerifierService(VerifierServiceServicer):
             model=model,
             target_fingerprint=fingerprint,
             vocabulary_size=vocab_size,
-            max_context_tokens=self._config.scheduler.max_context_tokens,
-            max_sequences=self._config.scheduler.max_sequences,
+            max_context_tokens=self._settings.scheduler.max_context_tokens,
+            max_sequences=self._settings.scheduler.max_sequences,
         )
         drafter = engine.drafter
         if drafter is not None:

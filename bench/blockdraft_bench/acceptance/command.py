@@ -12,14 +12,14 @@ from blockdraft_bench.common.flags import (
     add_prompt_arguments,
     output_folder,
 )
-from blockdraft_drafter.settings import DTYPES, DrafterConfig
+from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 ANSWERS_NAME = "samples.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench acceptance`."""
-    drafter = DrafterConfig()
+    drafter = DrafterSettings()
     option = parser.add_argument
     add_prompt_arguments(
         parser, datasets=TEST_SETS, samples=32, max_tokens=256, max_prompt_tokens=1024

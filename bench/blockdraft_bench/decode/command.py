@@ -13,7 +13,7 @@ from blockdraft_bench.common.flags import (
     add_prompt_arguments,
     output_folder,
 )
-from blockdraft_drafter.settings import DTYPES, DrafterConfig
+from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ METHODS = ("plain", "dflash", "eagle3")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench decode`."""
-    drafter = DrafterConfig()
+    drafter = DrafterSettings()
     option = parser.add_argument
     add_prompt_arguments(
         parser, datasets=TEST_SETS, samples=8, max_tokens=128, max_prompt_tokens=512

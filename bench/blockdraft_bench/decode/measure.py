@@ -11,7 +11,7 @@ from blockdraft_bench.common.timed_answers import DecodedSample, DecodedSet
 from blockdraft_bench.decode.store import DecodeStore, SampleKey
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
 from blockdraft_bench.engine.sample_request import sample_request
-from blockdraft_verifier.settings import DraftPolicy
+from blockdraft_runtime.settings.verifier import DraftPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from blockdraft_bench.engine.in_process import InProcessLink
 from blockdraft_drafter.service import Engine as DrafterEngine
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine, Listener, TokensGained
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
-from blockdraft_verifier.settings import EngineConfig
 
 Progress = Callable[[int, int], None]
 
@@ -48,7 +48,7 @@ class InProcessDecoder:
         decoder: Decoder,
         checkpoint: Checkpoint,
         drafter: DrafterEngine | None,
-        config: EngineConfig,
+        config: EngineSettings,
     ) -> None:
         """Join the parts; `warm_up` must follow before `decode`.
 

@@ -11,7 +11,7 @@ from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_verifier.settings import DraftPolicy
+from blockdraft_runtime.settings.verifier import DraftPolicy
 
 
 @dataclass(frozen=True, slots=True)

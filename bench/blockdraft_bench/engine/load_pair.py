@@ -5,18 +5,17 @@ from typing import Literal
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.app import load_engine
 from blockdraft_drafter.service import Engine as DrafterEngine
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import next_power_of_two
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
-from blockdraft_verifier.settings import DraftPolicy, EngineConfig
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 # Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
-PROMPT_STEP_TOKENS = SchedulerConfig().max_step_tokens
+PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens
 # The queue is ours alone; nobody has to be refused.
 MAX_WAITING = 1 << 20
 
@@ -79,7 +78,7 @@ def load_drafting(
         ModelError: If one of them cannot be loaded, or they do not fit.
     """
     return load_engine(
-        DrafterConfig(
+        DrafterSettings(
             target=target,
             drafter=drafter,
             max_sequences=concurrency,
@@ -98,16 +97,16 @@ def engine_config(
     context_tokens: int,
     dtype: Dtype = "auto",
     draft_policy: DraftPolicy = "fixed",
-) -> EngineConfig:
+) -> EngineSettings:
     """Return limits under which no proposal is cut short and nobody is preempted.
 
     A step has room for a whole block of every sequence and one more token, which the scheduler
     keeps for a waiting prompt; the cache holds every sequence at full length.
     """
-    page_size = EngineConfig().page_size
+    page_size = EngineSettings().page_size
     blocks = next_power_of_two(concurrency * block_size + 1)
-    return EngineConfig(
-        scheduler=SchedulerConfig(
+    return EngineSettings(
+        scheduler=SchedulerSettings(
             max_sequences=concurrency,
             max_step_tokens=max(PROMPT_STEP_TOKENS, blocks),
             max_context_tokens=context_tokens,

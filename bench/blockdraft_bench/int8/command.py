@@ -11,12 +11,12 @@ from blockdraft_bench.common.flags import (
     add_prompt_arguments,
     output_folder,
 )
-from blockdraft_drafter.settings import DTYPES, DrafterConfig
+from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench int8`."""
-    defaults = DrafterConfig()
+    defaults = DrafterSettings()
     option = parser.add_argument
     add_prompt_arguments(
         parser, datasets=TEST_SETS, samples=4, max_tokens=128, max_prompt_tokens=384

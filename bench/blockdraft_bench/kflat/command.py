@@ -13,7 +13,7 @@ from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.flag_checks import check_at_least
 from blockdraft_bench.common.flags import TARGET_HELP, add_output_arguments, output_folder
 from blockdraft_bench.kflat.curve import Curve, Point, StepShape, counted_point, step_shapes
-from blockdraft_drafter.settings import DTYPES, DrafterConfig
+from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,7 +26,7 @@ TARGET_SHAPE = "target"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench kflat`."""
-    defaults = DrafterConfig()
+    defaults = DrafterSettings()
     option = parser.add_argument
     option("--target", default=defaults.target, help=TARGET_HELP)
     option("--max-tokens", type=int, default=1024, help="most tokens of a step, K")

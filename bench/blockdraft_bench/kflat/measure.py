@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from blockdraft_bench.kflat.curve import StepShape
 from blockdraft_bench.kflat.device_probe import DeviceProbe
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.scheduling.scheduler import Row, SchedulerConfig
+from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
-from blockdraft_verifier.settings import EngineConfig
 
 Progress = Callable[[int, int], None]
 
@@ -63,12 +63,12 @@ class StepTimer:
         return rows
 
 
-def engine_config(shapes: Sequence[StepShape], dtype: str) -> EngineConfig:
+def engine_config(shapes: Sequence[StepShape], dtype: str) -> EngineSettings:
     """Return the limits of an engine that runs all `shapes`."""
-    page_size = EngineConfig().page_size
+    page_size = EngineSettings().page_size
     lengths = {shape: shape.context_tokens + shape.tokens_per_sequence for shape in shapes}
-    return EngineConfig(
-        scheduler=SchedulerConfig(
+    return EngineSettings(
+        scheduler=SchedulerSettings(
             max_sequences=max(shape.batch for shape in shapes),
             max_step_tokens=max(shape.tokens for shape in shapes),
             max_context_tokens=max(lengths.values()),

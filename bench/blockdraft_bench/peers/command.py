@@ -23,8 +23,8 @@ from blockdraft_bench.peers.available import (
     choose_peers,
     peer_versions,
 )
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
 
 if TYPE_CHECKING:
     from blockdraft_bench.engine.decoding import InProcessDecoder
@@ -38,7 +38,7 @@ DRAFT_POLICY: Final = "adaptive"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench peers`."""
-    drafter = DrafterConfig()
+    drafter = DrafterSettings()
     option = parser.add_argument
     add_prompt_arguments(
         parser, datasets=["gsm8k", "humaneval"], samples=8, max_tokens=128, max_prompt_tokens=512
@@ -131,7 +131,7 @@ def _load_ours(args: argparse.Namespace, context_tokens: int) -> "InProcessDecod
     drafting = load_drafting(
         args.target,
         args.drafter,
-        block_size=DrafterConfig().block_size,
+        block_size=DrafterSettings().block_size,
         concurrency=1,
         context_tokens=context_tokens,
         dtype=FLOAT32,

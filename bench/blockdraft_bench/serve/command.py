@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from blockdraft_bench.serve.service import RunningService
-    from blockdraft_verifier.settings import EngineConfig
+    from blockdraft_runtime.settings.verifier import EngineSettings
 
 __all__ = ["add_arguments", "run"]
 
@@ -95,7 +95,7 @@ def _configure_jax(args: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _service(
-    args: argparse.Namespace, config: "EngineConfig", progress: "Progress"
+    args: argparse.Namespace, config: "EngineSettings", progress: "Progress"
 ) -> Iterator["RunningService"]:
     """Reach the service, or start one and stop it in the end."""
     from blockdraft_bench.serve.service import (
@@ -118,7 +118,7 @@ def _service(
 
 
 def _describe(
-    args: argparse.Namespace, config: "EngineConfig", service: "RunningService"
+    args: argparse.Namespace, config: "EngineSettings", service: "RunningService"
 ) -> dict[str, Any]:
     """Return what is measured; of a service that ran already, what it says of itself."""
     model = service.model

@@ -15,14 +15,14 @@ from blockdraft_bench.common.flags import (
 )
 from blockdraft_bench.serve.load import METHODS
 from blockdraft_client.cli.options import add_credential_arguments
-from blockdraft_drafter.settings import DTYPES, DrafterConfig
+from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench serve`."""
-    drafter = DrafterConfig()
+    drafter = DrafterSettings()
     option = parser.add_argument
     add_prompt_arguments(
         parser, datasets=["gsm8k", "mt-bench"], samples=32, max_tokens=128, max_prompt_tokens=256

@@ -10,7 +10,7 @@ from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.client import Client
 from blockdraft_client.config import TLSConfig
 from blockdraft_client.inspection import ModelInfo
-from blockdraft_verifier.settings import EngineConfig
+from blockdraft_runtime.settings.verifier import EngineSettings
 
 STARTUP_SECONDS = 900.0
 
@@ -108,7 +108,7 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
         yield RunningService(connection, model, server.process_id)
 
 
-def serve_arguments(target: str, drafter: str, config: EngineConfig) -> list[str]:
+def serve_arguments(target: str, drafter: str, config: EngineSettings) -> list[str]:
     """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration.
 
     Args:

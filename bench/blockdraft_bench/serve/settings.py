@@ -8,12 +8,11 @@ from typing import Any
 from blockdraft_bench.common.line_store import digest
 from blockdraft_bench.serve.flags import closed_levels
 from blockdraft_bench.serve.load import METHODS, Load, Method
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.settings import EngineConfig
 
 # A step of the service started here is as large as that of `blockdraft serve`.
-STEP_TOKENS = SchedulerConfig().max_step_tokens
+STEP_TOKENS = SchedulerSettings().max_step_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class ServeSettings:
         return digest({**fields, **about, "prompts": prompts})
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
+def engine_config(args: argparse.Namespace) -> EngineSettings:
     """Return how the verifier of a service started here is to run, and the one process beside it.
 
     Its cache holds every sequence at full length, so that nobody is preempted.
@@ -96,13 +95,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     sequences = args.max_sequences
     if sequences is None:
         in_flight = [int(load.value) for load in _loads(args) if load.mode == "closed"]
-        default = [SchedulerConfig().max_sequences] if args.rate else []
+        default = [SchedulerSettings().max_sequences] if args.rate else []
         split = args.split_concurrency if args.split else []
         sequences = max([*in_flight, *default, *split])
     context_tokens = args.max_prompt_tokens + args.max_tokens
-    page_size = EngineConfig().page_size
-    return EngineConfig(
-        scheduler=SchedulerConfig(
+    page_size = EngineSettings().page_size
+    return EngineSettings(
+        scheduler=SchedulerSettings(
             max_sequences=sequences,
             max_step_tokens=max(STEP_TOKENS, sequences),
             max_context_tokens=context_tokens,

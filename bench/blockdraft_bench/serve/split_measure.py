@@ -21,21 +21,21 @@ from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import ServeSettings
 from blockdraft_bench.serve.split import Comparison, Decoding
 from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.settings import EngineConfig
 
 Requests = Sequence[GenerationRequest]
 
 
 def measure_split(
     service: RunningService,
-    pair: tuple[str, str, EngineConfig],
+    pair: tuple[str, str, EngineSettings],
     pool: Requests,
     settings: ServeSettings,
     store: "SplitStore",
@@ -87,7 +87,7 @@ def requests_of_group(pool: Requests, key: "GroupKey") -> list[GenerationRequest
     return [pool[(start + i) % len(pool)] for i in range(key.concurrency)]
 
 
-def load_decoder_pair(target: str, drafter: str, config: EngineConfig) -> InProcessDecoder:
+def load_decoder_pair(target: str, drafter: str, config: EngineSettings) -> InProcessDecoder:
     """Load target and drafter into this process, configured like a verifier and its drafter.
 
     Args:
@@ -99,7 +99,7 @@ def load_decoder_pair(target: str, drafter: str, config: EngineConfig) -> InProc
         ModelError: If one of them cannot be loaded.
     """
     drafting = load_engine(
-        DrafterConfig(
+        DrafterSettings(
             target=target,
             drafter=drafter,
             max_sequences=config.scheduler.max_sequences,

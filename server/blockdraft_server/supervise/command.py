@@ -14,8 +14,8 @@ from pathlib import Path
 
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.logs import configure_logging
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.command import add_front_door_arguments
-from blockdraft_server.settings import ServerConfig
 from blockdraft_server.supervise.plan import ServePlan
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft serve`; what is left unset is up to each process."""
     parser.add_argument(
         "--target",
-        default=ServerConfig().target,
+        default=ServerSettings().target,
         metavar="SPEC",
         help="model to serve: a known name, a directory, a .gguf file or a hub id "
         "(default: %(default)s)",

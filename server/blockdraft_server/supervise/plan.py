@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_runtime.tpu_host import COORDINATOR_PORT, TpuHost
 from blockdraft_runtime.tpu_split import (
     ChipSplit,
@@ -14,7 +15,6 @@ from blockdraft_runtime.tpu_split import (
     drafter_environment,
     verifier_environment,
 )
-from blockdraft_server.settings import LimitsConfig, ServerConfig, TlsConfig
 
 if TYPE_CHECKING:
     from blockdraft_server.supervise.child import ChildSpec
@@ -79,12 +79,12 @@ class ServePlan:
         drafter = None if decode_plainly else addresses["drafter"]
         if (args.tls_cert is None) != (args.tls_key is None):
             raise ValueError("--tls-cert and --tls-key need each other")
-        config = ServerConfig(
+        config = ServerSettings(
             target=args.target,
             verifiers=(addresses["verifier"],),
             model_name=args.model_name,
-            tls=TlsConfig(args.tls_cert, args.tls_key) if args.tls_cert is not None else None,
-            limits=LimitsConfig(
+            tls=TlsSettings(args.tls_cert, args.tls_key) if args.tls_cert is not None else None,
+            limits=LimitsSettings(
                 max_waiting=args.max_waiting,
                 max_prompt_bytes=args.max_prompt_bytes,
                 default_timeout_seconds=args.default_timeout,

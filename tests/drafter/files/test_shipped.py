@@ -13,10 +13,10 @@ from blockdraft_drafter.app import load_engine
 from blockdraft_drafter.config.eagle3 import is_eagle3
 from blockdraft_drafter.files.sources import SHIPPED
 from blockdraft_drafter.method import ContextRow
-from blockdraft_drafter.settings import DrafterConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
 
 TARGET = "smollm2-135m"
 # A greedy answer of the target that was held out of training; token ids.
@@ -46,7 +46,7 @@ def test_they_draft_what_their_target_says(
     target: tuple[Decoder, Checkpoint], spec_name: str, method: str
 ) -> None:
     decoder, checkpoint = target
-    config = DrafterConfig(
+    config = DrafterSettings(
         target=TARGET,
         drafter=spec_name,
         max_sequences=1,

@@ -13,7 +13,7 @@ from tests.server.support import (
 )
 
 from blockdraft_protos.v1 import verifier_pb2
-from blockdraft_server.settings import LimitsConfig
+from blockdraft_runtime.settings.server import LimitsSettings
 
 PROMPT = [1, 2]
 COUNT = 20  # 1 + 7 messages of at most 3 tokens
@@ -58,7 +58,7 @@ async def test_an_answer_broken_at_every_message_is_the_same() -> None:
 
 async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
     fake = FakeVerifier(break_always=True)
-    limits = LimitsConfig(max_replays=2)
+    limits = LimitsSettings(max_replays=2)
     async with (
         running_verifier(fake) as address,
         running_server(config_for(address, limits=limits)) as server,
@@ -110,7 +110,7 @@ async def test_requests_wait_for_a_restarted_verifier() -> None:
 async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
     crash = running_verifier(FakeVerifier(delay_seconds=0.02))
     address = await crash.__aenter__()
-    limits = LimitsConfig(recovery_seconds=0.2)
+    limits = LimitsSettings(recovery_seconds=0.2)
     async with running_server(config_for(address, limits=limits)) as server:
         call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
         await asyncio.sleep(0.05)
@@ -126,7 +126,7 @@ async def test_another_target_does_not_go_on_with_an_answer() -> None:
     crash = running_verifier(FakeVerifier(delay_seconds=0.02))
     other = FakeVerifier(description=other_target)
     other.load.waiting_sequences = 100
-    limits = LimitsConfig(recovery_seconds=0.3)
+    limits = LimitsSettings(recovery_seconds=0.3)
     async with running_verifier(other) as second:
         first = await crash.__aenter__()
         async with running_server(config_for(first, second, limits=limits)) as server:

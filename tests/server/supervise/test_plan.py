@@ -208,7 +208,7 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
         "from blockdraft_server.supervise import command\n"
         f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
         "parser = argparse.ArgumentParser()\n"
-        "serve_command.add_arguments(parser)\n"
+        "command.add_arguments(parser)\n"
         "args = parser.parse_args(['--log-level', 'error', '--listen', 'host:1'])\n"
         "sys.exit(command.run(args))\n"
     )

@@ -22,13 +22,13 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.testing import write_hf_checkpoint
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.command import add_arguments, config_from
 from blockdraft_verifier.loading import load_target
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import Sampling
 
 # Few shapes to compile.
-SMALL = SchedulerConfig(max_sequences=2, max_step_tokens=8, max_context_tokens=64)
+SMALL = SchedulerSettings(max_sequences=2, max_step_tokens=8, max_context_tokens=64)
 
 
 @pytest.mark.parametrize("scanned", [False, True])

@@ -19,17 +19,17 @@ from tests.verifier.support import (
     tiny_decoder,
 )
 
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 
 ENGINE = replace(
     TINY_ENGINE,
     num_pages=16,
-    scheduler=SchedulerConfig(max_sequences=2, max_step_tokens=8, max_context_tokens=64),
+    scheduler=SchedulerSettings(max_sequences=2, max_step_tokens=8, max_context_tokens=64),
 )
 BLOCK = 4
 

@@ -21,9 +21,9 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.drafting.sync import MAX_REFUSALS
 from blockdraft_verifier.engine.loop import Engine, QueueFullError
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sampling
 
 
@@ -331,10 +331,10 @@ def test_cancelling_frees_the_pages(plain: Engine) -> None:
 
 
 def test_a_full_queue_is_refused(decoder: Decoder, plain: Engine) -> None:
-    limits = SchedulerConfig(4, 16, 96, max_waiting=0)
+    limits = SchedulerSettings(4, 16, 96, max_waiting=0)
     engine = Engine.__new__(Engine)
     engine.__dict__.update(plain.__dict__)
-    engine._config = replace(TINY_ENGINE, scheduler=limits)
+    engine._settings = replace(TINY_ENGINE, scheduler=limits)
     with pytest.raises(QueueFullError):
         engine.submit(GenerationRequest("q", (1,)), Outcome())
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import (
     Row,
     RowResult,
     Scheduler,
-    SchedulerConfig,
     prefill_chunk,
 )
 from blockdraft_verifier.scheduling.sequence import (
@@ -22,7 +22,6 @@ from blockdraft_verifier.scheduling.sequence import (
     Proposal,
     Sequence,
 )
-from blockdraft_verifier.settings import EngineConfig
 
 VOCAB = 11
 MAX_STEPS = 3000
@@ -78,9 +77,9 @@ class Driver:
         return rows
 
     def check(self, rows: tuple[Row, ...], max_rows: int | None) -> None:
-        config, running = self.scheduler.config, self.scheduler.running
-        assert sum(len(row.token_ids) for row in rows) <= config.max_step_tokens
-        assert len(rows) <= len(running) <= config.max_sequences
+        limits, running = self.scheduler.settings, self.scheduler.running
+        assert sum(len(row.token_ids) for row in rows) <= limits.max_step_tokens
+        assert len(rows) <= len(running) <= limits.max_sequences
         assert len({row.sequence for row in rows}) == len(rows)
         for row in rows:
             sequence, end = row.sequence, row.start + len(row.token_ids)
@@ -91,7 +90,7 @@ class Driver:
             known = sequence.tokens[row.start : row.start + row.known_count]
             assert list(row.token_ids[: row.known_count]) == known
             assert end <= len(sequence.pages) * self.scheduler.pages.page_size
-            assert end <= config.max_context_tokens
+            assert end <= limits.max_context_tokens
             written = set(sequence.pages[row.start // self.scheduler.pages.page_size :])
             for other in running:
                 assert other is sequence or written.isdisjoint(other.pages)
@@ -140,12 +139,12 @@ class Driver:
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> tuple[SchedulerConfig, int, int]:
+def limits(draw: st.DrawFn) -> tuple[SchedulerSettings, int, int]:
     """Return limits, number of pages and page size; one sequence always fits."""
     page_size = draw(st.integers(1, 5))
     max_sequences = draw(st.integers(1, 5))
     max_context = draw(st.integers(4, 24))
-    config = SchedulerConfig(
+    config = SchedulerSettings(
         max_sequences=max_sequences,
         max_step_tokens=draw(st.integers(max_sequences, 20)),
         max_context_tokens=max_context,
@@ -177,7 +176,7 @@ def random_request(rng: random.Random, name: int, max_context: int) -> Generatio
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(limits(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
 def test_every_request_ends_right_whatever_the_limits(
-    limits: tuple[SchedulerConfig, int, int], seed: int, rate: float, grouped: bool
+    limits: tuple[SchedulerSettings, int, int], seed: int, rate: float, grouped: bool
 ) -> None:
     config, num_pages, page_size = limits
     rng = random.Random(seed)
@@ -219,7 +218,7 @@ def scheduler(
     max_step_tokens: int = 16,
     max_context_tokens: int = 64,
 ) -> Scheduler:
-    config = SchedulerConfig(max_sequences, max_step_tokens, max_context_tokens)
+    config = SchedulerSettings(max_sequences, max_step_tokens, max_context_tokens)
     return Scheduler(config, PageAllocator(num_pages, page_size))
 
 
@@ -378,13 +377,13 @@ def test_prefill_chunk(remaining: int, used: int, budget: int) -> None:
 )
 def test_senseless_limits_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):
-        SchedulerConfig(**limits)
+        SchedulerSettings(**limits)
 
 
 def test_limits_at_their_smallest() -> None:
-    SchedulerConfig(1, 1, 1)
-    SchedulerConfig(max_sequences=4, max_step_tokens=4)
-    EngineConfig(page_size=1, num_pages=1, draft_groups=2, draft_timeout_seconds=1e-3)
+    SchedulerSettings(1, 1, 1)
+    SchedulerSettings(max_sequences=4, max_step_tokens=4)
+    EngineSettings(page_size=1, num_pages=1, draft_groups=2, draft_timeout_seconds=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +398,7 @@ def test_limits_at_their_smallest() -> None:
 )
 def test_senseless_engines_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):
-        EngineConfig(**limits)  # type: ignore[arg-type]
+        EngineSettings(**limits)  # type: ignore[arg-type]
 
 
 def test_one_whole_sequence_must_fit() -> None:

@@ -21,7 +21,7 @@ from blockdraft_training.corpus.self_chat import made_up_prompts, self_chat_path
 from blockdraft_training.corpus.settings import CorpusSettings
 from blockdraft_training.corpus.writer import CorpusWriter
 from blockdraft_training.errors import CorpusError
-from blockdraft_training.generation.answering import Answer, BatchConfig, Request
+from blockdraft_training.generation.answering import Answer, BatchSettings, Request
 from blockdraft_training.generation.generator import BatchGenerator
 
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -110,7 +110,7 @@ class CorpusMaker:
     def _generator(self) -> BatchGenerator:
         settings = self._settings
         decoder, _ = load_decoder(self._checkpoint.path, dtype=self._dtype)
-        config = BatchConfig(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
+        config = BatchSettings(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
         end_ids = self._tokenizer.eos_token_ids
         return BatchGenerator(decoder, config, end_ids, dtype=cache_dtype(self._dtype))
 

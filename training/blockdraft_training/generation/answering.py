@@ -7,7 +7,7 @@ SHORTEST_PADDED_PROMPT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BatchConfig:
+class BatchSettings:
     """Shapes of the compiled computations.
 
     Attributes:

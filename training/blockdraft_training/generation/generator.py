@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_training.generation.answering import Answer, BatchConfig, Request
+from blockdraft_training.generation.answering import Answer, BatchSettings, Request
 from blockdraft_training.generation.attention import LayerKV, allocate
 from blockdraft_training.generation.choice import seed_words
 from blockdraft_training.generation.step import (
@@ -29,7 +29,7 @@ class BatchGenerator:
     """Holds weights and cache on the device and answers requests."""
 
     def __init__(
-        self, decoder: Decoder, config: BatchConfig, end_ids: Sequence[int], *, dtype: DTypeLike
+        self, decoder: Decoder, config: BatchSettings, end_ids: Sequence[int], *, dtype: DTypeLike
     ) -> None:
         """Allocate the cache.
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from blockdraft_models.decoder.dtypes import cache_dtype, compute_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
@@ -24,7 +25,6 @@ from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
 from blockdraft_verifier.device.target_step import TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.settings import EngineConfig
 from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ModelRunner:
     def __init__(
         self,
         decoder: Decoder,
-        config: EngineConfig,
+        settings: EngineSettings,
         mesh: Mesh | None = None,
         leader: StepLeader | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class ModelRunner:
 
         Args:
             decoder: The target; its weights lie on `mesh`.
-            config: Sizes of cache and steps.
+            settings: Sizes of cache and steps.
             mesh: The devices; None for the default one.
             leader: Has the other processes of a slice do the same; None for a single process, and
                 in those others.
@@ -80,17 +80,17 @@ class ModelRunner:
         self._leader = leader
         self._graph, self._weights = nnx.split(decoder)
         self._model = decoder.config
-        self._config = config
+        self._settings = settings
         self._layout = CacheLayout.of(
             decoder.config,
-            config.num_pages,
-            config.page_size,
-            cache_dtype(compute_dtype(config.dtype)),
+            settings.num_pages,
+            settings.page_size,
+            cache_dtype(compute_dtype(settings.dtype)),
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )
         self._caches = allocate_kv(self._layout)
-        self._max_pages = -(-config.scheduler.max_context_tokens // config.page_size)
+        self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
         self._buckets: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
         self._capture: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ class ModelRunner:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile the step for every bucket; see `warm_up` for the arguments."""
-        limits = self._config.scheduler
+        limits = self._settings.scheduler
         self._capture, self._max_block = capture, max_block
         self._buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
         step = TargetStep(self._graph, self._layout, self._max_pages, capture, max_block)
@@ -187,8 +187,8 @@ class ModelRunner:
         return pack(
             rows,
             bucket,
-            page_size=self._config.page_size,
-            num_pages=self._config.num_pages,
+            page_size=self._settings.page_size,
+            num_pages=self._settings.num_pages,
             max_pages=self._max_pages,
         )
 

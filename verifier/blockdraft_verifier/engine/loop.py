@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import ModelRunner, RankedLogProbs, StepResult
@@ -24,7 +25,6 @@ from blockdraft_verifier.engine.occupancy import Load
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence, Usage
-from blockdraft_verifier.settings import EngineConfig
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Engine:
     def __init__(
         self,
         runner: ModelRunner,
-        config: EngineConfig,
+        settings: EngineSettings,
         link: DraftLink | None,
         vocab_size: int,
         metrics: VerifierMetrics,
@@ -84,7 +84,7 @@ class Engine:
 
         Args:
             runner: The compiled target.
-            config: How to run.
+            settings: How to run.
             link: Where the drafter is, None to decode plainly.
             vocab_size: Token ids the target knows.
             metrics: Where to count.
@@ -93,15 +93,15 @@ class Engine:
             clock: Seconds.
         """
         self._runner = runner
-        self._config = config
+        self._settings = settings
         self.metrics = metrics
         self._guard = guard
         self._on_failure = on_failure
         self._clock = clock
-        self._pages = PageAllocator(config.num_pages, config.page_size)
-        self.scheduler = Scheduler(config.scheduler, self._pages)
+        self._pages = PageAllocator(settings.num_pages, settings.page_size)
+        self.scheduler = Scheduler(settings.scheduler, self._pages)
         self.drafts = (
-            DraftCoordinator(link, vocab_size, config.draft_timeout_seconds, metrics.count_repair)
+            DraftCoordinator(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair)
             if link is not None
             else None
         )
@@ -136,7 +136,7 @@ class Engine:
         self._refuse_if_stopping()
         # What came in during the present step is in the inbox still.
         waiting = len(self.scheduler.waiting) + self._inbox.qsize()
-        if waiting >= self._config.scheduler.max_waiting:
+        if waiting >= self._settings.scheduler.max_waiting:
             raise QueueFullError(f"{waiting} sequences are waiting already")
         sequence = Sequence(next(self._ids), request, self._clock())
 
@@ -230,8 +230,8 @@ class Engine:
                 self.scheduler.preempt_all()
                 self._pages.forget_contents()
                 self._features = FeatureStore(
-                    self._config.num_pages,
-                    self._config.page_size,
+                    self._settings.num_pages,
+                    self._settings.page_size,
                     self._runner.feature_width,
                     FEATURE_DTYPE,
                 )
@@ -245,7 +245,7 @@ class Engine:
         arrived = self.drafts.poll()
         if arrived is not None:
             self._adopt(arrived, lambda done, total: None)
-        times = self.drafts.collect(wait="all" if self._config.draft_groups == 1 else "none")
+        times = self.drafts.collect(wait="all" if self._settings.draft_groups == 1 else "none")
         if times.computed and self._costs is not None:
             self._costs.observe_transport(times.transport)
             # Several answers were computed apart; their sum is the time of no batch.
@@ -256,7 +256,7 @@ class Engine:
     def _plan(self) -> tuple[tuple[Row, ...], bool]:
         """Return the rows of the next step, and whether a sequence was preempted for them."""
         max_rows = None
-        if self._config.draft_groups == 2 and self.drafter is not None:
+        if self._settings.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
         rows = self.scheduler.plan(max_rows)
         preempted = list(self.scheduler.preempted)
@@ -300,7 +300,7 @@ class Engine:
         if not sequences or self.drafter is None or self._costs is None:
             return 0
         most = self.drafter.block_size - 1
-        if self._config.draft_policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
+        if self._settings.draft_policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
             return most
         estimates = [self._estimates[sequence] for sequence in sequences]
         return self._costs.draft_length(estimates, self._overall, most)

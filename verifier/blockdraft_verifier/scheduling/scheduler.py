@@ -10,32 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
 from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Limits of a step and of a sequence.
-
-    Attributes:
-        max_sequences: Most sequences decoded at once.
-        max_step_tokens: Most tokens in one forward pass.
-        max_context_tokens: Most tokens of one sequence, prompt and output together.
-        max_waiting: Most sequences waiting to be admitted.
-    """
-
-    max_sequences: int = 16
-    max_step_tokens: int = 128
-    max_context_tokens: int = 2048
-    max_waiting: int = 256
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if min(self.max_sequences, self.max_step_tokens, self.max_context_tokens) < 1:
-            raise ValueError(f"limits must be positive: {self}")
-        if self.max_step_tokens < self.max_sequences:
-            raise ValueError("max_step_tokens must allow one token per sequence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +70,18 @@ class Progress:
 class Scheduler:
     """Admits, batches, preempts and advances sequences."""
 
-    def __init__(self, config: SchedulerConfig, pages: PageAllocator) -> None:
+    def __init__(self, settings: SchedulerSettings, pages: PageAllocator) -> None:
         """Schedule onto `pages`.
 
         Raises:
             ValueError: If one sequence of full length would not fit.
         """
-        if config.max_context_tokens > pages.num_pages * pages.page_size:
+        if settings.max_context_tokens > pages.num_pages * pages.page_size:
             raise ValueError(
                 f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
-                f"{config.max_context_tokens} tokens"
+                f"{settings.max_context_tokens} tokens"
             )
-        self.config = config
+        self.settings = settings
         self.pages = pages
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission
@@ -142,7 +119,7 @@ class Scheduler:
         """
         self._admit()
         rows: list[Row] = []
-        budget = self.config.max_step_tokens
+        budget = self.settings.max_step_tokens
         ready = [s for s in self.running if not s.awaiting_draft]
         decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         prompts = [s for s in ready if not s.decoding]
@@ -188,7 +165,7 @@ class Scheduler:
     def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
         request = sequence.request
-        limit = min(sequence.remaining, self.config.max_context_tokens - len(sequence.tokens))
+        limit = min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
         for count, token in enumerate(gained, start=1):
             if token in request.stop_token_ids:
                 sequence.finish_reason = FinishReason.STOP
@@ -199,10 +176,10 @@ class Scheduler:
         return gained
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.config.max_sequences:
+        while self.waiting and len(self.running) < self.settings.max_sequences:
             sequence = self.waiting[0]
             # A newcomer must not preempt: its first chunk and everyone's next page must fit.
-            first_chunk = min(len(sequence.tokens), self.config.max_step_tokens)
+            first_chunk = min(len(sequence.tokens), self.settings.max_step_tokens)
             needed = self._page_count(first_chunk) + len(self.running)
             if self.running and needed > self.pages.available:
                 return
@@ -215,7 +192,7 @@ class Scheduler:
 
     def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
         drafted = sequence.proposal.token_ids if sequence.proposal is not None else ()
-        length_left = self.config.max_context_tokens - len(sequence.tokens)
+        length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of an answer comes from the target, so no draft is needed for it.
         count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
         start = sequence.committed
@@ -225,7 +202,7 @@ class Scheduler:
 
     def _prefill_row(self, sequence: Sequence, budget: int, rows: list[Row]) -> Row | None:
         start = sequence.committed
-        used = self.config.max_step_tokens - budget
+        used = self.settings.max_step_tokens - budget
         count = prefill_chunk(len(sequence.tokens) - start, used, budget)
         if not self._grow(sequence, start + count, rows):
             return None

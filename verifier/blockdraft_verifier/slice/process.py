@@ -2,14 +2,14 @@
 
 import jax
 
-from blockdraft_verifier.slice.settings import SliceConfig
+from blockdraft_runtime.settings.slice import SliceSettings
 
 # The devices of a dead process hold up those of all others: better to start again soon.
 _HEARTBEAT_SECONDS = 10
 _SHUTDOWN_SECONDS = 10
 
 
-def start_slice(config: SliceConfig) -> None:
+def start_slice(settings: SliceSettings) -> None:
     """Wait for the other processes; must come before JAX has touched a device.
 
     JAX ends this process when another one dies.
@@ -20,9 +20,9 @@ def start_slice(config: SliceConfig) -> None:
     # It would take SIGTERM for itself, which asks us to drain.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
-        config.coordinator,
-        config.num_processes,
-        config.process_id,
+        settings.coordinator,
+        settings.num_processes,
+        settings.process_id,
         cluster_detection_method="deactivate",
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=_SHUTDOWN_SECONDS,

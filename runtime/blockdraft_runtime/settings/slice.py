@@ -7,7 +7,7 @@ from blockdraft_runtime.tpu_host import COORDINATOR_PORT, TpuHost
 
 
 @dataclass(frozen=True, slots=True)
-class SliceConfig:
+class SliceSettings:
     """Which process of a slice this is.
 
     Attributes:
@@ -48,7 +48,7 @@ def slice_from(
     num_processes: int | None,
     process_id: int | None,
     environ: Mapping[str, str],
-) -> SliceConfig | None:
+) -> SliceSettings | None:
     """Return the slice that flags tell of, or else the environment of a TPU; None for one process.
 
     Args:
@@ -65,7 +65,7 @@ def slice_from(
         if host is None or host.num_hosts == 1:
             return None
         coordinator = f"{host.hostnames[0]}:{COORDINATOR_PORT}"
-        return SliceConfig(coordinator, host.num_hosts, host.worker_id)
+        return SliceSettings(coordinator, host.num_hosts, host.worker_id)
     if coordinator is None or num_processes is None or process_id is None:
         raise ValueError("--coordinator, --num-processes and --process-id need each other")
-    return SliceConfig(coordinator, num_processes, process_id)
+    return SliceSettings(coordinator, num_processes, process_id)

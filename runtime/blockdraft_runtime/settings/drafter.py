@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-from blockdraft_models.weights import embedded
-
 DEFAULT_LISTEN = "unix:/tmp/blockdraft-drafter.sock"
 DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterConfig:
+class DrafterSettings:
     """What a drafter process loads and how much it can hold.
 
     Attributes:
@@ -27,7 +25,7 @@ class DrafterConfig:
             float32 elsewhere.
     """
 
-    target: str = embedded.NAME
+    target: str = "smollm2-135m"
     drafter: str = "auto"
     max_sequences: int = 16
     max_context_tokens: int = 2048

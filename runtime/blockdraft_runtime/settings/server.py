@@ -3,12 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MAX_STOP_SEQUENCES = 16
-MAX_LOG_PROBS = 20
-
 
 @dataclass(frozen=True, slots=True)
-class LimitsConfig:
+class LimitsSettings:
     """Bounds that protect the server from its callers.
 
     Attributes:
@@ -43,7 +40,7 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsConfig:
+class TlsSettings:
     """Where the server's certificate lies.
 
     Attributes:
@@ -56,7 +53,7 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
+class ServerSettings:
     """Everything the server is told at start, apart from where it listens.
 
     Attributes:
@@ -74,8 +71,8 @@ class ServerConfig:
     verifiers: tuple[str, ...] = ("unix:/tmp/blockdraft-verifier.sock",)
     model_name: str | None = None
     api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    tls: TlsConfig | None = None
-    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    tls: TlsSettings | None = None
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
     poll_seconds: float = 0.5
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from blockdraft_verifier.slice.settings import SliceConfig, slice_from
+from blockdraft_runtime.settings.slice import SliceSettings, slice_from
 
 GKE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
@@ -11,11 +11,11 @@ GKE = {
 
 
 def test_flags_win_over_the_environment() -> None:
-    assert slice_from("h:1", 2, 1, GKE) == SliceConfig("h:1", 2, 1)
+    assert slice_from("h:1", 2, 1, GKE) == SliceSettings("h:1", 2, 1)
 
 
 def test_the_environment_of_a_slice_is_enough() -> None:
-    assert slice_from(None, None, None, GKE) == SliceConfig("w-0.tpu:8482", 4, 2)
+    assert slice_from(None, None, None, GKE) == SliceSettings("w-0.tpu:8482", 4, 2)
 
 
 @pytest.mark.parametrize("environ", [{}, {"TPU_ACCELERATOR_TYPE": "v5p-8"}])
@@ -54,6 +54,6 @@ def test_what_is_out_of_range_is_refused(
 
 @pytest.mark.parametrize(("coordinator", "host"), [("h:1", "h"), ("[::1]:8482", "::1")])
 def test_process_0_leads_at_the_coordinators_host(coordinator: str, host: str) -> None:
-    leader, follower = (SliceConfig(coordinator, 2, number) for number in (0, 1))
+    leader, follower = (SliceSettings(coordinator, 2, number) for number in (0, 1))
     assert (leader.leads, follower.leads) == (True, False)
     assert follower.leader_host == host

@@ -1,16 +1,39 @@
-"""Configuration of the verifier process."""
+"""Settings of the verifier process."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from blockdraft_verifier.scheduling.scheduler import SchedulerConfig
-from blockdraft_verifier.slice.settings import SliceConfig
+from blockdraft_runtime.settings.slice import SliceSettings
 
 DraftPolicy = Literal["adaptive", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig:
+class SchedulerSettings:
+    """Limits of a step and of a sequence.
+
+    Attributes:
+        max_sequences: Most sequences decoded at once.
+        max_step_tokens: Most tokens in one forward pass.
+        max_context_tokens: Most tokens of one sequence, prompt and output together.
+        max_waiting: Most sequences waiting to be admitted.
+    """
+
+    max_sequences: int = 16
+    max_step_tokens: int = 128
+    max_context_tokens: int = 2048
+    max_waiting: int = 256
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if min(self.max_sequences, self.max_step_tokens, self.max_context_tokens) < 1:
+            raise ValueError(f"limits must be positive: {self}")
+        if self.max_step_tokens < self.max_sequences:
+            raise ValueError("max_step_tokens must allow one token per sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
     """How the engine loop runs.
 
     Attributes:
@@ -27,7 +50,7 @@ class EngineConfig:
         draft_timeout_seconds: How long to wait for a proposal before the drafter counts as lost.
     """
 
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     page_size: int = 16
     num_pages: int = 384
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -47,7 +70,7 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifierConfig:
+class VerifierSettings:
     """What the verifier process serves.
 
     Attributes:
@@ -61,5 +84,5 @@ class VerifierConfig:
     target: str = "smollm2-135m"
     drafter_address: str | None = "unix:/tmp/blockdraft-drafter.sock"
     drafter_wait_seconds: float = 120.0
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    slice: SliceConfig | None = None
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    slice: SliceSettings | None = None

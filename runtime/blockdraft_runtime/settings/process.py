@@ -1,10 +1,10 @@
-"""Where a process listens; free of gRPC, so that command line parsers can read the defaults."""
+"""What every serving process is told."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ListenConfig:
+class ProcessSettings:
     """Where a process listens and how it stops.
 
     Attributes:
