@@ -55,11 +55,14 @@ test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 test-slow: $(DEV)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
-lint: $(DEV)  ## check style, protos, import rules and that the generated code is current
+lint: $(DEV)  ## check style, protos, import rules, workflows and that the generated code is current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
+	$(BIN)/pre-commit validate-config
+	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	@drift=$$(mktemp -d) && trap 'rm -rf "$$drift"' EXIT \
 	&& PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh "$$drift" \
 	&& diff -r -x __pycache__ protos/blockdraft_protos/v1 "$$drift/blockdraft_protos/v1" \
