@@ -1,12 +1,15 @@
 """`blockdraft bench`: measure."""
 
 import argparse
+import functools
 import importlib
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.flags import add_output_arguments
+from blockdraft_bench.common.run import run_measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=subcommand.summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
         )
         module.add_arguments(child)
-        child.set_defaults(run_subcommand=module.run)
+        if hasattr(module, "measure"):
+            add_output_arguments(child)
+            child.set_defaults(
+                run_subcommand=functools.partial(run_measurement, name, module.measure)
+            )
+        else:
+            child.set_defaults(run_subcommand=module.run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,11 +1,14 @@
-"""The flags that measurements share; needs no jax, so that `--help` is quick."""
+"""The flags that measurements share, and checks of them; `--help` must not wait for jax."""
 
 import argparse
 import datetime
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-RESULTS = Path("bench-results")
+from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.run import RESULTS
+
 TARGET_HELP = "directory, .gguf file, hub id or known name"
 DRAFTER_HELP = "directory, hub id, auto, eagle3 or random[:seed]"
 
@@ -43,6 +46,48 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
     option("--json", action="store_true", help="print the JSON report instead of Markdown")
+
+
+def check_at_least(args: argparse.Namespace, bounds: Mapping[str, float]) -> None:
+    """Check numbers, or each of several, against their lower bounds; those not given pass.
+
+    Args:
+        args: The parsed flags.
+        bounds: Least value of each, by the flag's name in `args`.
+
+    Raises:
+        BenchUsageError: If one is too small, or no number.
+    """
+    for name, bound in bounds.items():
+        values = given(args, name)
+        if not all(math.isfinite(value) and value >= bound for value in values):
+            text = " ".join(map(str, values))
+            raise BenchUsageError(f"{flag(name)} must be at least {bound}, got {text}")
+
+
+def check_different(args: argparse.Namespace, *names: str) -> None:
+    """Check that flags of several values have none twice.
+
+    Raises:
+        BenchUsageError: If one does.
+    """
+    for name in names:
+        values = given(args, name)
+        if len(set(values)) < len(values):
+            raise BenchUsageError(f"{flag(name)} has the same value twice")
+
+
+def given(args: argparse.Namespace, name: str) -> Sequence[float]:
+    """Return the values of a flag, of one value or several; none if it was not given."""
+    value = getattr(args, name)
+    if value is None:
+        return ()
+    return value if isinstance(value, list) else (value,)
+
+
+def flag(name: str) -> str:
+    """Return the flag whose value has a name in the parsed flags."""
+    return f"--{name.replace('_', '-')}"
 
 
 def output_folder(given: Path | None, benchmark: str, identity: str) -> Path:

@@ -2,6 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 from rich.console import Console
@@ -9,8 +11,47 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.prompts import PromptSet, make_prompts
-from blockdraft_models.tokenizer.tokenizer import Tokenizer
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.embedded import default_cache_dir
+from blockdraft_models.weights.resolve import resolve_target
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a target is asked.
+
+    Attributes:
+        target: Directory or file of the target.
+        tokenizer: Its tokenizer.
+        prompt_sets: The chosen prompts of each dataset.
+    """
+
+    target: Path
+    tokenizer: Tokenizer
+    prompt_sets: list[PromptSet]
+
+    @property
+    def count(self) -> int:
+        """Number of prompts."""
+        return sum(len(prompt_set.prompts) for prompt_set in self.prompt_sets)
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return frozenset(self.tokenizer.eos_token_ids)
+
+
+def prepare(args: argparse.Namespace, datasets: Sequence[Dataset]) -> Prepared:
+    """Return the prompts that `--target`, `--samples`, `--seed`, `--max-prompt-tokens` choose.
+
+    Raises:
+        BenchUsageError: If not even an empty message fits.
+        ModelError: If there is no such target, it has no chat template, or it refuses a message.
+    """
+    keep_executables()
+    target = resolve_target(args.target)
+    tokenizer = load_tokenizer(target)
+    return Prepared(target, tokenizer, chosen_prompts(args, datasets, tokenizer))
 
 
 def keep_executables() -> None:

@@ -1,0 +1,169 @@
+"""What every measurement's JSON report has: what it is of, and what it was measured with."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+PACKAGES = ("blockdraft", "jax", "jaxlib", "flax", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A machine.
+
+    Attributes:
+        cpu: Its processor.
+        cores: How many cores this process may use.
+        accelerator: Number and kind of its accelerators; None if there is none.
+    """
+
+    cpu: str
+    cores: int
+    accelerator: str | None
+
+    @property
+    def device(self) -> str:
+        """What computes."""
+        return self.accelerator or self.cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that is decoded; some results know it only by its fingerprint."""
+
+    fingerprint: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        """Return what to call it in captions."""
+        return self.fingerprint if self.name is None else f"{self.name} ({self.fingerprint})"
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """The model that drafts."""
+
+    method: str
+    fingerprint: str
+    trained: bool
+
+    def __str__(self) -> str:
+        """Return what to call it in captions."""
+        trained = "trained" if self.trained else "untrained"
+        return f"{trained} {self.method} drafter ({self.fingerprint})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report, to which each measurement adds its own.
+
+    Attributes:
+        benchmark: Name of the measurement.
+        command: The command that made it, as a shell reads it.
+        commit: The commit of the code; None outside git.
+        versions: Of Python and packages; None if not installed.
+        hardware: The machine.
+        target: What was decoded.
+    """
+
+    benchmark: str
+    command: str
+    commit: str | None
+    versions: dict[str, str | None]
+    hardware: Hardware
+    target: Target
+
+    @property
+    def made_on(self) -> str:
+        """Device and commit, for captions."""
+        return f"{self.hardware.device}; commit {self.commit or 'unknown'}"
+
+
+class Origin(TypedDict):
+    """The fields of a `Report` that say what it was measured with."""
+
+    command: str
+    commit: str | None
+    versions: dict[str, str | None]
+    hardware: Hardware
+
+
+def origin() -> Origin:
+    """Return what this process measures with."""
+    return Origin(command=command_line(), commit=commit(), versions=versions(), hardware=hardware())
+
+
+def command_line() -> str:
+    """Return the command that started this process, as a shell reads it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def commit(folder: Path = Path(__file__).parent) -> str | None:
+    """Return the commit this code is at, with "-dirty" if it was changed since; None outside git.
+
+    Args:
+        folder: Has to be under version control itself: an installed copy may lie in the checkout
+            of something else.
+    """
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def hardware() -> Hardware:
+    """Return the machine this process runs on."""
+    import jax
+
+    devices = jax.devices()
+    accelerated = devices[0].platform != "cpu"
+    return Hardware(
+        cpu=_cpu_model(),
+        cores=_usable_cores(),
+        accelerator=f"{len(devices)} x {devices[0].device_kind}" if accelerated else None,
+    )
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that decide what is measured."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

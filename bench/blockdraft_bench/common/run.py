@@ -1,0 +1,162 @@
+"""The course of every measurement: from its flags to the files it writes and what it prints.
+
+    check flags -> read what they name -> load and compile -> measure, with what an interrupted run
+    left taken as it is -> report, page and figures into one folder -> print one of the first two
+
+A measurement is a function from its flags and a `Run` to an `Outcome`; the rest is here.
+"""
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
+
+from blockdraft_bench.common.record import digest, to_json
+from blockdraft_bench.common.store import Key, Record, ResultStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = Path("bench-results")
+SAMPLES_FILE = "samples.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a measurement found.
+
+    Attributes:
+        report: A dataclass, for programs.
+        page: Markdown, for people.
+        figures: By the end of their file names; "" is the main one.
+    """
+
+    report: object
+    page: str
+    figures: "Mapping[str, Figure]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the work, with a progress bar of its own."""
+
+    progress: Progress
+    task: TaskID
+
+    def advance(self) -> None:
+        """Show that one more piece is done."""
+        self.progress.advance(self.task)
+
+    def reach(self, done: int, total: int) -> None:
+        """Show how many of how many pieces are done."""
+        self.progress.update(self.task, completed=done, total=total)
+
+    def rename(self, description: str) -> None:
+        """Show what it is at now."""
+        self.progress.update(self.task, description=description)
+
+
+class Run:
+    """One run of a measurement; a context manager around it."""
+
+    def __init__(self, benchmark: str, output: Path | None) -> None:
+        """Prepare; nothing is written or shown yet.
+
+        Args:
+            benchmark: Name of the measurement, and of its files.
+            output: Folder for the files; None for a new one in `RESULTS`.
+        """
+        self.benchmark = benchmark
+        self._output = output
+        self._identity: str | None = None
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> "Run":
+        """Begin."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Take progress bars away; after an interrupt, say how to go on."""
+        if self._progress is not None:
+            self._progress.stop()
+        if kind is KeyboardInterrupt and self._identity is not None:
+            text = f"interrupted; the same with --output {self.folder} goes on from here"
+            print(text, file=sys.stderr)
+
+    def phase(self, description: str, total: int | None = None) -> Phase:
+        """Show a progress bar on stderr for the next part of the work.
+
+        Args:
+            description: What is done.
+            total: Pieces of it; None if that is not known yet.
+        """
+        if self._progress is None:
+            columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn()
+            self._progress = Progress(*columns, console=Console(stderr=True))
+            self._progress.start()
+        return Phase(self._progress, self._progress.add_task(description, total=total))
+
+    def identify(self, *settings: object) -> None:
+        """Say all that decides the results; must be called once, before a store is opened.
+
+        The same measurement of the same day finds its folder again, and in it only results that
+        were measured with the same settings.
+        """
+        self._identity = digest(*settings)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files, made if need be."""
+        assert self._identity is not None
+        name = f"{self.benchmark}-{datetime.date.today()}-{self._identity}"
+        folder = self._output or RESULTS / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def store(
+        self, key: type[Key], record: type[Record], name: str = SAMPLES_FILE
+    ) -> ResultStore[Key, Record]:
+        """Open the results so far.
+
+        Args:
+            key: What tells records apart.
+            record: What is kept.
+            name: Of the file.
+        """
+        folder = self.folder
+        assert self._identity is not None
+        return ResultStore(key, record, self._identity, folder / name)
+
+    def publish(self, outcome: Outcome, *, as_json: bool) -> None:
+        """Write all files and print the report.
+
+        Args:
+            outcome: What was found.
+            as_json: Whether to print the JSON and not the page.
+        """
+        text, stem = to_json(outcome.report), self.folder / self.benchmark
+        stem.with_suffix(".json").write_text(text, encoding="utf-8")
+        stem.with_suffix(".md").write_text(outcome.page, encoding="utf-8")
+        for ending, figure in outcome.figures.items():
+            from blockdraft_bench.common.figure import save
+
+            save(figure, stem.with_name(f"{stem.name}{ending}.png"))
+        print(f"written to {self.folder}", file=sys.stderr)
+        sys.stdout.write(text if as_json else outcome.page)
+
+
+Measure = Callable[[argparse.Namespace, Run], Outcome]
+
+
+def run_measurement(benchmark: str, measure: Measure, args: argparse.Namespace) -> int:
+    """Measure, write, print; return the exit code."""
+    with Run(benchmark, args.output) as run:
+        outcome = measure(args, run)
+    run.publish(outcome, as_json=args.json)
+    return 0

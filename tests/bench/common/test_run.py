@@ -1,0 +1,75 @@
+"""The course of a measurement: where results go, what is printed, how it is resumed."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from blockdraft_bench.common.figure import grouped_bars, panels
+from blockdraft_bench.common.run import Outcome, Run, run_measurement
+from blockdraft_bench.common.statistics import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """Key and record, and of several the report."""
+
+    number: int
+    square: Estimate
+
+
+def measure(args: argparse.Namespace, run: Run) -> Outcome:
+    """Square some numbers, one after the other; stop before one that is asked for."""
+    run.identify("squares")
+    store = run.store(Square, Square)
+    phase = run.phase("squaring", total=3)
+    for number in range(3):
+        key = Square(number, Estimate(None))
+
+        def square(number: int = number) -> Square:
+            if args.interrupt == number:
+                raise KeyboardInterrupt
+            return Square(number, Estimate(float(number**2)))
+
+        store.get_or_measure(key, square)
+        phase.advance()
+    figure, [axes] = panels(1)
+    grouped_bars(axes, ["a"], {"one": {"a": Estimate(2.0, (1.0, 3.0), 9)}})
+    return Outcome(list(store)[-1], "# Squares\n", {"": figure, "-more": figure})
+
+
+def run(output: Path | None, *, interrupt: int | None = None, json: bool = False) -> int:
+    args = argparse.Namespace(output=output, json=json, interrupt=interrupt)
+    return run_measurement("squares", measure, args)
+
+
+def test_writes_and_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(None) == 0
+    [folder] = (tmp_path / "bench-results").iterdir()
+    printed = capsys.readouterr()
+    assert printed.out == (folder / "squares.md").read_text("utf-8") == "# Squares\n"
+    assert f"written to bench-results/{folder.name}" in printed.err
+    for name in ("squares.png", "squares-more.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    lines = (folder / "samples.jsonl").read_bytes()
+    # The same measurement finds its folder again, and what is there.
+    assert run(None, json=True, interrupt=0) == 0
+    assert capsys.readouterr().out == (folder / "squares.json").read_text("utf-8")
+    assert (folder / "samples.jsonl").read_bytes() == lines
+
+
+def test_says_how_an_interrupted_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "deep" / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(output, interrupt=2)
+    assert f"the same with --output {output} goes on from here" in capsys.readouterr().err
+    assert [path.name for path in output.iterdir()] == ["samples.jsonl"]
+    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 2
+    assert run(output) == 0
+    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 3
