@@ -1,1 +1,1 @@
-"""What every serving process shares: errors, lifecycle, logging, metrics endpoint."""
+"""What every serving process shares: errors, lifecycle, back-off, logging, metrics endpoint."""

@@ -25,7 +25,7 @@ from blockdraft_server.request import (
     generation_spec,
 )
 from blockdraft_server.routing.pool import VerifierPool
-from blockdraft_server.routing.replay import Replay, ReplayPolicy
+from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.stream import TokenRouter
 from blockdraft_server.text import Tokenizer
 
@@ -54,7 +54,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._admission = admission
         self._metrics = metrics
         self._version = version
-        self._policy = ReplayPolicy(max_replays=settings.limits.max_replays)
 
     @unary_errors
     async def Generate(  # noqa: N802  # the method's name in the proto
@@ -174,7 +173,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 raise verifier_unavailable("no verifier is ready")
             spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
             timer.prompt(len(token_ids))
-            replay = Replay(spec.to_proto(request_id), self._policy)
+            replay = Replay(spec.to_proto(request_id), self._settings.limits.max_replays)
             steps = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
             async with contextlib.aclosing(steps):
                 async for step in steps:

@@ -4,46 +4,13 @@ The choice of a token depends on the seed and its absolute position only, so a v
 given the tokens already delivered goes on exactly where the broken one stopped.
 """
 
-from dataclasses import dataclass
-
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
+from blockdraft_runtime.backoff import Backoff, BackoffPolicy
 from blockdraft_server.routing.usage import CallMeter, total_usage
 
-
-@dataclass(frozen=True, slots=True)
-class ReplayPolicy:
-    """How a broken stream is taken up again.
-
-    Attributes:
-        max_replays: How often in a row a request is sent again without gaining a token.
-        initial_delay_seconds: Pause before the second replay in a row; the first has none.
-        max_delay_seconds: Longest pause; each is twice the one before.
-    """
-
-    max_replays: int = 8
-    initial_delay_seconds: float = 0.05
-    max_delay_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.max_replays < 0:
-            raise ValueError(f"max_replays must be >= 0, got {self.max_replays}")
-        if not 0 <= self.initial_delay_seconds <= self.max_delay_seconds:
-            raise ValueError(
-                "0 <= initial_delay_seconds <= max_delay_seconds must hold, got "
-                f"{self.initial_delay_seconds} and {self.max_delay_seconds}"
-            )
-
-    def delay_seconds(self, failures: int) -> float | None:
-        """Return the pause after `failures` failures in a row, None to give up."""
-        if failures > self.max_replays:
-            return None
-        if failures <= 1:
-            return 0.0
-        # The exponent is bounded because 2.0**1024 overflows.
-        return min(
-            self.initial_delay_seconds * 2.0 ** min(failures - 2, 64), self.max_delay_seconds
-        )
+# From the second replay in a row on. The first has no pause: the verifier it goes to is another
+# one, or has just become healthy again.
+REPLAYING = BackoffPolicy(initial_seconds=0.05, max_seconds=2.0)
 
 
 class Replay:
@@ -54,14 +21,18 @@ class Replay:
         replays: How often the request was sent again.
     """
 
-    def __init__(
-        self, request: verifier_pb2.StreamGenerateTokensRequest, policy: ReplayPolicy
-    ) -> None:
-        """Remember `request`, which has no emitted tokens yet."""
+    def __init__(self, request: verifier_pb2.StreamGenerateTokensRequest, max_replays: int) -> None:
+        """Remember a request.
+
+        Args:
+            request: What to ask of a verifier; has no emitted tokens yet.
+            max_replays: How often in a row it is sent again without gaining a token.
+        """
         self.fingerprint: str | None = None
         self.replays = 0
         self._request = request
-        self._policy = policy
+        self._max_replays = max_replays
+        self._backoff = Backoff(REPLAYING)
         self._failures = 0
         self._finished_calls: list[verifier_pb2.TokenUsage] = []
         self._meter: CallMeter | None = None
@@ -96,6 +67,7 @@ class Replay:
         self._meter.message(len(response.token_ids), now)
         self._request.emitted_token_ids.extend(response.token_ids)
         self._failures = 0
+        self._backoff.reset()
         if response.HasField("usage"):
             self._finished_calls.append(response.usage)
             self._meter = None
@@ -104,10 +76,10 @@ class Replay:
         """Take note that the call broke; return the pause before the next, None to give up."""
         self._close()
         self._failures += 1
-        delay = self._policy.delay_seconds(self._failures)
-        if delay is not None:
-            self.replays += 1
-        return delay
+        if self._failures > self._max_replays:
+            return None
+        self.replays += 1
+        return self._backoff.pause_seconds() if self._failures > 1 else 0.0
 
     def usage(self) -> inference_pb2.Usage:
         """Return what the request consumed over all its calls."""

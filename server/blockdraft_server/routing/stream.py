@@ -105,9 +105,9 @@ class TokenRouter:
         self, broken: VerifierLink, replay: Replay, deadline: float, cause: str
     ) -> VerifierLink:
         broken.lost()
-        delay = replay.broken()
+        pause = replay.broken()
         emitted = len(replay.emitted_token_ids)
-        if delay is None:
+        if pause is None:
             raise verifier_unavailable(
                 f"the verifier broke off after {emitted} tokens and again at each replay",
                 emitted_tokens=emitted,
@@ -119,7 +119,7 @@ class TokenRouter:
         patience = min(self._clock() + self._recovery_seconds, deadline)
         try:
             async with asyncio.timeout(max(patience - self._clock(), 0.0)):
-                await asyncio.sleep(delay)
+                await asyncio.sleep(pause)
                 link = self._pool.choose(replay.fingerprint, avoid=(broken,))
                 link = link or await self._pool.wait(replay.fingerprint)
         except TimeoutError:

@@ -1,6 +1,12 @@
 """When a child that died is started again; no I/O."""
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from blockdraft_runtime.backoff import Backoff, BackoffPolicy
+
+RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,26 +14,19 @@ class RestartPolicy:
     """How deaths are answered.
 
     Attributes:
-        initial_delay_seconds: Pause before the first restart; each further one is twice as long.
-        max_delay_seconds: Longest pause.
+        backoff: Pauses before the restarts.
         max_deaths: So many deaths within `window_seconds`, without the child having been ready
             in between, are final.
         window_seconds: See `max_deaths`. A child that was ready for longer than this before it
             died starts again with the first pause.
     """
 
-    initial_delay_seconds: float = 0.5
-    max_delay_seconds: float = 30.0
+    backoff: BackoffPolicy = RESTARTING
     max_deaths: int = 5
     window_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 0 <= self.initial_delay_seconds <= self.max_delay_seconds:
-            raise ValueError(
-                "0 <= initial_delay_seconds <= max_delay_seconds must hold, got "
-                f"{self.initial_delay_seconds} and {self.max_delay_seconds}"
-            )
         if self.max_deaths < 1:
             raise ValueError(f"max_deaths must be >= 1, got {self.max_deaths}")
         if not self.window_seconds > 0:
@@ -37,11 +36,11 @@ class RestartPolicy:
 class RestartTracker:
     """The deaths of one child."""
 
-    def __init__(self, policy: RestartPolicy) -> None:
-        """Start with a child that never died."""
+    def __init__(self, policy: RestartPolicy, draw: Callable[[], float] = random.random) -> None:
+        """Start with a child that never died; see `Backoff` for `draw`."""
         self._policy = policy
+        self._backoff = Backoff(policy.backoff, draw)
         self._early_deaths: list[float] = []
-        self._restarts = 0
 
     def died(self, now: float, ready_since: float | None) -> float | None:
         """Take note of a death; return the pause before the restart, None to give up.
@@ -59,8 +58,5 @@ class RestartTracker:
         else:
             self._early_deaths = []
             if now - ready_since > policy.window_seconds:
-                self._restarts = 0
-        # The exponent is bounded because 2.0**1024 overflows.
-        delay = policy.initial_delay_seconds * 2.0 ** min(self._restarts, 64)
-        self._restarts += 1
-        return min(delay, policy.max_delay_seconds)
+                self._backoff.reset()
+        return self._backoff.pause_seconds()

@@ -119,14 +119,14 @@ class Supervisor:
                 return
             # A command line that is wrong now will be wrong the next time.
             hopeless = status == USAGE_STATUS and ready_since is None
-            delay = None if hopeless else tracker.died(time.monotonic(), ready_since)
-            if delay is None:
+            pause = None if hopeless else tracker.died(time.monotonic(), ready_since)
+            if pause is None:
                 raise ChildFailedError(spec.name, status, last_lines)
             logger.warning(
-                "%s ended with status %d; starting it again in %.1f s", spec.name, status, delay
+                "%s ended with status %d; starting it again in %.1f s", spec.name, status, pause
             )
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
     async def _run_once(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:

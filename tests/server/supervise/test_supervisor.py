@@ -15,6 +15,7 @@ import pytest
 from tests.fakes.verifier import unix_address
 from tests.server.support import until
 
+from blockdraft_runtime.backoff import BackoffPolicy
 from blockdraft_server.supervise.child import ChildSpec
 from blockdraft_server.supervise.restart import RestartPolicy
 from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
@@ -22,7 +23,7 @@ from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
 psutil: Any = pytest.importorskip("psutil")
 
 DUMMY = Path(__file__).parent / "dummy_child.py"
-QUICK = RestartPolicy(initial_delay_seconds=0.01, max_delay_seconds=0.05)
+QUICK = RestartPolicy(backoff=BackoffPolicy(0.01, 0.05))
 
 
 class Family:

@@ -16,13 +16,13 @@ import grpc
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+from blockdraft_runtime.backoff import Backoff, BackoffPolicy
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
-FIRST_RETRY_SECONDS = 0.2
-LAST_RETRY_SECONDS = 5.0
+RECONNECTING = BackoffPolicy(initial_seconds=0.2, max_seconds=5.0)
 
 
 class TransportError(RuntimeError):
@@ -210,14 +210,14 @@ class GrpcDraftLink:
         self._channel.close()
 
     def _keep_connected(self) -> None:
+        backoff = Backoff(RECONNECTING)
         while True:
             self._wanted.wait()
-            delay = FIRST_RETRY_SECONDS
             while not self._closed.is_set() and not self._connect():
-                self._closed.wait(delay)
-                delay = min(2 * delay, LAST_RETRY_SECONDS)
+                self._closed.wait(backoff.pause_seconds())
             if self._closed.is_set():
                 return
+            backoff.reset()
 
     def _connect(self) -> bool:
         request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
