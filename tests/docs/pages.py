@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = tuple(
-    ROOT / folder / f"blockdraft_{folder}"
-    for folder in ("client", "server", "verifier", "drafter", "models", "runtime", "bench")
-)
+PACKAGES = tuple(sorted(ROOT.glob("*/blockdraft_*")))
 
 
 def pages() -> list[Path]:
     """Return every Markdown file of the project."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob(".github/*.md")])
 
 
 def sources() -> list[Path]:

@@ -9,6 +9,7 @@ from tests.docs.pages import ROOT, pages, read
 
 # Absolute paths a page may show: examples, defaults, and names of RPCs.
 ALLOWED_PATHS = ("/path", "/tmp/blockdraft-", "/blockdraft.v1.", "/reset", "/exit")
+LINE_LENGTH = 120
 
 
 def anchors(path: Path) -> set[str]:
@@ -41,6 +42,26 @@ def test_relative_links_resolve(page: Path) -> None:
 def test_no_path_of_a_machine(page: Path) -> None:
     for path in re.findall(r"(?<![\w/.~…}\])>*:-])/[a-z][\w./-]+", page.read_text("utf-8")):
         assert path.startswith(ALLOWED_PATHS), path
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_lines_are_short(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    # A row of a table cannot be broken.
+    assert [line for line in lines if len(line) > LINE_LENGTH and not line.startswith("|")] == []
+
+
+def test_modules_exist() -> None:
+    """A module is named from its source root on; `server/…/` is `server/blockdraft_server/`."""
+    named = {
+        name
+        for page in pages()
+        for name in re.findall(r"`([^`\s]+\.py|[a-z]+/…/[^`\s]*)`", page.read_text("utf-8"))
+    }
+    assert len(named) > 20
+    for name in named:
+        package = f"blockdraft_{name.partition('/')[0]}"
+        assert (ROOT / name.replace("…", package)).exists(), name
 
 
 def test_decisions_are_listed() -> None:
