@@ -5,8 +5,10 @@ from pathlib import Path
 
 from blockdraft_aot.errors import AotError
 from blockdraft_aot.model_shapes import SHAPES
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config, is_eagle3
+from blockdraft_drafter.catalogue import published_method
+from blockdraft_drafter.config import DraftConfig
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.weights.huggingface import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -30,9 +32,7 @@ def target_shape(name: str) -> DecoderConfig:
     return load_checkpoint_config(resolve_target(name)).config
 
 
-def drafter_shape(
-    name: str, target: DecoderConfig, block_size: int
-) -> DFlashConfig | Eagle3Config | None:
+def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftConfig | None:
     """Return the shape of a drafter.
 
     Args:
@@ -60,11 +60,9 @@ def drafter_shape(
             return replace(drafter, draft_vocab_size=size)
         if not Path(name).is_dir():
             raise AotError(f"--drafter is no directory, nor dflash, eagle3 or none: {name!r}")
-        config = read_json(Path(name) / "config.json", required=True)
-        if is_eagle3(config):
-            return Eagle3Config.from_hf(
-                config, num_target_layers=target.num_layers, block_size=block_size
-            )
-        return DFlashConfig.from_hf(config)
+        published = read_json(Path(name) / "config.json", required=True)
+        method = published_method(published)
+        shape: DraftConfig = method.config_from_hf(published, target, block_size)
+        return shape
     except (TypeError, ValueError) as error:
         raise AotError(f"drafter {name}: {error}") from error

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from blockdraft_aot.compiled import Counts, bytes_on_one_device
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_drafter.compiled.programs import DraftPrograms
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.context.sharding import HeadSharding
+from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_verifier.device.buckets import Bucket
 
 Lower = Callable[[], jax.stages.Lowered]
@@ -91,7 +91,7 @@ def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) ->
 
 
 def draft_programs(
-    drafter: DraftPrograms, config: DFlashConfig | Eagle3Config, context_tokens: int
+    drafter: DraftPrograms, config: DraftConfig, context_tokens: int
 ) -> Iterator[Program]:
     """Yield the drafter's programs.
 
@@ -110,8 +110,8 @@ def draft_programs(
     slots, _, capacity, _ = buffer[0][0].shape
     position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
     # Entries after the anchor are drafted one by one, each with a look at the whole context.
-    passes = config.block_size - 1 if isinstance(config, Eagle3Config) else 1
-    queries = passes if isinstance(config, Eagle3Config) else config.slots
+    passes = 1 if isinstance(config, DFlashConfig) else config.block_size - 1
+    queries = config.slots if isinstance(config, DFlashConfig) else passes
     for rows in drafter.append_sizes:
         yield Program(
             "append",

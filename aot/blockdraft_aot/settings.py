@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.config import DraftConfig
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.weights.quantization import WeightFormat
 
@@ -36,7 +35,7 @@ class Pair:
     """
 
     target: DecoderConfig
-    drafter: DFlashConfig | Eagle3Config | None
+    drafter: DraftConfig | None
     weights: WeightFormat = "float"
 
     @property

@@ -18,7 +18,8 @@ from blockdraft_aot.programs import Program, draft_programs, target_programs
 from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
-from blockdraft_drafter import ahead_of_time
+from blockdraft_drafter.catalogue import method_of
+from blockdraft_drafter.compiled.programs import abstract_programs
 from blockdraft_drafter.compiled.steps import Room
 from blockdraft_models.decoder.sharding import Placement
 
@@ -111,10 +112,11 @@ def survey_drafter(
         np.dtype(ml_dtypes.bfloat16),
     )
     placement = Placement(topology.mesh)
-    programs = ahead_of_time.draft_programs(
-        pair.drafter, pair.target, room, dtype=DTYPE, placement=placement
+    drafter = pair.drafter
+    programs = abstract_programs(
+        method_of(drafter), drafter, pair.target, room, dtype=DTYPE, placement=placement
     )
-    chosen = _chosen(draft_programs(programs, pair.drafter, options.context_tokens), options)
+    chosen = _chosen(draft_programs(programs, drafter, options.context_tokens), options)
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of(
         [each.compiled for each in compiled],

@@ -11,20 +11,16 @@ import ml_dtypes
 import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from blockdraft_drafter.compiled.method import CompiledMethod
+from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.context.slots import SlotPool
-from blockdraft_drafter.dflash.checkpoint import Drafter
-from blockdraft_drafter.dflash.method import DFlashMethod
-from blockdraft_drafter.eagle3.checkpoint import Eagle3Drafter
-from blockdraft_drafter.eagle3.method import Eagle3Method
 from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, Engine
 from blockdraft_models.decoder.dtypes import compute_dtype
-from blockdraft_models.decoder.sharding import Placement, placement_on_all_devices
+from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.weights.download_progress import ShowProgress, hide_progress, show_progress
-from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_and_head
+from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
@@ -115,7 +111,13 @@ def load_engine(
         num_layers=settings.draft_layers,
         dtype=dtype,
     )
-    method = make_method(drafter, target, settings, on_recompilation, placement)
+    room = Room(
+        max_sequences=settings.max_sequences,
+        max_context_tokens=settings.max_context_tokens,
+        max_feature_rows=settings.max_feature_rows,
+        feature_dtype=np.dtype(ml_dtypes.bfloat16),
+    )
+    method = CompiledMethod(drafter, target, room, on_recompilation, placement=placement)
     loaded = time.perf_counter()
     method.warm_up()
     return_free_memory()
@@ -129,22 +131,3 @@ def load_engine(
         1e3 * method.step_seconds[0],
     )
     return Engine(method, SlotPool(settings.max_sequences), checkpoint.fingerprint)
-
-
-def make_method(
-    drafter: Drafter | Eagle3Drafter,
-    target: EmbeddingAndHead,
-    settings: DrafterSettings,
-    on_recompilation: Callable[[], None],
-    placement: Placement | None = None,
-) -> CompiledMethod:
-    """Return the draft method of a drafter, with room for contexts, on a mesh if there is one."""
-    room = Room(
-        max_sequences=settings.max_sequences,
-        max_context_tokens=settings.max_context_tokens,
-        max_feature_rows=settings.max_feature_rows,
-        feature_dtype=np.dtype(ml_dtypes.bfloat16),
-    )
-    if isinstance(drafter, Eagle3Drafter):
-        return Eagle3Method(drafter, target, room, on_recompilation, placement=placement)
-    return DFlashMethod(drafter, target, room, on_recompilation, placement=placement)

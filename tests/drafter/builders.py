@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import Drafter, build, fingerprint, published_arrays
-from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
 from blockdraft_models.testing import tiny_config
 from blockdraft_models.weights.loading import Checkpoint, EmbeddingAndHead
 
@@ -31,16 +33,17 @@ def drafter_config(**overrides: Any) -> DFlashConfig:
     return replace(config, **overrides)
 
 
-def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter:
+def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter[DFlash]:
     """A drafter whose norms, and what starts at zero, are random too, so that each matters."""
-    arrays = published_arrays(DFlash(config, rngs=nnx.Rngs(seed)))
+    arrays = published_arrays(DFLASH, DFlash(config, rngs=nnx.Rngs(seed)))
     noise = np.random.default_rng(seed)
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
         elif not array.any():
             arrays[name] = noise.standard_normal(array.shape).astype(np.float32)
-    return Drafter(build(config, arrays, dtype=jnp.float32), fingerprint(config, arrays))
+    model = build(DFLASH, config, arrays, dtype=jnp.float32)
+    return Drafter(DFLASH, model, fingerprint(DFLASH, config, arrays))
 
 
 def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
@@ -64,10 +67,10 @@ def room(**overrides: Any) -> Room:
 
 
 def make_method(
-    drafter: Drafter,
+    drafter: Drafter[DFlash],
     target: EmbeddingAndHead,
     on_recompilation: Callable[[], None] = lambda: None,
     **overrides: Any,
-) -> DFlashMethod:
+) -> CompiledMethod:
     """A method with that room, but for `overrides`."""
-    return DFlashMethod(drafter, target, room(**overrides), on_recompilation)
+    return CompiledMethod(drafter, target, room(**overrides), on_recompilation)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.config import DFlashConfig
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.drafter.reference_dflash import heads, rms_norm
 
-from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.eagle3.config import Eagle3Config
 
 Floats = NDArray[np.float64]
 

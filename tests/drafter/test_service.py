@@ -19,8 +19,9 @@ from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft
 
 from blockdraft_drafter.app import SERVICE_NAME
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import published_arrays, save_drafter
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.files.checkpoint import published_arrays, save_drafter
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -102,7 +103,7 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint_config(target)
     config = DFlashConfig.default_for(checkpoint.config, block_size=4, num_layers=1)
     drafter = random_drafter(config)
-    save_drafter(drafter.model, tmp_path / "drafter")
+    save_drafter(DFLASH, drafter.model, tmp_path / "drafter")
     parts, _ = load_embedding_and_head(target, dtype=np.float32)
     sent = features(11)
     settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
@@ -119,7 +120,7 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
             (proposal,) = response.proposals
             start = end
             tokens, _ = reference_draft(
-                published_arrays(drafter.model),
+                published_arrays(DFLASH, drafter.model),
                 config,
                 np.asarray(parts.embedding),
                 None,
@@ -232,7 +233,7 @@ async def test_health_names_the_service(address: str) -> None:
 async def test_a_drafter_of_another_target_does_not_start(target: Path, tmp_path: Path) -> None:
     other = write_tiny_target(tmp_path / "other", num_layers=6)
     config = DFlashConfig.default_for(load_checkpoint_config(other).config)
-    save_drafter(random_drafter(config).model, tmp_path / "drafter")
+    save_drafter(DFLASH, random_drafter(config).model, tmp_path / "drafter")
     settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
     with pytest.raises(CheckpointError, match="num_target_layers is 6, the target has 5"):
         async with running_drafter(settings, tmp_path / "s"):

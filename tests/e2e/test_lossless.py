@@ -14,9 +14,10 @@ from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import Outcome
 
 from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.config.eagle3 import Eagle3Config
-from blockdraft_drafter.eagle3.checkpoint import save_eagle3
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
@@ -166,7 +167,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
         block_size=BLOCK_SIZE,
         target_layer_ids=random_drafter.spec.target_layer_ids,
     )
-    save_eagle3(Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
+    save_drafter(EAGLE3, Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
     drafters = {
         "wrong": wrong,
         "trained": trained,

@@ -11,18 +11,17 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from blockdraft_drafter.compiled.method import CompiledMethod
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
 from blockdraft_drafter.context import attention
 from blockdraft_drafter.context.kernel import attend_in_kernel
 from blockdraft_drafter.context.sharding import HeadSharding
-from blockdraft_drafter.dflash.checkpoint import Drafter
-from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.eagle3.checkpoint import Eagle3Drafter
-from blockdraft_drafter.eagle3.method import Eagle3Method
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_models.decoder.config import DecoderConfig
@@ -63,21 +62,21 @@ def target_parts(config: DecoderConfig) -> EmbeddingAndHead:
     )
 
 
-def dflash(target: DecoderConfig, placement: Placement | None) -> DFlashMethod:
+def dflash(target: DecoderConfig, placement: Placement | None) -> CompiledMethod:
     config = replace(
         DFlashConfig.default_for(target, block_size=4, num_features=3),
         layer_types=("sliding_attention", "full_attention"),
         sliding_window=40,
     )
-    drafter = Drafter(DFlash(config, rngs=nnx.Rngs(0)), "0" * 16)
-    return DFlashMethod(drafter, target_parts(target), ROOM, placement=placement)
+    drafter = Drafter(DFLASH, DFlash(config, rngs=nnx.Rngs(0)), "0" * 16)
+    return CompiledMethod(drafter, target_parts(target), ROOM, placement=placement)
 
 
-def eagle3(target: DecoderConfig, placement: Placement | None) -> Eagle3Method:
+def eagle3(target: DecoderConfig, placement: Placement | None) -> CompiledMethod:
     config = replace(Eagle3Config.default_for(target, block_size=4), draft_vocab_size=60)
     draft_ids = np.random.default_rng(0).permutation(target.vocab_size)[:60].astype(np.int32)
-    drafter = Eagle3Drafter(Eagle3(config, rngs=nnx.Rngs(0)), "0" * 16, np.sort(draft_ids))
-    return Eagle3Method(drafter, target_parts(target), ROOM, placement=placement)
+    drafter = Drafter(EAGLE3, Eagle3(config, rngs=nnx.Rngs(0)), "0" * 16, np.sort(draft_ids))
+    return CompiledMethod(drafter, target_parts(target), ROOM, placement=placement)
 
 
 METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] = {

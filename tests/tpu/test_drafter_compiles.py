@@ -12,11 +12,12 @@ from ml_dtypes import bfloat16
 from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
-from blockdraft_drafter.ahead_of_time import draft_programs
-from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
+from blockdraft_drafter.catalogue import method_of
+from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, abstract_programs
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.config import DraftConfig
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.testing import tiny_config
@@ -43,10 +44,11 @@ def chips() -> Topology:
     return describe_topology("v5p:2x2x1")
 
 
-def programs(
-    config: DFlashConfig | Eagle3Config, chips: Topology, target: DecoderConfig = TARGET
-) -> DraftPrograms:
-    return draft_programs(config, target, ROOM, dtype=jnp.bfloat16, placement=Placement(chips.mesh))
+def programs(config: DraftConfig, chips: Topology, target: DecoderConfig = TARGET) -> DraftPrograms:
+    placement = Placement(chips.mesh)
+    return abstract_programs(
+        method_of(config), config, target, ROOM, dtype=jnp.bfloat16, placement=placement
+    )
 
 
 def compiled(programs: DraftPrograms, kind: Kind, size: int, chips: Topology) -> Compiled:
@@ -89,7 +91,7 @@ def test_eagle3_draft(end: int, chips: Topology) -> None:
 
 @pytest.mark.parametrize("end", [0, -1], ids=["smallest", "largest"])
 @pytest.mark.parametrize("config", [DFLASH, EAGLE3], ids=["dflash", "eagle3"])
-def test_append(config: DFlashConfig | Eagle3Config, end: int, chips: Topology) -> None:
+def test_append(config: DraftConfig, end: int, chips: Topology) -> None:
     drafter = programs(config, chips)
     found = compiled(drafter, "append", drafter.append_sizes[end], chips)
     # EAGLE-3 reads the tokens, from a divided embedding.

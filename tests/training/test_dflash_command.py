@@ -9,7 +9,8 @@ import pytest
 from rich.progress import Progress, TaskID
 from tests.training.pair import Pair
 
-from blockdraft_drafter.dflash.checkpoint import load_drafter
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.files.checkpoint import load_drafter
 from blockdraft_training import command
 from blockdraft_training.loop.held_out import Acceptance
 from blockdraft_training.loop.history import Reading
@@ -39,7 +40,7 @@ def test_a_corpus_becomes_a_drafter(
     assert (result["steps"], result["rows"]) == (2, 14)
     assert result["acceptance_length"] >= 1
     assert "step 2/2" in streams.err
-    drafter = load_drafter(Path(result["drafter"]), pair.checkpoint, dtype="float32")
+    drafter = load_drafter(DFLASH, Path(result["drafter"]), pair.checkpoint, dtype="float32")
     assert drafter.model.config.block_size == 4
     assert (output / "history.png").read_bytes().startswith(b"\x89PNG")
     # Once more: nothing is left to train.

@@ -12,9 +12,10 @@ import pytest
 from safetensors import safe_open
 from tests.drafter.builders import TARGET, drafter_config, random_drafter
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import draft_tensors, load_drafter, published_arrays
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
+from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.huggingface import read_json
 from blockdraft_training.errors import TrainingError
@@ -52,7 +53,7 @@ def trained(draft_ids: np.ndarray | None = None) -> TrainedDrafter:
 def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | None) -> None:
     made = trained(draft_ids)
     export_drafter(made, DFlashRecipe(SETTINGS), tmp_path / "new" / "drafter", COMMAND)
-    loaded = load_drafter(tmp_path / "new" / "drafter", TARGET, dtype=jnp.float32)
+    loaded = load_drafter(DFLASH, tmp_path / "new" / "drafter", TARGET, dtype=jnp.float32)
     # DecoderConfig's name is no part of the format.
     config = loaded.model.config
     assert replace(config, decoder=made.model.config.decoder) == made.model.config
@@ -61,7 +62,7 @@ def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | 
     else:
         assert loaded.draft_ids is not None
         assert loaded.draft_ids.tolist() == draft_ids.tolist()
-    ours, theirs = published_arrays(made.model), published_arrays(loaded.model)
+    ours, theirs = published_arrays(DFLASH, made.model), published_arrays(DFLASH, loaded.model)
     for name, array in ours.items():
         rounded = array.astype(jnp.bfloat16).astype(np.float32)
         np.testing.assert_array_equal(theirs[name], rounded, err_msg=name)
@@ -84,7 +85,7 @@ def test_files_are_as_published(tmp_path: Path) -> None:
     assert (config["block_size"], config["sample_from_anchor"]) == (3, True)
     assert config["dflash_config"]["target_layer_ids"] == list(made.model.config.target_layer_ids)
     assert config["blockdraft"] == {"trained": True, "target_fingerprint": TARGET.fingerprint}
-    assert DFlashConfig.from_hf(config).block_size == 4
+    assert config_from_hf(config).block_size == 4
 
 
 def test_the_card_says_what_it_is(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_another_target_is_refused(tmp_path: Path) -> None:
     export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
     other = replace(TARGET, fingerprint="f" * 16)
     with pytest.raises(CheckpointError, match="was made for target"):
-        load_drafter(tmp_path, other, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, other, dtype=jnp.float32)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

@@ -8,18 +8,27 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 from jaxtyping import DTypeLike
 
+from blockdraft_drafter.compiled.definition import Config, DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import (
     PackedBlocks,
     PackedRows,
     next_power_of_two,
     powers_of_two,
 )
-from blockdraft_drafter.compiled.steps import DraftSteps, Room
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_drafter.compiled.steps import DraftSteps, DraftWeights, Room
+from blockdraft_drafter.compiled.weight_shapes import (
+    abstract_matrices,
+    matrix_shapes,
+    whole_shapes,
+)
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]
 
@@ -34,7 +43,7 @@ class DraftPrograms:
 
     Attributes:
         steps: The computations.
-        weights: Their first argument as a pytree of `jax.ShapeDtypeStruct`.
+        weights: Shapes, types and places of their first argument.
         room: For contexts.
         block_size: Tokens per block, the anchor included.
         feature_width: Elements of one feature.
@@ -42,11 +51,50 @@ class DraftPrograms:
     """
 
     steps: DraftSteps
-    weights: Any
+    weights: DraftWeights
     room: Room
     block_size: int
     feature_width: int
     placement: Placement | None = None
+
+    @classmethod
+    def of(
+        cls,
+        steps: type[DraftSteps],
+        model: DraftModel,
+        matrices: EmbeddingAndHead,
+        draft_ids: Any,
+        room: Room,
+        *,
+        context_dtype: DTypeLike,
+        placement: Placement | None,
+    ) -> "DraftPrograms":
+        """Return the programs of a drafter; all arrays may be mere shapes.
+
+        Args:
+            steps: The method's.
+            model: The drafter.
+            matrices: Embedding, and the head over the draft vocabulary.
+            draft_ids: The draft vocabulary; None for all tokens.
+            room: For contexts.
+            context_dtype: Element type of the contexts.
+            placement: On a mesh; None for the default device.
+        """
+        config, decoder = model.config, model.config.decoder
+        graph, state = nnx.split(model)
+        weights = DraftWeights(
+            state_shapes(state, decoder, placement),
+            matrix_shapes(matrices, placement),
+            whole_shapes(draft_ids, placement),
+        )
+        return cls(
+            steps(graph, decoder, room, context_dtype, placement),
+            weights,
+            room,
+            config.block_size,
+            config.feature_width,
+            placement,
+        )
 
     @property
     def rows_per_block(self) -> int:
@@ -101,3 +149,32 @@ class DraftPrograms:
         if self.placement is None:
             return None
         return NamedSharding(self.placement.mesh, PartitionSpec())
+
+
+def abstract_programs(
+    method: MethodDefinition[Config, Any],
+    config: Config,
+    target: DecoderConfig,
+    room: Room,
+    *,
+    dtype: DTypeLike,
+    placement: Placement | None,
+) -> DraftPrograms:
+    """Return the programs of a drafter that is not there, from shapes only.
+
+    Args:
+        method: The drafter's.
+        config: Its shape.
+        target: The shape of the target, whose embedding and head it uses.
+        room: For contexts.
+        dtype: Element type of weights, activations and contexts.
+        placement: On a mesh, whose devices may be those of a topology; None for the default device.
+    """
+    model = nnx.eval_shape(lambda: method.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    size = config.draft_vocab_size
+    tied = target.tie_word_embeddings and not method.own_matrices
+    matrices = abstract_matrices(config.decoder, dtype=dtype, tied=tied, draft_vocab_size=size)
+    draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
+    return DraftPrograms.of(
+        method.steps, model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
+    )

@@ -1,18 +1,19 @@
 """The computations of a draft method, and how much room they have."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, DTypeLike
 
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.context.sharding import HeadSharding
-from blockdraft_drafter.method import MethodSpec
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.weights.loading import EmbeddingAndHead
 
 
 class Drafted(NamedTuple):
@@ -43,30 +44,6 @@ class Room:
     max_feature_rows: int
     feature_dtype: np.dtype[Any]
 
-    def spec(
-        self,
-        name: str,
-        config: DFlashConfig | Eagle3Config,
-        fingerprint: str,
-        *,
-        reads_tokens: bool = False,
-    ) -> MethodSpec:
-        """Return the fixed facts of a drafter with this room; see `MethodSpec`."""
-        return MethodSpec(
-            name=name,
-            block_size=config.block_size,
-            target_layer_ids=config.target_layer_ids,
-            feature_width=config.feature_width,
-            feature_dtype=self.feature_dtype,
-            vocab_size=config.decoder.vocab_size,
-            max_sequences=self.max_sequences,
-            max_context_tokens=self.max_context_tokens,
-            max_feature_rows=self.max_feature_rows,
-            fingerprint=fingerprint,
-            trained=config.trained,
-            reads_tokens=reads_tokens,
-        )
-
     def context(
         self, decoder: DecoderConfig, dtype: DTypeLike, sharding: HeadSharding | None
     ) -> list[Any]:
@@ -80,20 +57,59 @@ class Room:
         )
 
 
-@runtime_checkable
-class DraftSteps(Protocol):
-    """The computations of a draft method, as pure functions to be compiled whole.
+class DraftWeights(NamedTuple):
+    """Everything a step reads besides contexts; a pytree of arrays or of their shapes.
 
-    `weights` and `context` are pytrees that only the method itself looks into.
+    Attributes:
+        model: The drafter's state.
+        target: Embedding, and the head over the draft vocabulary.
+        draft_ids: Int[Array, "draft"], the draft vocabulary; None for all tokens.
     """
 
+    model: Any
+    target: EmbeddingAndHead
+    draft_ids: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSteps(ABC):
+    """The computations of a draft method, as pure functions to be compiled whole.
+
+    The context is a pytree that only the method itself looks into.
+
+    Attributes:
+        graph: The drafter without its weights.
+        decoder: Its draft layers.
+        room: For contexts.
+        dtype: Of the contexts.
+        placement: On a mesh; None for the default device.
+    """
+
+    graph: nnx.GraphDef[Any]
+    decoder: DecoderConfig
+    room: Room
+    dtype: DTypeLike
+    placement: Placement | None = None
+
+    @property
+    def sharding(self) -> HeadSharding | None:
+        """The division of the heads; None for one device."""
+        return None if self.placement is None else HeadSharding.of(self.decoder, self.placement)
+
+    def layer_contexts(self) -> list[Any]:
+        """Return shape, type and place of the keys and values of every draft layer."""
+        return self.room.context(self.decoder, self.dtype, self.sharding)
+
+    @abstractmethod
     def context(self) -> Any:
         """Return shape, type and place of the context buffer of all slots."""
 
-    def append(self, weights: Any, context: Any, rows: PackedRows) -> Any:
+    @abstractmethod
+    def append(self, weights: DraftWeights, context: Any, rows: PackedRows) -> Any:
         """Return the buffer with some rows added."""
 
+    @abstractmethod
     def append_and_draft(
-        self, weights: Any, context: Any, rows: PackedRows, blocks: PackedBlocks
+        self, weights: DraftWeights, context: Any, rows: PackedRows, blocks: PackedBlocks
     ) -> tuple[Any, Drafted]:
         """Return the buffer with some rows added, and drafts that see them."""

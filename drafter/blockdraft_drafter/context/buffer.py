@@ -1,6 +1,6 @@
 """The context buffer: every sequence's projected context, in static arrays on the device.
 
-Lengths are counters kept by the host (`context.py`), never array shapes, so nothing is compiled
+Lengths are counters kept by the host (`slots.py`), never array shapes, so nothing is compiled
 again as contexts grow. Keys are stored normalized and rotated, values as projected.
 """
 

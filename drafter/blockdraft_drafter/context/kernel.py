@@ -1,6 +1,6 @@
 """Block attention as one Pallas TPU kernel: it reads what is seen of a context, once.
 
-What it computes is defined by `context_attention.py`, the oracle of its tests.
+What it computes is defined by `portable.py`, the oracle of its tests.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ def attend_in_kernel(
     is_causal: bool,
     interpret: bool = False,
 ) -> Float[Array, "blocks kv_heads queries group head_dim"]:
-    """Attend as `context_attention.attend_in_chunks` does; the result has the type of `queries`.
+    """Attend as `portable.attend_in_chunks` does; the result has the type of `queries`.
 
     The queries of one KV head, those of all its query heads and all block positions, are the rows
     of one matrix product per tile of the context. Tiles that no query sees are neither read nor

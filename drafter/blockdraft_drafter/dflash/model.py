@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.markov import MarkovHead
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.axes import EMBED
@@ -22,7 +23,7 @@ from blockdraft_models.decoder.layers import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
 
 
-class DFlash(nnx.Module):
+class DFlash(DraftModel):
     """The draft model; embedding and head are the target's and are not part of it.
 
     Knows neither batches nor buffers: tokens are flat, and each layer's attention is passed in,
@@ -36,6 +37,8 @@ class DFlash(nnx.Module):
         norm: The final norm, before the target's head.
         markov_head: What each token's logits owe to the token before it; None if nothing.
     """
+
+    config: DFlashConfig
 
     def __init__(
         self, config: DFlashConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.config.eagle3 import Eagle3Config
+from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.axes import EMBED
 from blockdraft_models.decoder.block import LAYER_SCOPE, AttentionProjections, GatedMLP
@@ -19,7 +20,7 @@ from blockdraft_models.decoder.layers import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
 
 
-class Eagle3(nnx.Module):
+class Eagle3(DraftModel):
     """The draft model; the embedding is the target's, and so is the head unless it has its own.
 
     Knows neither batches nor buffers: entries are flat and attention is passed in, so serving and
@@ -35,6 +36,8 @@ class Eagle3(nnx.Module):
         mlp: The MLP.
         norm: The final norm, before the head; the next step takes what is before it.
     """
+
+    config: Eagle3Config
 
     def __init__(
         self, config: Eagle3Config, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs

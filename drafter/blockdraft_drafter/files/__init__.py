@@ -1,5 +1,6 @@
-"""Where drafters come from.
+"""Drafters on disk, whatever the method.
 
-`sources` finds one: a directory, the hub, this package, or a random number generator; `tensors`
-reads and writes the weights of any of them, and trusts no file.
+`sources` finds one: a directory, the hub, this package, or a random number generator;
+`checkpoint` loads and saves one of a given method; `tensors` reads and writes weights, and trusts
+no file.
 """

@@ -128,5 +128,5 @@ def write_files(
     directory.mkdir(parents=True, exist_ok=True)
     # Not `save_file`: that makes a file only its owner can read.
     (directory / "model.safetensors").write_bytes(save(dict(arrays), metadata={"format": "pt"}))
-    text = json.dumps(config, indent=2) + "\n"
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (directory / "config.json").write_text(text, encoding="utf-8")

@@ -18,9 +18,12 @@ from tests.drafter.builders import (
     target_parts,
 )
 
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.vocabulary import draft_ids_of, draft_offsets, narrowed
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import Drafter, load_drafter, save_drafter
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
+from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.errors import CheckpointError
 
@@ -28,7 +31,7 @@ VOCABULARY = TARGET.config.vocab_size
 Tensors = dict[str, np.ndarray]
 
 
-def drafter_of(draft_ids: np.ndarray | None) -> Drafter:
+def drafter_of(draft_ids: np.ndarray | None) -> Drafter[DFlash]:
     size = None if draft_ids is None else len(draft_ids)
     return replace(random_drafter(drafter_config(draft_vocab_size=size)), draft_ids=draft_ids)
 
@@ -76,7 +79,7 @@ def test_offsets_round_trip(tokens: set[int]) -> None:
 
 def saved(directory: Path, change: Callable[[Tensors], None] = lambda _: None) -> Path:
     drafter = drafter_of(np.array([3, 9, 40, 63], np.int32))
-    save_drafter(drafter.model, directory, drafter.draft_ids)
+    save_drafter(DFLASH, drafter.model, directory, drafter.draft_ids)
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file(tensors, directory / "model.safetensors")
@@ -87,7 +90,7 @@ def test_round_trip_on_disk(tmp_path: Path) -> None:
     tensors = load_file(saved(tmp_path) / "model.safetensors")
     np.testing.assert_array_equal(tensors["d2t"], [3, 8, 38, 60])
     assert tensors["d2t"].dtype == np.int64
-    loaded = load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+    loaded = load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     assert loaded.model.config.draft_vocab_size == 4
     assert loaded.draft_ids is not None
     np.testing.assert_array_equal(loaded.draft_ids, [3, 9, 40, 63])
@@ -97,7 +100,9 @@ def test_the_inverse_table_is_tolerated(tmp_path: Path) -> None:
     def add(tensors: Tensors) -> None:
         tensors["t2d"] = np.isin(np.arange(VOCABULARY), [3, 9, 40, 63])
 
-    assert load_drafter(saved(tmp_path, add), TARGET, dtype=jnp.float32).draft_ids is not None
+    assert (
+        load_drafter(DFLASH, saved(tmp_path, add), TARGET, dtype=jnp.float32).draft_ids is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,16 +122,16 @@ def test_a_wrong_table_is_refused(tmp_path: Path, offsets: list[int] | None, mes
             tensors["d2t"] = np.array(offsets, np.int64)
 
     with pytest.raises(CheckpointError, match=message):
-        load_drafter(saved(tmp_path, spoil), TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, saved(tmp_path, spoil), TARGET, dtype=jnp.float32)
 
 
 def test_the_size_is_published_and_a_full_one_means_none() -> None:
     config = drafter_config(draft_vocab_size=10)
-    published = config.to_hf()
+    published = config_to_hf(config)
     assert published["draft_vocab_size"] == 10
-    assert DFlashConfig.from_hf(published).draft_vocab_size == 10
+    assert config_from_hf(published).draft_vocab_size == 10
     full = {**published, "draft_vocab_size": VOCABULARY}
-    assert DFlashConfig.from_hf(full).draft_vocab_size is None
+    assert config_from_hf(full).draft_vocab_size is None
 
 
 @pytest.mark.parametrize("size", [0, VOCABULARY + 1])

@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config, random_drafter
-from tests.drafter.config.test_dflash import QWEN3_4B
+from tests.drafter.dflash.test_config import QWEN3_4B
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import (
-    draft_tensors,
-    load_drafter,
-    published_arrays,
-    save_drafter,
-)
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
+from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
 from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
@@ -29,7 +25,7 @@ Tensors = dict[str, Any]
 
 def write(directory: Path, change: Callable[[Tensors], None] = lambda tensors: None) -> Path:
     """Save a drafter, then change its tensors."""
-    save_drafter(random_drafter(drafter_config()).model, directory)
+    save_drafter(DFLASH, random_drafter(drafter_config()).model, directory)
     path = directory / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -38,7 +34,7 @@ def write(directory: Path, change: Callable[[Tensors], None] = lambda tensors: N
 
 
 def test_five_layers_have_the_58_published_tensors() -> None:
-    tensors = list(draft_tensors(DFlashConfig.from_hf(QWEN3_4B)))
+    tensors = list(draft_tensors(config_from_hf(QWEN3_4B)))
     names = {tensor.name: tensor.shape for tensor in tensors}
     assert len(names) == len(tensors) == 58
     assert names["fc.weight"] == (2560, 5 * 2560)
@@ -50,12 +46,12 @@ def test_five_layers_have_the_58_published_tensors() -> None:
 
 def test_round_trip(tmp_path: Path) -> None:
     drafter = random_drafter(drafter_config())
-    save_drafter(drafter.model, tmp_path)
-    loaded = load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+    save_drafter(DFLASH, drafter.model, tmp_path)
+    loaded = load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     assert loaded.fingerprint == drafter.fingerprint
     assert len(loaded.fingerprint) == 16
-    again = published_arrays(loaded.model)
-    for name, array in published_arrays(drafter.model).items():
+    again = published_arrays(DFLASH, loaded.model)
+    for name, array in published_arrays(DFLASH, drafter.model).items():
         np.testing.assert_array_equal(again[name], array)
 
 
@@ -66,12 +62,12 @@ def test_prefixed_names_are_accepted(tmp_path: Path) -> None:
 
     path = write(tmp_path, prefix)
     fingerprint = random_drafter(drafter_config()).fingerprint
-    assert load_drafter(path, TARGET, dtype=jnp.float32).fingerprint == fingerprint
+    assert load_drafter(DFLASH, path, TARGET, dtype=jnp.float32).fingerprint == fingerprint
 
 
 def test_weights_are_converted(tmp_path: Path) -> None:
-    model = load_drafter(write(tmp_path), TARGET, dtype=jnp.bfloat16).model
-    assert {str(array.dtype) for array in published_arrays(model).values()} == {"bfloat16"}
+    model = load_drafter(DFLASH, write(tmp_path), TARGET, dtype=jnp.bfloat16).model
+    assert {str(array.dtype) for array in published_arrays(DFLASH, model).values()} == {"bfloat16"}
 
 
 def test_different_weights_have_different_fingerprints() -> None:
@@ -103,7 +99,7 @@ def test_wrong_tensors_are_named(
     tmp_path: Path, change: Callable[[Tensors], None], message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
-        load_drafter(write(tmp_path, change), TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, write(tmp_path, change), TARGET, dtype=jnp.float32)
 
 
 @pytest.mark.parametrize(
@@ -117,30 +113,30 @@ def test_wrong_tensors_are_named(
 def test_another_target_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     other = replace(TARGET, config=replace(TARGET.config, **changes))
     with pytest.raises(CheckpointError, match=message):
-        load_drafter(write(tmp_path), other, dtype=jnp.float32)
+        load_drafter(DFLASH, write(tmp_path), other, dtype=jnp.float32)
 
 
 def test_another_fingerprint_is_refused_naming_both(tmp_path: Path) -> None:
     config = drafter_config(target_fingerprint=TARGET.fingerprint)
-    save_drafter(random_drafter(config).model, tmp_path)
-    load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+    save_drafter(DFLASH, random_drafter(config).model, tmp_path)
+    load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     with pytest.raises(CheckpointError, match=r"0123456789abcdef, not for ffffffffffffffff"):
-        load_drafter(tmp_path, replace(TARGET, fingerprint="f" * 16), dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, replace(TARGET, fingerprint="f" * 16), dtype=jnp.float32)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     weights = write(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot read"):
-        load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot read"):
-        load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     with pytest.raises(CheckpointError, match="lacks"):
-        load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     with pytest.raises(CheckpointError, match=r"no config\.json"):
-        load_drafter(tmp_path / "nowhere", TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path / "nowhere", TARGET, dtype=jnp.float32)
 
 
 def test_specifications() -> None:
@@ -171,8 +167,8 @@ def test_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_finds_the_drafter_of_the_target(tmp_path: Path) -> None:
     mine = drafter_config(target_fingerprint=TARGET.fingerprint)
-    save_drafter(random_drafter(mine).model, tmp_path / "mine")
+    save_drafter(DFLASH, random_drafter(mine).model, tmp_path / "mine")
     other = drafter_config(target_fingerprint="f" * 16)
-    save_drafter(random_drafter(other).model, tmp_path / "a-other")
-    assert shipped_for(TARGET, tmp_path, eagle3=False) == tmp_path / "mine"
-    assert shipped_for(replace(TARGET, fingerprint="0" * 16), tmp_path, eagle3=False) is None
+    save_drafter(DFLASH, random_drafter(other).model, tmp_path / "a-other")
+    assert shipped_for(DFLASH, TARGET, tmp_path) == tmp_path / "mine"
+    assert shipped_for(DFLASH, replace(TARGET, fingerprint="0" * 16), tmp_path) is None

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config, random_drafter
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.markov import MarkovHead, draft_in_turn
+from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
+from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_models.errors import CheckpointError
 
 VOCAB, DRAFT, RANK = 30, 12, 4
@@ -61,7 +62,7 @@ def test_a_new_head_changes_nothing() -> None:
 def saved(path: Path) -> Path:
     """Write a drafter with a Markov head over a vocabulary of its own."""
     config = drafter_config(markov_rank=RANK, draft_vocab_size=20)
-    save_drafter(random_drafter(config).model, path, np.arange(20) * 3)
+    save_drafter(DFLASH, random_drafter(config).model, path, np.arange(20) * 3)
     return path
 
 
@@ -75,7 +76,7 @@ def test_it_is_kept_under_the_published_names(tmp_path: Path) -> None:
     # What other implementations keep beside it, and this one does without.
     tensors["confidence_head.proj.weight"] = np.zeros((1, 8), np.float32)
     save_file(tensors, path / "model.safetensors")
-    head = load_drafter(path, TARGET, dtype=jnp.float32).model.markov_head
+    head = load_drafter(DFLASH, path, TARGET, dtype=jnp.float32).model.markov_head
     assert head is not None
     np.testing.assert_array_equal(head.markov_w2[...], tensors["markov_head.markov_w2.weight"])
 
@@ -95,10 +96,10 @@ def test_what_does_not_fit_is_refused(
     path = saved(tmp_path) / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(CheckpointError, match=message):
-        load_drafter(tmp_path, TARGET, dtype=jnp.float32)
+        load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
 
 
 def test_the_rank_may_stand_in_the_nested_section() -> None:
-    published = drafter_config(markov_rank=RANK).to_hf()
+    published = config_to_hf(drafter_config(markov_rank=RANK))
     published["dflash_config"]["markov_rank"] = published.pop("markov_rank")
-    assert DFlashConfig.from_hf(published).markov_rank == RANK
+    assert config_from_hf(published).markov_rank == RANK

@@ -8,15 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from numpy.typing import NDArray
-from tests.drafter.builders import drafter_config, make_method, random_drafter, target_parts
+from tests.drafter.builders import drafter_config, make_method, random_drafter, room, target_parts
 from tests.drafter.reference_dflash import reference_draft
 
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.compiled.steps import DraftWeights
 from blockdraft_drafter.context import buffer
-from blockdraft_drafter.dflash import step
-from blockdraft_drafter.dflash.checkpoint import Drafter, build, published_arrays
-from blockdraft_drafter.dflash.method import DFlashMethod
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.dflash.steps import DFlashSteps, denoise
+from blockdraft_drafter.files.checkpoint import build, published_arrays
 from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -49,8 +54,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 class Setup:
     """A warm method and what the reference needs."""
 
-    drafter: Drafter
-    method: DFlashMethod
+    drafter: Drafter[DFlash]
+    method: CompiledMethod
     tied: bool
     recompiled: list[bool]
 
@@ -60,7 +65,7 @@ class Setup:
         target = target_parts(tied=self.tied)
         config = self.drafter.model.config
         return reference_draft(
-            published_arrays(self.drafter.model),
+            published_arrays(DFLASH, self.drafter.model),
             config,
             np.asarray(target.embedding),
             None if target.head is None else np.asarray(target.head),
@@ -123,13 +128,14 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     model, config = drafter.model, drafter.model.config
     features = np.random.default_rng(length).standard_normal((length, config.feature_width))
     features = features.astype(np.float32)
-    shapes = buffer.shapes(config.decoder, slots=2, capacity=256, dtype=jnp.float32)
-    context = buffer.allocate(shapes)
+    graph, state = nnx.split(model)
+    steps = DFlashSteps(graph, config.decoder, room(), jnp.float32)
     positions = jnp.arange(length, dtype=jnp.int32)
     rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
-    context = step.append(model, context, rows)
+    weights = DraftWeights(state, target, None)
+    context = steps.append(weights, buffer.allocate(steps.context()), rows)
     blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
-    hidden = step.denoise(model, target, context, blocks)
+    hidden = denoise(model, target, context, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_slot :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
@@ -250,8 +256,8 @@ def test_bfloat16_features_enter_as_they_are() -> None:
 def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
     config = drafter_config(markov_rank=3)
     exact = random_drafter(config)
-    arrays = published_arrays(exact.model)
-    narrow = dataclasses.replace(exact, model=build(config, arrays, dtype=jnp.bfloat16))
+    arrays = published_arrays(DFLASH, exact.model)
+    narrow = dataclasses.replace(exact, model=build(DFLASH, config, arrays, dtype=jnp.bfloat16))
     parts = target_parts()
     matrices = EmbeddingAndHead(parts.embedding.astype(jnp.bfloat16), None)
     methods = make_method(exact, parts), make_method(narrow, matrices)

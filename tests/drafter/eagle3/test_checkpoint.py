@@ -11,15 +11,18 @@ from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config
 from tests.drafter.eagle3.test_method import VOCAB, eagle3_drafter
 
-from blockdraft_drafter.config.eagle3 import Eagle3Config, is_eagle3, published_layer_ids
-from blockdraft_drafter.dflash.checkpoint import Drafter
-from blockdraft_drafter.eagle3.checkpoint import (
-    Eagle3Drafter,
-    eagle3_tensors,
-    load_eagle3,
-    published_arrays,
-    save_eagle3,
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.eagle3.config import Eagle3Config, published_layer_ids
+from blockdraft_drafter.eagle3.definition import EAGLE3
+from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.eagle3.published import (
+    config_from_hf,
+    config_to_hf,
+    draft_tensors,
+    is_eagle3,
 )
+from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
 from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
@@ -29,7 +32,7 @@ HIDDEN = TARGET.config.hidden_size
 def write(directory: Path, *, extra: dict[str, Any] | None = None, **overrides: Any) -> Path:
     """A directory as SafeAILab publishes them: nothing of ours in the configuration."""
     drafter = eagle3_drafter(draft_vocab=24)
-    save_eagle3(drafter.model, directory, drafter.draft_ids)
+    save_drafter(EAGLE3, drafter.model, directory, drafter.draft_ids)
     path = directory / "config.json"
     config = json.loads(path.read_text())
     for ours in ("blockdraft", "eagle_config", "norm_before_residual", "head_dim"):
@@ -41,12 +44,12 @@ def write(directory: Path, *, extra: dict[str, Any] | None = None, **overrides: 
     return directory
 
 
-def load(directory: Path) -> Eagle3Drafter:
-    return load_eagle3(directory, TARGET, block_size=6, dtype=jnp.float32)
+def load(directory: Path) -> Drafter[Eagle3]:
+    return load_drafter(EAGLE3, directory, TARGET, block_size=6, dtype=jnp.float32)
 
 
 def test_published_names() -> None:
-    names = {tensor.name for tensor in eagle3_tensors(Eagle3Config.default_for(TARGET.config))}
+    names = {tensor.name for tensor in draft_tensors(Eagle3Config.default_for(TARGET.config))}
     assert names == {
         "fc.weight",
         "norm.weight",
@@ -84,8 +87,8 @@ def test_a_published_directory_loads(tmp_path: Path) -> None:
     assert drafter.draft_ids is not None
     assert made.draft_ids is not None
     assert drafter.draft_ids.tolist() == made.draft_ids.tolist()
-    for name, array in published_arrays(made.model).items():
-        np.testing.assert_array_equal(published_arrays(drafter.model)[name], array)
+    for name, array in published_arrays(EAGLE3, made.model).items():
+        np.testing.assert_array_equal(published_arrays(EAGLE3, drafter.model)[name], array)
     assert drafter.head is not None
     np.testing.assert_array_equal(drafter.head, head.astype(np.float32))
     assert drafter.embedding is None
@@ -115,15 +118,15 @@ def test_both_conventions_of_capture_points_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layer_ids", [(0, 3, 5), (1, 3, 5), (2, 3, 7)])
 def test_capture_points_round_trip(layer_ids: tuple[int, ...]) -> None:
     config = Eagle3Config.default_for(TARGET.config, target_layer_ids=layer_ids)
-    again = Eagle3Config.from_hf(config.to_hf(), num_target_layers=8, block_size=2)
+    again = config_from_hf(config_to_hf(config), num_target_layers=8, block_size=2)
     assert again.target_layer_ids == layer_ids
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     drafter = eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint)
-    save_eagle3(drafter.model, tmp_path)
+    save_drafter(EAGLE3, drafter.model, tmp_path)
     loaded = load(tmp_path)
-    assert loaded.model.config.to_hf() == drafter.model.config.to_hf()
+    assert loaded.model.config == drafter.model.config
     assert loaded.fingerprint == drafter.fingerprint
     assert loaded.draft_ids is None
 
@@ -159,24 +162,24 @@ def test_missing_and_unexpected_tensors_are_named(tmp_path: Path) -> None:
 
 
 def test_kinds_are_told_apart() -> None:
-    dflash = drafter_config(draft_vocab_size=24).to_hf()
+    dflash = DFLASH.config_to_hf(drafter_config(draft_vocab_size=24))
     assert not is_eagle3(dflash)
     assert not is_eagle3({**dflash, "architectures": None})
-    eagle = Eagle3Config.default_for(TARGET.config).to_hf()
+    eagle = config_to_hf(Eagle3Config.default_for(TARGET.config))
     assert is_eagle3(eagle)
     assert is_eagle3({**eagle, "architectures": ["LlamaForCausalLM"]})
 
 
 def test_specifications(tmp_path: Path) -> None:
-    def obtain(spec: str) -> Drafter | Eagle3Drafter:
+    def obtain(spec: str) -> Drafter[Any]:
         return obtain_drafter(spec, TARGET, block_size=5, num_layers=1, dtype=jnp.float32)
 
     drafter = obtain("random-eagle3:3")
-    assert isinstance(drafter, Eagle3Drafter)
+    assert drafter.definition is EAGLE3
     assert drafter.fingerprint != obtain("random-eagle3").fingerprint
     assert drafter.model.config.block_size == 5
     assert not drafter.model.config.trained
-    assert isinstance(obtain(str(write(tmp_path / "public"))), Eagle3Drafter)
+    assert obtain(str(write(tmp_path / "public"))).definition is EAGLE3
     with pytest.raises(ResolveError, match="no EAGLE-3 drafter is shipped"):
         obtain("eagle3")
     with pytest.raises(ResolveError, match="whole number"):
@@ -185,6 +188,6 @@ def test_specifications(tmp_path: Path) -> None:
 
 def test_only_drafters_of_the_kind_are_shipped_for_a_target(tmp_path: Path) -> None:
     drafter = eagle3_drafter(target_fingerprint=TARGET.fingerprint)
-    save_eagle3(drafter.model, tmp_path / "mine")
-    assert shipped_for(TARGET, tmp_path, eagle3=True) == tmp_path / "mine"
-    assert shipped_for(TARGET, tmp_path, eagle3=False) is None
+    save_drafter(EAGLE3, drafter.model, tmp_path / "mine")
+    assert shipped_for(EAGLE3, TARGET, tmp_path) == tmp_path / "mine"
+    assert shipped_for(DFLASH, TARGET, tmp_path) is None

@@ -11,15 +11,12 @@ from flax import nnx
 from tests.drafter.builders import TARGET, room, target_parts
 from tests.drafter.reference_eagle3 import reference_chain
 
-from blockdraft_drafter.config.eagle3 import Eagle3Config
-from blockdraft_drafter.eagle3.checkpoint import (
-    Eagle3Drafter,
-    build_eagle3,
-    fingerprint,
-    published_arrays,
-)
-from blockdraft_drafter.eagle3.method import Eagle3Method
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
 from blockdraft_drafter.method import ContextRow, Proposal
 
 BLOCK_SIZE = 5
@@ -33,7 +30,7 @@ def eagle3_drafter(
     own_embedding: bool = False,
     seed: int = 0,
     **overrides: Any,
-) -> Eagle3Drafter:
+) -> Drafter[Eagle3]:
     """A random drafter whose norms are random too, so that each of them matters."""
     config = replace(
         Eagle3Config.default_for(TARGET.config, block_size=BLOCK_SIZE),
@@ -41,7 +38,7 @@ def eagle3_drafter(
         **overrides,
     )
     noise = np.random.default_rng(seed)
-    arrays = published_arrays(Eagle3(config, rngs=nnx.Rngs(seed)))
+    arrays = published_arrays(EAGLE3, Eagle3(config, rngs=nnx.Rngs(seed)))
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
@@ -54,18 +51,18 @@ def eagle3_drafter(
     if own_embedding:
         shape = (VOCAB, config.decoder.hidden_size)
         embedding = 0.1 * noise.standard_normal(shape).astype(np.float32)
-    model = build_eagle3(config, arrays, dtype=jnp.float32)
-    return Eagle3Drafter(model, fingerprint(config, arrays), draft_ids, embedding, head)
+    model = build(EAGLE3, config, arrays, dtype=jnp.float32)
+    return Drafter(EAGLE3, model, fingerprint(EAGLE3, config, arrays), draft_ids, embedding, head)
 
 
 def eagle3_method(
-    drafter: Eagle3Drafter,
+    drafter: Drafter[Eagle3],
     on_recompilation: Callable[[], None] = lambda: None,
     *,
     tied: bool = True,
     **overrides: Any,
-) -> Eagle3Method:
-    method = Eagle3Method(drafter, target_parts(tied=tied), room(**overrides), on_recompilation)
+) -> CompiledMethod:
+    method = CompiledMethod(drafter, target_parts(tied=tied), room(**overrides), on_recompilation)
     method.warm_up()
     return method
 
@@ -81,7 +78,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def expected(
-    drafter: Eagle3Drafter, features: np.ndarray, tokens: list[int], *, tied: bool = True
+    drafter: Drafter[Eagle3], features: np.ndarray, tokens: list[int], *, tied: bool = True
 ) -> tuple[list[int], np.ndarray]:
     """The reference's tokens and the log-probability of each."""
     target = target_parts(tied=tied)
@@ -90,7 +87,7 @@ def expected(
     head = np.asarray(rows)[ids] if drafter.head is None else drafter.head
     config = drafter.model.config
     chosen, logits = reference_chain(
-        published_arrays(drafter.model),
+        published_arrays(EAGLE3, drafter.model),
         config,
         np.asarray(target.embedding if drafter.embedding is None else drafter.embedding),
         head,

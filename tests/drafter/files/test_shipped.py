@@ -10,7 +10,7 @@ import pytest
 from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.config.eagle3 import is_eagle3
+from blockdraft_drafter.eagle3.published import is_eagle3
 from blockdraft_drafter.files.sources import SHIPPED
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder

@@ -14,8 +14,9 @@ from flax import nnx
 from tests.training.pair import LENGTH, ROWS, SHORT_ROWS, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
-from blockdraft_drafter.dflash.checkpoint import load_drafter
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import load_drafter
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.features.batches import BatchBuilder
@@ -69,7 +70,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     assert np.mean(gained) >= 8
 
     # Replaying the answers all at once says the same.
-    drafter = load_drafter(tmp_path / "drafter", pair.checkpoint, dtype=jnp.float32)
+    drafter = load_drafter(DFLASH, tmp_path / "drafter", pair.checkpoint, dtype=jnp.float32)
     assert drafter.draft_ids is not None
     proposable = np.zeros(pair.decoder.config.vocab_size, int)
     proposable[drafter.draft_ids] = 1

@@ -12,8 +12,9 @@ from tests.drafter.eagle3.test_method import eagle3_drafter
 from tests.training.pair import LENGTH, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
-from blockdraft_drafter.eagle3.checkpoint import load_eagle3, save_eagle3
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_models.errors import CheckpointError
 from blockdraft_training import command
 from blockdraft_training.corpus.rows import read_corpus
@@ -82,7 +83,7 @@ def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> N
     trained = train(made, reporter())
     # In float32, as trained: the export rounds.
     assert isinstance(trained.model, Eagle3)
-    save_eagle3(trained.model, tmp_path / "exact", trained.draft_ids)
+    save_drafter(EAGLE3, trained.model, tmp_path / "exact", trained.draft_ids)
     rows = read_corpus(
         (pair.short,),
         vocab_size=pair.checkpoint.config.vocab_size,
@@ -133,8 +134,8 @@ def test_a_run_continues_from_a_drafter(pair: Pair, tmp_path: Path) -> None:
         pair, tmp_path / "on", init=str(tmp_path / "drafter"), learning_rate=1e-12, steps=1
     )
     second = train(still, reporter())
-    loaded = load_eagle3(
-        tmp_path / "drafter", pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
+    loaded = load_drafter(
+        EAGLE3, tmp_path / "drafter", pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
     )
     assert loaded.model.config.block_size == 4
     np.testing.assert_allclose(
@@ -163,8 +164,8 @@ def test_the_command(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert command.run(parser.parse_args(["eagle3", *options.split()])) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["steps"] == 2
-    drafter = load_eagle3(
-        Path(result["drafter"]), pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
+    drafter = load_drafter(
+        EAGLE3, Path(result["drafter"]), pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
     )
     assert drafter.model.config.target_layer_ids == (1, 2)
     assert drafter.draft_ids is not None

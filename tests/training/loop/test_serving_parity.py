@@ -15,9 +15,10 @@ from tests.models.builders import run_dense
 from tests.training.pair import LENGTH, PROMPT, Pair
 from tests.training.serving import serving_method
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.method import ContextRow
 from blockdraft_training.features.frozen import Frozen, freeze
 from blockdraft_training.loop.held_out import drafted_tokens
@@ -65,7 +66,10 @@ def test_predictions_in_training_are_proposals_in_serving(
     counts = frequencies([row.response for row in rows], target.vocab_size)
     hot = HotVocabulary.of(counts, vocabulary or target.vocab_size)
     save_drafter(
-        random_drafter(config).model, tmp_path, None if vocabulary is None else np.asarray(hot.ids)
+        DFLASH,
+        random_drafter(config).model,
+        tmp_path,
+        None if vocabulary is None else np.asarray(hot.ids),
     )
 
     token_ids = np.array([row.token_ids for row in rows], np.int32)
@@ -77,7 +81,7 @@ def test_predictions_in_training_are_proposals_in_serving(
         token_ids, starts, ends, features, no_teacher.astype(np.int32), no_teacher
     )
     every = np.tile(np.arange(PROMPT, LENGTH, dtype=np.int32), (ROWS, 1))
-    model = load_drafter(tmp_path, pair.checkpoint, dtype=jnp.float32).model
+    model = load_drafter(DFLASH, tmp_path, pair.checkpoint, dtype=jnp.float32).model
     frozen = freeze(pair.decoder, hot, online=False)
     graph, state = nnx.split(model)
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array
 from tests.models.builders import random_decoder
 
-from blockdraft_drafter.config.dflash import DFlashConfig
+from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.block import DecoderLayer

@@ -8,9 +8,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.dflash.checkpoint import build, load_drafter, published_arrays, save_drafter
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import build, load_drafter, published_arrays, save_drafter
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError
@@ -54,7 +55,7 @@ class DFlashRecipe:
             return from_target(config, decoder, copied, seed=settings.seed)
         if settings.init == "random":
             return DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(settings.seed))
-        earlier = load_drafter(Path(settings.init), target, dtype=jnp.float32)
+        earlier = load_drafter(DFLASH, Path(settings.init), target, dtype=jnp.float32)
         config = replace(
             earlier.model.config,
             block_size=settings.block_size,
@@ -82,8 +83,10 @@ class DFlashRecipe:
 
     def save(self, model: DFlash, directory: Path, draft_ids: np.ndarray | None) -> None:
         """Write the drafter in bfloat16, in the published format."""
-        arrays = {name: a.astype(jnp.bfloat16) for name, a in published_arrays(model).items()}
-        save_drafter(build(model.config, arrays, dtype=jnp.bfloat16), directory, draft_ids)
+        arrays = published_arrays(DFLASH, model)
+        rounded = {name: array.astype(jnp.bfloat16) for name, array in arrays.items()}
+        model = build(DFLASH, model.config, rounded, dtype=jnp.bfloat16)
+        save_drafter(DFLASH, model, directory, draft_ids)
 
 
 def _copied_layers(settings: DFlashSettings, target_layers: int) -> tuple[int, ...]:

@@ -9,14 +9,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.config.eagle3 import Eagle3Config
-from blockdraft_drafter.eagle3.checkpoint import (
-    build_eagle3,
-    load_eagle3,
-    published_arrays,
-    save_eagle3,
-)
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.files.checkpoint import build, load_drafter, published_arrays, save_drafter
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError
@@ -63,8 +59,8 @@ class Eagle3Recipe:
             return eagle3_from_target(config, decoder, seed=settings.seed)
         if settings.init == "random":
             return Eagle3(config, dtype=jnp.float32, rngs=nnx.Rngs(settings.seed))
-        drafter = load_eagle3(
-            Path(settings.init), target, block_size=settings.block_size, dtype=jnp.float32
+        drafter = load_drafter(
+            EAGLE3, Path(settings.init), target, block_size=settings.block_size, dtype=jnp.float32
         )
         if drafter.embedding is not None or drafter.head is not None:
             raise TrainingError(f"{settings.init} has an embedding or a head of its own")
@@ -94,5 +90,7 @@ class Eagle3Recipe:
 
     def save(self, model: Eagle3, directory: Path, draft_ids: np.ndarray | None) -> None:
         """Write the drafter in bfloat16, in the published format."""
-        arrays = {name: a.astype(jnp.bfloat16) for name, a in published_arrays(model).items()}
-        save_eagle3(build_eagle3(model.config, arrays, dtype=jnp.bfloat16), directory, draft_ids)
+        arrays = published_arrays(EAGLE3, model)
+        rounded = {name: array.astype(jnp.bfloat16) for name, array in arrays.items()}
+        model = build(EAGLE3, model.config, rounded, dtype=jnp.bfloat16)
+        save_drafter(EAGLE3, model, directory, draft_ids)

@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.config.dflash import DFlashConfig
-from blockdraft_drafter.config.eagle3 import Eagle3Config
-from blockdraft_drafter.dflash.checkpoint import Drafter
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_models.decoder.block import DecoderLayer
 from blockdraft_models.decoder.layers import Linear
@@ -49,7 +49,7 @@ def from_target(
 
 def from_drafter(
     config: DFlashConfig,
-    earlier: Drafter,
+    earlier: Drafter[DFlash],
     draft_ids: Int[np.ndarray, " draft"] | None,
     *,
     seed: int,

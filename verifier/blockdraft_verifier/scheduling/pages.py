@@ -1,4 +1,4 @@
-"""Who owns which page of the KV cache; pure bookkeeping, the arrays are in `paged_cache`.
+"""Who owns which page of the KV cache; pure bookkeeping, the arrays are in `device/cache.py`.
 
 A full page whose tokens are all committed is named by a hash of its tokens and of everything
 before them. When its last owner leaves, a named page keeps its contents and can be taken over by a

@@ -1,7 +1,7 @@
 """Ragged paged attention by the Pallas kernel for TPU that ships with JAX.
 
 The kernel reads only the pages a sequence has, with copies that overlap the arithmetic. It takes
-our batch and cache as they are (`attention.py`, which is also its oracle); heads must be whole
+our batch and cache as they are (`portable.py`, which is also its oracle); heads must be whole
 lanes wide, so narrower ones are padded with zeros, in the cache too.
 
 Source: jax.experimental.pallas.ops.tpu.ragged_paged_attention.

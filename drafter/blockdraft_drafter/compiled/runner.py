@@ -1,4 +1,4 @@
-"""What every draft method here shares: compiled steps over a buffer of contexts."""
+"""The compiled steps of a drafter: compile every shape beforehand, then only run."""
 
 import statistics
 import time
@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import (
     PackedBlocks,
     PackedRows,
@@ -18,10 +21,14 @@ from blockdraft_drafter.compiled.packing import (
     split_rows,
 )
 from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
-from blockdraft_drafter.compiled.steps import Drafted
+from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
+from blockdraft_drafter.compiled.vocabulary import narrowed
 from blockdraft_drafter.compiled.weight_shapes import placed
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
+from blockdraft_models.decoder.dtypes import cache_dtype
+from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.weights.loading import EmbeddingAndHead
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
 _MEASURED_CONTEXT = 512
@@ -29,7 +36,9 @@ _MEASURED_RUNS = 5
 
 
 class CompiledMethod:
-    """Appends and drafts in as few device calls as possible, with few compiled shapes.
+    """A loaded drafter with room for contexts; the `DraftMethod` of every method there is.
+
+    It appends and drafts in as few device calls as possible, with few compiled shapes.
 
     Features are flat rows, so a long prefill beside short appends is not padded to a rectangle. A
     draft step is one call that also appends what verification can yield. Rows beyond that, and
@@ -38,28 +47,41 @@ class CompiledMethod:
 
     def __init__(
         self,
-        spec: MethodSpec,
-        programs: DraftPrograms,
-        weights: Any,
-        *,
+        drafter: Drafter[Any],
+        target: EmbeddingAndHead,
+        room: Room,
         on_recompilation: Callable[[], None] = lambda: None,
+        *,
+        placement: Placement | None = None,
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
 
         Args:
-            spec: The fixed facts.
-            programs: What to compile.
-            weights: Their first argument, placed here if it is not yet.
+            drafter: The draft model and its identity.
+            target: The target's embedding and head, in the draft model's element type.
+            room: For contexts.
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
+            placement: On a mesh; None for the default device.
         """
-        self._spec = spec
-        self._programs = programs
-        self._weights = placed(weights, programs.weights)
+        self._spec = _spec(drafter, room)
+        draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
+        matrices = _matrices(drafter, target)
+        self._programs = DraftPrograms.of(
+            drafter.definition.steps,
+            drafter.model,
+            matrices,
+            draft_ids,
+            room,
+            context_dtype=cache_dtype(target.embedding.dtype),
+            placement=placement,
+        )
+        weights = DraftWeights(nnx.state(drafter.model), matrices, draft_ids)
+        self._weights = placed(weights, self._programs.weights)
         self._on_recompilation = on_recompilation
         self._warm = False
         self._step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
-        self._context = buffer.allocate(programs.steps.context())
+        self._context = buffer.allocate(self._programs.steps.context())
 
     @property
     def spec(self) -> MethodSpec:
@@ -166,3 +188,37 @@ def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:
         token_ids=tuple(drafted.token_ids[block, :length].tolist()),
         log_probs=tuple(drafted.log_probs[block, :length].tolist()),
     )
+
+
+def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:
+    method, config = drafter.definition, drafter.model.config
+    return MethodSpec(
+        name=method.name,
+        block_size=config.block_size,
+        target_layer_ids=config.target_layer_ids,
+        feature_width=config.feature_width,
+        feature_dtype=room.feature_dtype,
+        vocab_size=config.decoder.vocab_size,
+        max_sequences=room.max_sequences,
+        max_context_tokens=room.max_context_tokens,
+        max_feature_rows=room.max_feature_rows,
+        fingerprint=drafter.fingerprint,
+        trained=config.trained,
+        reads_tokens=method.reads_tokens,
+    )
+
+
+def _matrices(drafter: Drafter[Any], target: EmbeddingAndHead) -> EmbeddingAndHead:
+    """Return embedding and head: the drafter's own where it has them, else the target's."""
+    # The head scores the draft vocabulary only.
+    embedding, head = matrices = narrowed(target, drafter.draft_ids)
+    if not drafter.definition.own_matrices:
+        return matrices
+    if head is None:
+        head = embedding  # tied in the target, which says nothing of the drafter's embedding
+    dtype = target.embedding.dtype
+    if drafter.embedding is not None:
+        embedding = jnp.asarray(drafter.embedding, dtype)
+    if drafter.head is not None:
+        head = jnp.asarray(drafter.head, dtype)
+    return EmbeddingAndHead(embedding, head)

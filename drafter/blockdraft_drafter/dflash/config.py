@@ -1,10 +1,8 @@
-"""The shape of a DFlash drafter, in the format in which drafters are published."""
+"""The shape of a DFlash drafter."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from blockdraft_drafter.config import published
+from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE, DraftConfig
 from blockdraft_models.decoder.config import DecoderConfig
 
 FULL_ATTENTION = "full_attention"
@@ -38,61 +36,39 @@ def build_target_layer_ids(num_target_layers: int, num_features: int) -> tuple[i
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class DFlashConfig:
-    """Everything the drafter's forward pass depends on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DFlashConfig(DraftConfig):
+    """Everything the drafter's forward pass depends on; the draft layers are a Qwen3 decoder's.
 
     Attributes:
-        decoder: The draft layers: a Qwen3 decoder whose `hidden_size` and `vocab_size` are the
-            target's; embedding and head are the target's too.
-        block_size: Tokens per block, the anchor included.
         mask_token_id: Fills the slots to be drafted.
-        target_layer_ids: Target layers whose outputs, concatenated, are a feature.
-        num_target_layers: Decoder layers of the target.
         layer_types: "full_attention" or "sliding_attention" for each draft layer.
         sliding_window: Sliding layers see keys less than this many positions away.
         is_causal: Whether a block position sees only itself and what is before it.
         sample_from_anchor: Whether a slot's output is the token after its position, so that the
             anchor's slot drafts too and one mask fewer is needed; as published, a slot's output
             is the token at its position.
-        draft_vocab_size: Tokens the drafter can propose (`vocabulary.py`); None for all.
         markov_rank: Of the bias by the token before (`markov.py`); 0 for none.
-        target_fingerprint: The target the drafter was trained for, or None if not recorded.
-        trained: Whether the weights were trained.
     """
 
-    decoder: DecoderConfig
-    block_size: int
     mask_token_id: int
-    target_layer_ids: tuple[int, ...]
-    num_target_layers: int
     layer_types: tuple[str, ...]
     sliding_window: int | None = None
     is_causal: bool = False
     sample_from_anchor: bool = False
-    draft_vocab_size: int | None = None
     markov_rank: int = 0
-    target_fingerprint: str | None = None
-    trained: bool = True
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
-        published.check_block_size(self.block_size)
-        if not 0 <= self.mask_token_id < self.decoder.vocab_size:
+        # Not super(): a class with slots is made twice, and this function knows the first only.
+        DraftConfig.__post_init__(self)
+        vocab_size = self.decoder.vocab_size
+        if not 0 <= self.mask_token_id < vocab_size:
             raise ValueError(
-                f"mask_token_id {self.mask_token_id} is outside the vocabulary of"
-                f" {self.decoder.vocab_size}"
+                f"mask_token_id {self.mask_token_id} is outside the vocabulary of {vocab_size}"
             )
-        most = self.decoder.vocab_size
-        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
-            raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
-        if not 0 <= self.markov_rank <= most:
-            raise ValueError(f"markov_rank {self.markov_rank} is not in [0, {most}]")
-        if not self.target_layer_ids:
-            raise ValueError("target_layer_ids must not be empty")
-        for layer_id in self.target_layer_ids:
-            if not 0 <= layer_id < self.num_target_layers:
-                raise ValueError(f"target layer {layer_id} is not in [0, {self.num_target_layers})")
+        if not 0 <= self.markov_rank <= vocab_size:
+            raise ValueError(f"markov_rank {self.markov_rank} is not in [0, {vocab_size}]")
         if len(self.layer_types) != self.decoder.num_layers:
             raise ValueError(
                 f"{len(self.layer_types)} layer_types for {self.decoder.num_layers} layers"
@@ -101,11 +77,6 @@ class DFlashConfig:
             raise ValueError(f"unknown layer_types {sorted(unknown)}")
         if SLIDING_ATTENTION in self.layer_types and (self.sliding_window or 0) < 1:
             raise ValueError("sliding_attention layers need a positive sliding_window")
-
-    @property
-    def feature_width(self) -> int:
-        """Elements of one feature."""
-        return len(self.target_layer_ids) * self.decoder.hidden_size
 
     @property
     def slots(self) -> int:
@@ -122,24 +93,11 @@ class DFlashConfig:
         return self.sliding_window if self.layer_types[layer] == SLIDING_ATTENTION else None
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "DFlashConfig":
-        """Read a published drafter's parsed `config.json`.
-
-        Raises:
-            ValueError: If a field is missing or asks for something this drafter does not compute.
-        """
-        return cls(**published.fields_from_hf(config))
-
-    def to_hf(self) -> dict[str, Any]:
-        """Return the `config.json` of this drafter in the published format."""
-        return published.hf_from_config(self)
-
-    @classmethod
     def default_for(
         cls,
         target: DecoderConfig,
         *,
-        block_size: int = 8,
+        block_size: int = DEFAULT_BLOCK_SIZE,
         num_layers: int = 2,
         num_features: int = 5,
     ) -> "DFlashConfig":

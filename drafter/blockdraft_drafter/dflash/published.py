@@ -1,17 +1,21 @@
-"""Translation between `DFlashConfig` and the published `config.json`.
+"""DFlash drafters as they are published: the fields of `config.json`, the names of the weights.
 
 Field names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in
 transformers; our own additions live under the extra key `blockdraft`.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from blockdraft_drafter.compiled.vocabulary import TARGET_TO_DRAFT
+from blockdraft_drafter.config import common_to_hf
+from blockdraft_drafter.dflash.config import FULL_ATTENTION, SLIDING_ATTENTION, DFlashConfig
+from blockdraft_drafter.files.tensors import DraftTensor
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.config_sources import section
+from blockdraft_models.weights.tensor_names import tensor_names
 
-if TYPE_CHECKING:
-    from blockdraft_drafter.config.dflash import DFlashConfig
+_PREFIX = "model."
 
 # Keys whose presence changes what a forward pass computes in ways not built here; loading such
 # a checkpoint as plain DFlash would draft nonsense without an error.
@@ -26,18 +30,12 @@ _UNSUPPORTED = (
 _MARKOV_HEAD_TYPE = "vanilla"
 _UNSUPPORTED_PREFIXES = ("conv_", "selector_")
 
-MAX_BLOCK_SIZE = 256
-"""Tokens per block; published drafters have up to 16."""
 
-
-def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a parsed `config.json`.
-
-    Returns:
-        Keyword arguments of `DFlashConfig`.
+def config_from_hf(config: Mapping[str, Any]) -> DFlashConfig:
+    """Read a published drafter's parsed `config.json`.
 
     Raises:
-        ValueError: If a field is missing or unsupported.
+        ValueError: If a field is missing or asks for something this drafter does not compute.
     """
     nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
     _refuse_unsupported({**config, **nested})
@@ -47,60 +45,47 @@ def fields_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
     shifted = bool(config.get("sample_from_anchor", nested.get("sample_from_anchor", False)))
     decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
     window, layer_types = _attention_pattern(config, decoder.num_layers)
-    return {
-        "decoder": decoder,
+    return DFlashConfig(
+        decoder=decoder,
         # Version 1 has it at the top level, later configurations in dflash_config.
         # Theirs counts the slots; where the anchor's slot drafts too, a block is one token longer.
-        "block_size": _first("block_size", config, nested) + shifted,
-        "mask_token_id": _first("mask_token_id", nested, config),
-        "target_layer_ids": tuple(_first("target_layer_ids", nested, config)),
-        "num_target_layers": _first("num_target_layers", config, nested),
-        "layer_types": layer_types,
-        "sliding_window": window,
+        block_size=_first("block_size", config, nested) + shifted,
+        mask_token_id=_first("mask_token_id", nested, config),
+        target_layer_ids=tuple(_first("target_layer_ids", nested, config)),
+        num_target_layers=_first("num_target_layers", config, nested),
+        layer_types=layer_types,
+        sliding_window=window,
         # The reference implementation attends without a causal mask on every layer.
-        "is_causal": bool(
+        is_causal=bool(
             config.get("is_causal", nested.get("causal", nested.get("is_causal", False)))
         ),
-        "sample_from_anchor": shifted,
-        "draft_vocab_size": _draft_vocab_size(config, nested),
-        "markov_rank": _markov_rank(config, nested),
-        "target_fingerprint": ours.get("target_fingerprint"),
-        "trained": bool(ours.get("trained", True)),
-    }
+        sample_from_anchor=shifted,
+        draft_vocab_size=_draft_vocab_size(config, nested),
+        markov_rank=_markov_rank(config, nested),
+        target_fingerprint=ours.get("target_fingerprint"),
+        trained=bool(ours.get("trained", True)),
+    )
 
 
-def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
-    """Return the `config.json` of a drafter."""
-    decoder = config.decoder
+def config_to_hf(config: DFlashConfig) -> dict[str, Any]:
+    """Return the `config.json` of a drafter in the published format."""
     published: dict[str, Any] = {
+        **common_to_hf(config),
         "architectures": ["DFlashDraftModel"],
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-        "model_type": "qwen3",
-        "attention_bias": decoder.attention_bias,
         "block_size": config.slots,
         "dflash_config": {
             "causal": config.is_causal,
             "mask_token_id": config.mask_token_id,
             "target_layer_ids": list(config.target_layer_ids),
         },
-        "head_dim": decoder.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": decoder.hidden_size,
-        "intermediate_size": decoder.intermediate_size,
         "is_causal": config.is_causal,
         "layer_types": list(config.layer_types),
-        "max_position_embeddings": decoder.max_position_embeddings,
-        "num_attention_heads": decoder.num_heads,
-        "num_hidden_layers": decoder.num_layers,
-        "num_key_value_heads": decoder.num_kv_heads,
+        "model_type": "qwen3",
         "num_target_layers": config.num_target_layers,
-        "rms_norm_eps": decoder.rms_norm_eps,
-        "rope_scaling": decoder.rope_scaling_hf(),
-        "rope_theta": decoder.rope_theta,
         "sliding_window": config.sliding_window,
-        "tie_word_embeddings": decoder.tie_word_embeddings,
+        "tie_word_embeddings": config.decoder.tie_word_embeddings,
         "use_sliding_window": config.sliding_window is not None,
-        "vocab_size": decoder.vocab_size,
     }
     if config.sample_from_anchor:
         published["sample_from_anchor"] = True
@@ -109,22 +94,34 @@ def hf_from_config(config: "DFlashConfig") -> dict[str, Any]:
     if config.markov_rank:
         published["markov_rank"] = config.markov_rank
         published["markov_head_type"] = _MARKOV_HEAD_TYPE
-    ours: dict[str, Any] = {"trained": config.trained}
-    if config.target_fingerprint is not None:
-        ours["target_fingerprint"] = config.target_fingerprint
-    return {**published, "blockdraft": ours}
+    return published
 
 
-def check_block_size(block_size: int) -> None:
-    """Check a number of tokens per block, the anchor included.
+def draft_tensors(config: DFlashConfig) -> Iterator[DraftTensor]:
+    """Yield every weight of a drafter, each once, in a fixed order; 58 for five layers.
 
-    Raises:
-        ValueError: If it is not one.
+    A Markov head has two more, named as in DSpark checkpoints.
     """
-    if block_size < 2:
-        raise ValueError(f"block_size must be at least 2, got {block_size}")
-    if block_size > MAX_BLOCK_SIZE:
-        raise ValueError(f"block_size must be at most {MAX_BLOCK_SIZE}, got {block_size}")
+    hidden = config.decoder.hidden_size
+    yield DraftTensor("fc.weight", "fc.weight", (hidden, config.feature_width))
+    yield DraftTensor("hidden_norm.scale", "hidden_norm.weight", (hidden,))
+    for name in tensor_names(config.decoder):
+        # Embedding and head are the target's; the rest is named as in any Qwen3 model.
+        if name.path.startswith(("layers.", "norm.")):
+            yield DraftTensor(name.path, name.hf.removeprefix(_PREFIX), name.shape)
+    if config.markov_rank:
+        vocab, rank = config.decoder.vocab_size, config.markov_rank
+        for factor, rows in (("markov_w1", vocab), ("markov_w2", config.draft_vocab_size or vocab)):
+            path = f"markov_head.{factor}"
+            yield DraftTensor(path, f"{path}.weight", (rows, rank))
+
+
+def ignores(config: DFlashConfig, name: str) -> bool:
+    """Return whether a published tensor may be there that is no weight of the drafter."""
+    # DSpark checkpoints also guess how far a draft will be accepted; here that is measured.
+    if name.startswith("confidence_head."):
+        return True
+    return config.draft_vocab_size is not None and name == TARGET_TO_DRAFT
 
 
 def _draft_vocab_size(config: Mapping[str, Any], nested: Mapping[str, Any]) -> int | None:
@@ -148,14 +145,14 @@ def _attention_pattern(
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     layer_types = config.get("layer_types")
     if window is None:
-        return None, ("full_attention",) * num_layers
+        return None, (FULL_ATTENTION,) * num_layers
     if layer_types is not None:
         return window, tuple(layer_types)
     if not config.get("use_sliding_window"):
-        return None, ("full_attention",) * num_layers
+        return None, (FULL_ATTENTION,) * num_layers
     # Qwen3Config: the first max_window_layers layers attend to everything.
     full = min(config.get("max_window_layers", 28), num_layers)
-    return window, ("full_attention",) * full + ("sliding_attention",) * (num_layers - full)
+    return window, (FULL_ATTENTION,) * full + (SLIDING_ATTENTION,) * (num_layers - full)
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:

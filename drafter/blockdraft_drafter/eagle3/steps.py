@@ -1,0 +1,87 @@
+"""The computations of an EAGLE-3 step, as pure functions to be compiled whole."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights
+from blockdraft_drafter.compiled.vocabulary import likeliest
+from blockdraft_drafter.compiled.weight_shapes import whole_shapes
+from blockdraft_drafter.context import buffer
+from blockdraft_drafter.context.attention import ChainAttend
+from blockdraft_drafter.context.buffer import LayerContext
+from blockdraft_drafter.context.portable import ContextView, Keys
+from blockdraft_drafter.eagle3.model import Eagle3
+
+
+class Eagle3Context(NamedTuple):
+    """The contexts of all slots; a pytree.
+
+    Attributes:
+        layer: Keys and values of every committed position.
+        latest: Float[Array, "slots hidden"], the projected feature of the last one, where
+            drafting begins.
+    """
+
+    layer: LayerContext
+    latest: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Steps(DraftSteps):
+    """The computations of an EAGLE-3 step."""
+
+    def context(self) -> Eagle3Context:
+        """Return shape, type and place of the context buffer of all slots."""
+        [layer] = self.layer_contexts()
+        shape = (self.room.max_sequences, self.decoder.hidden_size)
+        latest = jax.ShapeDtypeStruct(shape, self.dtype)
+        return Eagle3Context(layer, whole_shapes(latest, self.placement))
+
+    def append(
+        self, weights: DraftWeights, context: Eagle3Context, rows: PackedRows
+    ) -> Eagle3Context:
+        """Project features and store them in the context buffer."""
+        model: Eagle3 = nnx.merge(self.graph, weights.model)
+        hidden = model.project_features(rows.features)
+        embedded = weights.target.embedding[rows.next_tokens]
+        keys, values = model.keys_values(embedded, hidden, rows.positions)
+        # A slot's rows lie side by side; of each slot only the last is where drafting begins.
+        count = rows.slots.shape[0]
+        into_slot = rows.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
+        last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
+        newest = hidden[jnp.maximum(last, 0)].astype(context.latest.dtype)
+        latest = jnp.where((last >= 0)[:, None], newest, context.latest)
+        layer = buffer.write(context.layer, rows.slots, rows.positions, keys, values)
+        return Eagle3Context(layer, latest)
+
+    def append_and_draft(
+        self, weights: DraftWeights, context: Eagle3Context, rows: PackedRows, blocks: PackedBlocks
+    ) -> tuple[Eagle3Context, Drafted]:
+        """Append `rows`, then draft `blocks` token by token from the contexts that include them.
+
+        Every pass is made whatever number of tokens is wanted, so that one executable does for all.
+        """
+        context = self.append(weights, context, rows)
+        model: Eagle3 = nnx.merge(self.graph, weights.model)
+        _, target, draft_ids = weights
+        # The last committed position is the first pass's own entry, not its context.
+        before = jnp.maximum(blocks.lengths - 1, 0)
+        attend = ChainAttend(ContextView(context.layer, blocks.slots, before), self.sharding)
+        hidden = context.latest[blocks.slots].astype(target.embedding.dtype)
+        hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
+        own: Keys | None = None
+        token = jnp.asarray(blocks.anchors)
+        tokens, log_probs = [], []
+        for index in range(model.config.block_size - 1):
+            hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
+            best, log_prob = likeliest(target.logits(model.norm(hidden)))
+            token = best if draft_ids is None else draft_ids[best]
+            tokens.append(token)
+            log_probs.append(log_prob)
+        return context, Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_probs, axis=1))
