@@ -111,7 +111,7 @@ def draft_programs(
     position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
     # Entries after the anchor are drafted one by one, each with a look at the whole context.
     passes = 1 if isinstance(config, DFlashConfig) else config.block_size - 1
-    queries = config.slots if isinstance(config, DFlashConfig) else passes
+    queries = config.block_inputs if isinstance(config, DFlashConfig) else passes
     for rows in drafter.append_sizes:
         yield Program(
             "append",

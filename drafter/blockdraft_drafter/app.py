@@ -16,7 +16,7 @@ from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.metrics import DrafterMetrics
-from blockdraft_drafter.service import DrafterService, Engine
+from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.weights.download_progress import ShowProgress, hide_progress, show_progress
@@ -67,10 +67,10 @@ class DrafterApp:
         """
         loop = asyncio.get_running_loop()
         count = self._metrics.recompilations.inc
-        engine = await loop.run_in_executor(
-            self._worker, load_engine, self._settings, count, show_progress
+        loaded = await loop.run_in_executor(
+            self._worker, load_method, self._settings, count, show_progress
         )
-        self._service.serve(engine)
+        self._service.serve(loaded)
 
     async def drain(self) -> None:
         """Refuse calls and end the streams."""
@@ -81,11 +81,11 @@ class DrafterApp:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def load_engine(
+def load_method(
     settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
     show: ShowProgress = hide_progress,
-) -> Engine:
+) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
 
     Args:
@@ -130,4 +130,4 @@ def load_engine(
         time.perf_counter() - loaded,
         1e3 * method.step_seconds[0],
     )
-    return Engine(method, SlotPool(settings.max_sequences), checkpoint.fingerprint)
+    return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint)

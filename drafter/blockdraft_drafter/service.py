@@ -24,7 +24,7 @@ from blockdraft_runtime.status import (
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LoadedMethod:
     """A draft method that is ready to serve.
 
     Attributes:
@@ -54,13 +54,13 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         """
         self._worker = worker
         self._metrics = metrics
-        self._engine: Engine | None = None
+        self._loaded: LoadedMethod | None = None
         self._draining = asyncio.Event()
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, loaded: LoadedMethod) -> None:
         """Accept calls from now on."""
-        self._engine = engine
-        self._metrics.contexts.set_function(lambda: engine.pool.used)
+        self._loaded = loaded
+        self._metrics.contexts.set_function(lambda: loaded.pool.used)
 
     def drain(self) -> None:
         """Refuse calls and end every Draft stream after its step in flight.
@@ -74,21 +74,21 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self, request: drafter_pb2.DrafterServiceDescribeRequest, context: Any
     ) -> drafter_pb2.DrafterServiceDescribeResponse:
         """Describe the method, after checking that it drafts for the caller's target."""
-        engine = self._ready()
+        loaded = self._ready()
         if not request.target_fingerprint:
             raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
-        if request.target_fingerprint != engine.target_fingerprint:
+        if request.target_fingerprint != loaded.target_fingerprint:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "TARGET_MISMATCH",
-                f"the drafter drafts for target {engine.target_fingerprint},"
+                f"the drafter drafts for target {loaded.target_fingerprint},"
                 f" not for {request.target_fingerprint}",
                 metadata={
-                    "drafter_target_fingerprint": engine.target_fingerprint,
+                    "drafter_target_fingerprint": loaded.target_fingerprint,
                     "target_fingerprint": request.target_fingerprint,
                 },
             )
-        spec = engine.method.spec
+        spec = loaded.method.spec
         return drafter_pb2.DrafterServiceDescribeResponse(
             method=spec.name,
             block_size=spec.block_size,
@@ -100,7 +100,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             max_feature_rows=spec.max_feature_rows,
             fingerprint=spec.fingerprint,
             trained=spec.trained,
-            step_seconds=engine.method.step_seconds,
+            step_seconds=loaded.method.step_seconds,
         )
 
     @stream_errors
@@ -108,8 +108,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Any
     ) -> AsyncIterator[drafter_pb2.DraftResponse]:
         """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
-        engine = self._ready()
-        session = Session(engine.method, engine.pool)
+        loaded = self._ready()
+        session = Session(loaded.method, loaded.pool)
         draining = asyncio.ensure_future(self._draining.wait())
 
         def ended(_: Any) -> None:
@@ -136,17 +136,17 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             self._metrics.observe(request, response)
             yield response
 
-    def _ready(self) -> Engine:
+    def _ready(self) -> LoadedMethod:
         if self._draining.is_set():
             raise _draining_error()
-        if self._engine is None:
+        if self._loaded is None:
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
                 "LOADING",
                 "the drafter is still loading",
                 retry_after_seconds=1.0,
             )
-        return self._engine
+        return self._loaded
 
     async def _next(
         self,

@@ -13,7 +13,7 @@ from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.context.slots import SlotPool
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import Checkpoint
@@ -114,7 +114,7 @@ def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
         block_size=BLOCK_SIZE,
         max_sequences=2,
     )
-    drafter = DrafterEngine(method, SlotPool(2), FINGERPRINT)
+    drafter = LoadedMethod(method, SlotPool(2), FINGERPRINT)
     checkpoint = Checkpoint(CONFIG, FINGERPRINT, Path("tiny"))
     decoder = InProcessDecoder(tiny_decoder(), checkpoint, drafter, config)
     decoder.warm_up()

@@ -13,7 +13,7 @@ from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import Outcome
 
-from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.app import load_method
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
@@ -95,7 +95,7 @@ class Setting:
             block_size=BLOCK_SIZE,
             dtype=self.config.dtype,
         )
-        return load_engine(config).method
+        return load_method(config).method
 
     def wrong_drafter(self, layer_ids: tuple[int, ...]) -> ScriptedMethod:
         """Drafts what is never right: each anchor's successor in the vocabulary."""

@@ -14,7 +14,7 @@ import pytest
 from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.in_process import InProcessTransport
-from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.app import load_method
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -67,7 +67,7 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
 
 
 def load(target: str, drafter: str) -> InProcessDecoder:
-    drafting = load_engine(
+    drafting = load_method(
         DrafterSettings(
             target=target,
             drafter=drafter,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.app import load_method
 from blockdraft_drafter.method import ContextRow, DraftMethod
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_training.corpus.rows import CorpusRow
@@ -16,7 +16,7 @@ SEQUENCES = 4
 
 def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> DraftMethod:
     """Load a drafter as its process does; `rows` features fit in a step."""
-    return load_engine(
+    return load_method(
         DrafterSettings(
             target=str(target),
             drafter=str(drafter),

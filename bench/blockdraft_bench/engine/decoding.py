@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.in_process import InProcessLink
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -47,7 +47,7 @@ class InProcessDecoder:
         self,
         decoder: Decoder,
         checkpoint: Checkpoint,
-        drafter: DrafterEngine | None,
+        drafter: LoadedMethod | None,
         config: EngineSettings,
     ) -> None:
         """Join the parts; `warm_up` must follow before `decode`.

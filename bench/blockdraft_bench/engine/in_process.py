@@ -6,7 +6,7 @@ left out. Measurements of what is drafted and accepted need no more, and start i
 
 from collections import deque
 
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
@@ -19,7 +19,7 @@ class InProcessTransport:
     would decode on without drafts, and a measurement of drafts has to end instead.
     """
 
-    def __init__(self, engine: DrafterEngine) -> None:
+    def __init__(self, engine: LoadedMethod) -> None:
         """Open a session of `engine`."""
         spec = engine.method.spec
         self.description = DrafterDescription(
@@ -59,7 +59,7 @@ class InProcessTransport:
 class InProcessLink:
     """A `DraftLink` to a drafter in this process."""
 
-    def __init__(self, engine: DrafterEngine, target_fingerprint: str) -> None:
+    def __init__(self, engine: LoadedMethod, target_fingerprint: str) -> None:
         """Connect.
 
         Args:

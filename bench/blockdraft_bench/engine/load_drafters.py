@@ -4,16 +4,16 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.errors import ResolveError
 
 
 def load_drafters(
     specs: Mapping[str, str],
-    load: Callable[[str], DrafterEngine],
+    load: Callable[[str], LoadedMethod],
     *,
     optional: Collection[str] = (),
-) -> dict[str, DrafterEngine]:
+) -> dict[str, LoadedMethod]:
     """Load a drafter for each method, and say on stderr which one there is none for.
 
     Args:

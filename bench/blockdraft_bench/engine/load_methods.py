@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from blockdraft_bench.common.timed_answers import PLAIN
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.load_pair import Dtype, engine_config
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
@@ -38,7 +38,7 @@ class LoadedMethods:
 
 def load_methods(
     target: str,
-    drafters: Mapping[str, DrafterEngine],
+    drafters: Mapping[str, LoadedMethod],
     *,
     context_tokens: int,
     dtype: Dtype,
@@ -62,7 +62,7 @@ def load_methods(
     """
     decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(dtype))
 
-    def join(drafter: DrafterEngine | None) -> InProcessDecoder:
+    def join(drafter: LoadedMethod | None) -> InProcessDecoder:
         block_size = 1 if drafter is None else drafter.method.spec.block_size
         config = engine_config(1, block_size, context_tokens, dtype, draft_policy)
         return InProcessDecoder(decoder, checkpoint, drafter, config)

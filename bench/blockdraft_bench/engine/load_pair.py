@@ -3,8 +3,8 @@
 from typing import Literal
 
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_drafter.app import load_engine
-from blockdraft_drafter.service import Engine as DrafterEngine
+from blockdraft_drafter.app import load_method
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -63,7 +63,7 @@ def load_drafting(
     concurrency: int,
     context_tokens: int,
     dtype: Dtype,
-) -> DrafterEngine:
+) -> LoadedMethod:
     """Load a drafter with what it shares with its target, and compile its steps.
 
     Args:
@@ -77,7 +77,7 @@ def load_drafting(
     Raises:
         ModelError: If one of them cannot be loaded, or they do not fit.
     """
-    return load_engine(
+    return load_method(
         DrafterSettings(
             target=target,
             drafter=drafter,

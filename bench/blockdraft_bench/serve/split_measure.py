@@ -20,7 +20,7 @@ from blockdraft_bench.serve.process_time import family_cpu_seconds
 from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import ServeSettings
 from blockdraft_bench.serve.split import Comparison, Decoding
-from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.app import load_method
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -98,7 +98,7 @@ def load_decoder_pair(target: str, drafter: str, config: EngineSettings) -> InPr
     Raises:
         ModelError: If one of them cannot be loaded.
     """
-    drafting = load_engine(
+    drafting = load_method(
         DrafterSettings(
             target=target,
             drafter=drafter,

@@ -41,12 +41,12 @@ class DFlashConfig(DraftConfig):
     """Everything the drafter's forward pass depends on; the draft layers are a Qwen3 decoder's.
 
     Attributes:
-        mask_token_id: Fills the slots to be drafted.
+        mask_token_id: Fills the inputs of a block that are to be drafted.
         layer_types: "full_attention" or "sliding_attention" for each draft layer.
         sliding_window: Sliding layers see keys less than this many positions away.
         is_causal: Whether a block position sees only itself and what is before it.
-        sample_from_anchor: Whether a slot's output is the token after its position, so that the
-            anchor's slot drafts too and one mask fewer is needed; as published, a slot's output
+        sample_from_anchor: Whether an input's output is the token after its position, so that the
+            anchor drafts too and one mask fewer is needed; as published, an input's output
             is the token at its position.
         markov_rank: Of the bias by the token before (`markov.py`); 0 for none.
     """
@@ -79,13 +79,13 @@ class DFlashConfig(DraftConfig):
             raise ValueError("sliding_attention layers need a positive sliding_window")
 
     @property
-    def slots(self) -> int:
+    def block_inputs(self) -> int:
         """Tokens per block that pass through the model: the anchor and the masks."""
         return self.block_size - 1 if self.sample_from_anchor else self.block_size
 
     @property
-    def first_drafting_slot(self) -> int:
-        """The first slot whose output is drafted; the `block_size - 1` from it on are."""
+    def first_drafting_input(self) -> int:
+        """The first input whose output is drafted; the `block_size - 1` from it on are."""
         return 0 if self.sample_from_anchor else 1
 
     def window(self, layer: int) -> int | None:

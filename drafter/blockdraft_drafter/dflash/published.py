@@ -48,7 +48,7 @@ def config_from_hf(config: Mapping[str, Any]) -> DFlashConfig:
     return DFlashConfig(
         decoder=decoder,
         # Version 1 has it at the top level, later configurations in dflash_config.
-        # Theirs counts the slots; where the anchor's slot drafts too, a block is one token longer.
+        # Theirs counts the inputs; where the anchor drafts too, a block is one token longer.
         block_size=_first("block_size", config, nested) + shifted,
         mask_token_id=_first("mask_token_id", nested, config),
         target_layer_ids=tuple(_first("target_layer_ids", nested, config)),
@@ -73,7 +73,7 @@ def config_to_hf(config: DFlashConfig) -> dict[str, Any]:
         **common_to_hf(config),
         "architectures": ["DFlashDraftModel"],
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-        "block_size": config.slots,
+        "block_size": config.block_inputs,
         "dflash_config": {
             "causal": config.is_causal,
             "mask_token_id": config.mask_token_id,

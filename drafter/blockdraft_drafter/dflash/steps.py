@@ -56,7 +56,7 @@ class DFlashSteps(DraftSteps):
         config, (_, target, draft_ids) = model.config, weights
         hidden = denoise(model, target, context, blocks, self.sharding)
         width, tokens = hidden.shape[-1], config.block_size - 1
-        drafting = hidden.reshape(-1, config.slots, width)[:, config.first_drafting_slot :]
+        drafting = hidden.reshape(-1, config.block_inputs, width)[:, config.first_drafting_input :]
         logits = target.logits(drafting.reshape(-1, width))
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
@@ -81,22 +81,22 @@ def denoise(
         BlockAttend(
             slots=blocks.slots,
             lengths=blocks.lengths,
-            block_size=config.slots,
+            block_size=config.block_inputs,
             window=config.window(layer),
             is_causal=config.is_causal,
             sharding=sharding,
         )
         for layer in range(len(context))
     ]
-    tokens, positions = block_tokens(blocks, config.slots, config.mask_token_id)
+    tokens, positions = block_tokens(blocks, config.block_inputs, config.mask_token_id)
     return model.draft(target.embedding[tokens], positions, context, attends)
 
 
 def block_tokens(
-    blocks: PackedBlocks, slots: int, mask_token_id: int
+    blocks: PackedBlocks, inputs: int, mask_token_id: int
 ) -> tuple[Int[Array, " tokens"], Int[Array, " tokens"]]:
-    """Return the token ids and positions of all blocks, side by side."""
-    offsets = jnp.arange(slots)
+    """Return token ids and positions of the inputs of all blocks, side by side."""
+    offsets = jnp.arange(inputs)
     tokens = jnp.where(offsets[None, :] == 0, blocks.anchors[:, None], mask_token_id)
     positions = blocks.lengths[:, None] + offsets[None, :]
     return tokens.reshape(-1), positions.reshape(-1)

@@ -6,7 +6,7 @@ from tests.drafter.fake_method import SPEC, FakeMethod
 from blockdraft_bench.engine.in_process import InProcessLink
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError
-from blockdraft_drafter.service import Engine
+from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
@@ -14,8 +14,8 @@ from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
 TARGET = "0123456789abcdef"
 
 
-def engine() -> Engine:
-    return Engine(FakeMethod(), SlotPool(SPEC.max_sequences), TARGET)
+def loaded() -> LoadedMethod:
+    return LoadedMethod(FakeMethod(), SlotPool(SPEC.max_sequences), TARGET)
 
 
 def draft_request(step_id: int = 1) -> pb.DraftRequest:
@@ -31,7 +31,7 @@ def transport_of(link: DraftLink) -> DraftTransport:
 
 
 def test_describes_the_method() -> None:
-    description = transport_of(InProcessLink(engine(), TARGET)).description
+    description = transport_of(InProcessLink(loaded(), TARGET)).description
     assert description.method == SPEC.name
     assert description.block_size == SPEC.block_size
     assert description.target_layer_ids == SPEC.target_layer_ids
@@ -41,11 +41,11 @@ def test_describes_the_method() -> None:
 
 def test_refuses_the_drafter_of_another_target() -> None:
     with pytest.raises(ValueError, match=f"for target {TARGET}, not for fedcba9876543210"):
-        InProcessLink(engine(), "fedcba9876543210")
+        InProcessLink(loaded(), "fedcba9876543210")
 
 
 def test_answers_every_request_once() -> None:
-    transport = transport_of(InProcessLink(engine(), TARGET))
+    transport = transport_of(InProcessLink(loaded(), TARGET))
     assert transport.receive(0.0) is None
     transport.send(draft_request())
     answer = transport.receive(0.0)
@@ -55,7 +55,7 @@ def test_answers_every_request_once() -> None:
 
 
 def test_failures_of_the_drafter_are_raised() -> None:
-    drafter = engine()
+    drafter = loaded()
     transport = transport_of(InProcessLink(drafter, TARGET))
     transport.send(draft_request(step_id=2))
     with pytest.raises(StepOutOfOrderError):
@@ -68,7 +68,7 @@ def test_failures_of_the_drafter_are_raised() -> None:
 
 
 def test_a_lost_transport_gives_its_contexts_back() -> None:
-    drafter = engine()
+    drafter = loaded()
     link = InProcessLink(drafter, TARGET)
     first = transport_of(link)
     assert transport_of(link) is first

@@ -156,18 +156,18 @@ def test_round_trip(changes: dict[str, Any]) -> None:
     assert config_to_hf(again) == config_to_hf(config)
     assert (again.layer_types, again.sliding_window) == (config.layer_types, config.sliding_window)
     assert again.trained == config.trained
-    assert (again.block_size, again.slots) == (config.block_size, config.slots)
+    assert (again.block_size, again.block_inputs) == (config.block_size, config.block_inputs)
 
 
 def test_a_block_whose_anchor_drafts_has_a_token_more_than_slots() -> None:
     config = config_from_hf(published(sample_from_anchor=True))
-    assert (config.slots, config.block_size, config.first_drafting_slot) == (16, 17, 0)
+    assert (config.block_inputs, config.block_size, config.first_drafting_input) == (16, 17, 0)
     written = config_to_hf(config)
     assert (written["block_size"], written["sample_from_anchor"]) == (16, True)
     nested = published(dflash_config={**QWEN3_4B["dflash_config"], "sample_from_anchor": True})
     assert config_from_hf(nested).block_size == 17
     plain = config_from_hf(QWEN3_4B)
-    assert (plain.slots, plain.block_size, plain.first_drafting_slot) == (16, 16, 1)
+    assert (plain.block_inputs, plain.block_size, plain.first_drafting_input) == (16, 16, 1)
     assert "sample_from_anchor" not in config_to_hf(plain)
 
 

@@ -136,7 +136,7 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     context = steps.append(weights, buffer.allocate(steps.context()), rows)
     blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
     hidden = denoise(model, target, context, blocks)
-    logits = np.asarray(target.logits(hidden[config.first_drafting_slot :]))
+    logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.models.builders import run_dense
 
-from blockdraft_drafter.app import load_engine
+from blockdraft_drafter.app import load_method
 from blockdraft_drafter.eagle3.published import is_eagle3
 from blockdraft_drafter.files.sources import SHIPPED
 from blockdraft_drafter.method import ContextRow
@@ -53,9 +53,9 @@ def test_they_draft_what_their_target_says(
         max_context_tokens=256,
         max_feature_rows=128,
     )
-    engine = load_engine(config)
-    assert engine.target_fingerprint == checkpoint.fingerprint
-    spec = engine.method.spec
+    loaded = load_method(config)
+    assert loaded.target_fingerprint == checkpoint.fingerprint
+    spec = loaded.method.spec
     assert (spec.name, spec.trained) == (method, True)
     answer = json.loads(ANSWER.read_text())
     tokens = np.array(answer["prompt"] + answer["response"])
@@ -66,7 +66,7 @@ def test_they_draft_what_their_target_says(
     while anchor + drafted < len(tokens):
         new = features[known:anchor]
         ids = tuple(tokens[known:anchor].tolist())
-        [proposal] = engine.method.step(
+        [proposal] = loaded.method.step(
             [ContextRow(0, known, new, int(tokens[anchor]), drafted, ids)]
         )
         right = np.array(proposal.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]

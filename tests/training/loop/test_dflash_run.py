@@ -151,7 +151,7 @@ def test_training_continues_from_an_exported_drafter(pair: Pair, tmp_path: Path)
     wide = replace(still, output=tmp_path / "third", block_size=6, sample_from_anchor=True)
     third = train(DFlashRecipe(wide), reporter())
     assert isinstance(third.model, DFlash)
-    assert (third.model.config.block_size, third.model.config.slots) == (6, 5)
+    assert (third.model.config.block_size, third.model.config.block_inputs) == (6, 5)
     assert third.model.config.target_layer_ids == (1, 2)
 
 

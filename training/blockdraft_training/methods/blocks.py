@@ -139,12 +139,12 @@ def draft_blocks(
     width = batch.features.shape[-1]
     contexts = model.project_context(batch.features.reshape(rows * length, width), positions)
     anchor_ids = jnp.take_along_axis(batch.token_ids, anchors, axis=1, mode="clip")
-    masks = jnp.full((rows, blocks, config.slots - 1), config.mask_token_id, jnp.int32)
+    masks = jnp.full((rows, blocks, config.block_inputs - 1), config.mask_token_id, jnp.int32)
     block_ids = jnp.concatenate([anchor_ids[..., None], masks], axis=-1)
-    offsets = jnp.arange(config.slots, dtype=jnp.int32)
+    offsets = jnp.arange(config.block_inputs, dtype=jnp.int32)
     block_positions = anchors[..., None] + offsets[None, None, :]
     attends: list[Any] = [
-        BlocksAttend(anchors, length, config.slots, config.window(layer), config.is_causal)
+        BlocksAttend(anchors, length, config.block_inputs, config.window(layer), config.is_causal)
         for layer in range(len(contexts))
     ]
     hidden = model.draft(
@@ -153,4 +153,6 @@ def draft_blocks(
         contexts,
         attends,
     )
-    return hidden.reshape(rows, blocks, config.slots, -1)[:, :, config.first_drafting_slot :]
+    return hidden.reshape(rows, blocks, config.block_inputs, -1)[
+        :, :, config.first_drafting_input :
+    ]
