@@ -12,7 +12,7 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.drafting import sync
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
-from blockdraft_verifier.drafting.sync import DraftCoordinator, leading_chain
+from blockdraft_verifier.drafting.sync import DraftSync, leading_chain
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
 
 VOCAB = 50
@@ -74,13 +74,13 @@ class HandLink:
 
 
 class Bench:
-    """A coordinator, its drafter, and sequences with known features."""
+    """A sync, its drafter, and sequences with known features."""
 
     def __init__(self) -> None:
         self.link = HandLink()
         self.wire = self.link.transport = HandTransport()
         self.repairs: Counter[str] = Counter()
-        self.coordinator = DraftCoordinator(
+        self.sync = DraftSync(
             self.link,
             VOCAB,
             TIMEOUT,
@@ -90,8 +90,8 @@ class Bench:
         self.store = FeatureStore(
             4 * PAGES_EACH, PAGE_SIZE, DESCRIPTION.feature_width, np.dtype(ml_dtypes.bfloat16)
         )
-        self.coordinator.use_features(self.store)
-        assert self.coordinator.poll() == DESCRIPTION
+        self.sync.use_features(self.store)
+        assert self.sync.poll() == DESCRIPTION
         self.count = 0
 
     def sequence(self, committed: int) -> Sequence:
@@ -119,7 +119,7 @@ class Bench:
 
     def part(self, sequence: Sequence, request: int = -1) -> pb.SequenceDraft:
         """Return what a request says of a sequence, its features checked."""
-        context_id = self.coordinator.contexts[sequence].context_id
+        context_id = self.sync.contexts[sequence].context_id
         [part] = [p for p in self.wire.sent[request].sequences if p.sequence_id == context_id]
         rows, width = part.features.shape
         sent = np.frombuffer(part.features.data, ml_dtypes.bfloat16).reshape(rows, width)
@@ -147,18 +147,18 @@ class Bench:
 
     def asked(self, sequence: Sequence, draft_length: int = 3) -> int:
         """Ask for a proposal; return the id of the context."""
-        self.coordinator.request([(sequence, draft_length)])
-        return self.coordinator.contexts[sequence].context_id
+        self.sync.request([(sequence, draft_length)])
+        return self.sync.contexts[sequence].context_id
 
     def assert_usual_again(self, sequence: Sequence) -> None:
         """The next request makes good whatever was lost, and nothing else is repaired."""
         before = self.repairs.copy()
         self.asked(sequence)
         self.answer()
-        self.coordinator.collect(wait="all")
+        self.sync.collect(wait="all")
         assert sequence.proposal == Proposal((7, 8, 9))
         assert not sequence.awaiting_draft
-        assert self.coordinator.contexts[sequence].length == sequence.committed
+        assert self.sync.contexts[sequence].length == sequence.committed
         assert self.repairs == before
 
 
@@ -175,7 +175,7 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     assert part.anchor_token_id == sequence.anchor
     assert sequence.awaiting_draft
     bench.answer()
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert sequence.proposal == Proposal((7, 8, 9))
     sequence.proposal = None
     bench.advance(sequence, 3)
@@ -192,7 +192,7 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
     bench.asked(sequence, 0)
     assert not sequence.awaiting_draft
     bench.answer()
-    assert bench.coordinator.collect(wait="all").waited == 0.0
+    assert bench.sync.collect(wait="all").waited == 0.0
     assert sequence.proposal is None
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).features.shape == [0, 2]
@@ -210,21 +210,21 @@ def test_another_context_length_builds_the_context_anew(
         response.proposals[0].context_length = length
 
     bench.answer(change=lie)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert bench.repairs == {"context_mismatch": 1}
     assert sequence.proposal is None
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0
-    assert bench.coordinator.contexts[sequence].context_id != old
+    assert bench.sync.contexts[sequence].context_id != old
     assert list(bench.wire.sent[-1].released_sequence_ids) == [old]
 
 
 def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) -> None:
     lost, kept = bench.sequence(5), bench.sequence(6)
-    bench.coordinator.request([(lost, 3), (kept, 3)])
+    bench.sync.request([(lost, 3), (kept, 3)])
     bench.answer(change=lambda response: response.proposals.remove(response.proposals[0]))
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert bench.repairs == {"missing_answer": 1}
     assert lost.proposal is None
     assert not lost.awaiting_draft
@@ -255,7 +255,7 @@ def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits
         response.proposals[0].token_ids[:] = tokens
 
     bench.answer(change=swap)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert not sequence.awaiting_draft
     if fits:
         assert sequence.proposal == Proposal(tuple(tokens))
@@ -271,7 +271,7 @@ def test_tokens_nobody_asked_for_are_malformed(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
     bench.answer(change=lambda response: response.proposals[0].token_ids.append(1))
-    bench.coordinator.collect(wait="none")
+    bench.sync.collect(wait="none")
     assert sequence.proposal is None
     assert bench.repairs == {"malformed_proposal": 1}
 
@@ -280,16 +280,16 @@ def test_a_repeated_answer_is_ignored(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
     bench.answer()
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     sequence.proposal = None
     bench.advance(sequence, 1)
     bench.asked(sequence)
     bench.answer(0)
     bench.answer(1)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert bench.repairs == {"repeated_answer": 1}
     assert sequence.proposal is not None
-    assert bench.coordinator.contexts[sequence].length == 6
+    assert bench.sync.contexts[sequence].length == 6
 
 
 def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
@@ -297,7 +297,7 @@ def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
     bench.asked(sequence, 0)
     bench.asked(sequence)
     bench.answer(1)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert_lost(bench, sequence)
 
 
@@ -306,17 +306,17 @@ def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expe
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
     bench.answer()
-    bench.coordinator.collect(wait="none")
+    bench.sync.collect(wait="none")
     bench.advance(sequence, 3)
     context_id = bench.asked(sequence)
     bench.answer(change=lambda response: refuse(response, context_id, expected))
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert bench.repairs == {"resent_context": 1}
     assert sequence.proposal is None
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == expected
-    assert bench.coordinator.contexts[sequence].context_id == context_id
+    assert bench.sync.contexts[sequence].context_id == context_id
 
 
 @pytest.mark.parametrize("expected", [9, -1])
@@ -324,7 +324,7 @@ def test_a_drafter_ahead_of_what_is_committed_starts_anew(bench: Bench, expected
     sequence = bench.sequence(8)
     context_id = bench.asked(sequence)
     bench.answer(change=lambda response: refuse(response, context_id, expected))
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert bench.repairs == {"context_mismatch": 1}
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0
@@ -344,16 +344,16 @@ def refuse(
 
 def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> None:
     refused, other = bench.sequence(5), bench.sequence(5)
-    bench.coordinator.request([(refused, 3), (other, 3)])
-    context_id = bench.coordinator.contexts[refused].context_id
+    bench.sync.request([(refused, 3), (other, 3)])
+    context_id = bench.sync.contexts[refused].context_id
     full = pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
     bench.answer(change=lambda response: refuse(response, context_id, 0, full))
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert not refused.draftable
     assert not refused.awaiting_draft
     assert other.proposal is not None
     assert not bench.repairs
-    bench.coordinator.request([(refused, 3)])
+    bench.sync.request([(refused, 3)])
     assert len(bench.wire.sent) == 1
 
 
@@ -362,10 +362,10 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
     sequence = bench.sequence(29)
     old = bench.asked(sequence)
     bench.answer()
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     sequence.proposal = None
     bench.advance(sequence, committed - 29)
-    bench.coordinator.request([(sequence, 3)])
+    bench.sync.request([(sequence, 3)])
     assert sequence.draftable == fits
     assert sequence.awaiting_draft == fits
     if not fits:
@@ -376,11 +376,11 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
 
 def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
     sequences = [bench.sequence(3) for _ in range(3)]
-    bench.coordinator.request([(sequence, 0) for sequence in sequences])
-    ids = [bench.coordinator.contexts[sequence].context_id for sequence in sequences]
+    bench.sync.request([(sequence, 0) for sequence in sequences])
+    ids = [bench.sync.contexts[sequence].context_id for sequence in sequences]
     for sequence in sequences[:2]:
-        bench.coordinator.release(sequence)
-        bench.coordinator.release(sequence)
+        bench.sync.release(sequence)
+        bench.sync.release(sequence)
     for _ in range(3):
         bench.asked(sequences[2])
     released = [list(request.released_sequence_ids) for request in bench.wire.sent]
@@ -389,13 +389,13 @@ def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
 
 def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
     proposed, refused = bench.sequence(3), bench.sequence(3)
-    bench.coordinator.request([(proposed, 3), (refused, 3)])
-    context_id = bench.coordinator.contexts[refused].context_id
+    bench.sync.request([(proposed, 3), (refused, 3)])
+    context_id = bench.sync.contexts[refused].context_id
     for sequence in (proposed, refused):
-        bench.coordinator.release(sequence)
+        bench.sync.release(sequence)
         assert not sequence.awaiting_draft
     bench.answer(change=lambda response: refuse(response, context_id, 0))
-    bench.coordinator.collect(wait="none")
+    bench.sync.collect(wait="none")
     assert proposed.proposal is None
     assert not bench.repairs
 
@@ -415,7 +415,7 @@ def test_a_late_answer_ends_the_stream(bench: Bench, waited: float, kept: bool) 
         return receive(timeout_seconds)
 
     bench.wire.receive = late  # type: ignore[method-assign]
-    times = bench.coordinator.collect(wait="all")
+    times = bench.sync.collect(wait="all")
     assert times.waited == pytest.approx(waited)
     if kept:
         assert sequence.proposal is not None
@@ -428,15 +428,15 @@ def assert_lost(bench: Bench, sequence: Sequence) -> None:
     """Nothing awaits the lost stream, and a new one starts from nothing."""
     assert bench.repairs == {"stream_broken": 1}
     assert bench.link.transport is None
-    assert bench.coordinator.description is None
-    assert not bench.coordinator.awaiting
+    assert bench.sync.description is None
+    assert not bench.sync.awaiting
     assert not sequence.awaiting_draft
-    bench.coordinator.request([(sequence, 3)])
-    bench.coordinator.collect(wait="all")
-    assert bench.coordinator.poll() is None
+    bench.sync.request([(sequence, 3)])
+    bench.sync.collect(wait="all")
+    assert bench.sync.poll() is None
     bench.wire = bench.link.transport = HandTransport()
-    assert bench.coordinator.poll() == DESCRIPTION
-    assert bench.coordinator.poll() is None
+    assert bench.sync.poll() == DESCRIPTION
+    assert bench.sync.poll() is None
     bench.assert_usual_again(sequence)
     assert bench.wire.sent[0].step_id == 1
     assert bench.part(sequence).context_start == 0
@@ -447,14 +447,14 @@ def test_a_broken_stream_while_receiving(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
     bench.wire.broken = True
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert_lost(bench, sequence)
 
 
 def test_a_broken_stream_while_sending(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.wire.broken = True
-    bench.coordinator.request([(sequence, 3)])
+    bench.sync.request([(sequence, 3)])
     assert_lost(bench, sequence)
 
 
@@ -464,7 +464,7 @@ def test_a_broken_stream_while_sending(bench: Bench) -> None:
 def test_long_contexts_go_in_bounded_chunks(bench: Bench, committed: int, rows: list[int]) -> None:
     bench.wire.description = replace(DESCRIPTION, max_feature_rows=4)
     sequence, short = bench.sequence(committed), bench.sequence(2)
-    bench.coordinator.request([(sequence, 3), (short, 3)])
+    bench.sync.request([(sequence, 3), (short, 3)])
     parts = [bench.part(sequence, index) for index in range(len(rows))]
     assert [part.features.shape[0] for part in parts] == rows
     assert [part.context_start for part in parts] == [4 * i for i in range(len(rows))]
@@ -476,7 +476,7 @@ def test_long_contexts_go_in_bounded_chunks(bench: Bench, committed: int, rows: 
     assert len(bench.wire.sent) == len(rows)
     for index in range(len(rows)):
         bench.answer(index)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert sequence.proposal == short.proposal == Proposal((7, 8, 9))
     assert not bench.repairs
 
@@ -487,12 +487,12 @@ def test_a_request_carries_a_bounded_number_of_bytes(
     # Four bytes per feature: a request is closed once it has two or more.
     monkeypatch.setattr(sync, "MAX_REQUEST_FEATURE_BYTES", 8)
     sequences = [bench.sequence(count) for count in (1, 1, 2, 1)]
-    bench.coordinator.request([(sequence, 3) for sequence in sequences])
+    bench.sync.request([(sequence, 3) for sequence in sequences])
     rows = [[p.features.shape[0] for p in request.sequences] for request in bench.wire.sent]
     assert rows == [[1, 1], [2], [1]]
     for index in range(3):
         bench.answer(index)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert all(sequence.proposal is not None for sequence in sequences)
 
 
@@ -501,11 +501,11 @@ def test_waiting_for_any_takes_one_answer(bench: Bench) -> None:
     bench.asked(first)
     bench.asked(second)
     bench.answer(0)
-    bench.coordinator.collect(wait="any")
+    bench.sync.collect(wait="any")
     assert first.proposal is not None
     assert second.awaiting_draft
     assert bench.wire.waited == 0.0
-    bench.coordinator.collect(wait="none")
+    bench.sync.collect(wait="none")
     assert second.awaiting_draft
     assert bench.wire.waited == 0.0
 
@@ -514,7 +514,7 @@ def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     sequence = bench.sequence(3)
     bench.asked(sequence)
     bench.answer(change=lambda r: r.timings.compute_time.FromMilliseconds(250))
-    times = bench.coordinator.collect(wait="all")
+    times = bench.sync.collect(wait="all")
     assert times.computed == 0.25
     assert times.transport == 0.0
 
@@ -543,7 +543,7 @@ def test_a_tree_is_cut_to_its_leading_chain(
         response.proposals[0].parents[:] = parents
 
     bench.answer(change=branch)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert sequence.proposal == Proposal(chain)
 
 
@@ -556,14 +556,14 @@ def test_log_probs_are_those_of_the_tokens_kept(bench: Bench) -> None:
         response.proposals[0].log_probs[:] = [-1.0, -2.0, -3.0]
 
     bench.answer(change=branch)
-    bench.coordinator.collect(wait="all")
+    bench.sync.collect(wait="all")
     assert sequence.proposal == Proposal((7, 8), (-1.0, -2.0))
 
 
 def test_closing_ends_it(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
-    bench.coordinator.close()
+    bench.sync.close()
     assert not sequence.awaiting_draft
-    assert bench.coordinator.description is None
+    assert bench.sync.description is None
     assert bench.link.transport is None

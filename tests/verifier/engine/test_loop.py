@@ -221,10 +221,11 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
 
 def assert_in_sync(engine: Engine, link: SessionLink) -> None:
     """Wherever an answer has come, drafter context and committed length are equal."""
-    coordinator = engine.drafts
-    assert coordinator is not None
-    assert link.transport is not None or not coordinator.contexts
-    for sequence, context in coordinator.contexts.items():
+    sync = engine.drafts
+    assert sync is not None
+    assert link.transport is not None or not list(sync.contexts)
+    for context in sync.contexts:
+        sequence = context.sequence
         if sequence.proposal is not None:
             assert link.transport is not None
             held = link.transport.session.context_lengths[context.context_id]

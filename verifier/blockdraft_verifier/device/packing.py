@@ -1,6 +1,6 @@
 """Rows of a plan packed into the padded arrays of a step; host side."""
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ GREEDY = Sampling()
 
 
 def pack(
-    rows: Rows[Row], bucket: Bucket, *, page_size: int, num_pages: int, max_pages: int
+    rows: Sequence[Row], bucket: Bucket, *, page_size: int, num_pages: int, max_pages: int
 ) -> StepInputs:
     """Return the step inputs of `rows`, padded to `bucket`; NumPy arrays.
 
@@ -87,7 +87,7 @@ def _on_host(array: np.ndarray) -> Any:
     return array
 
 
-def pack_sampling(options: Rows[Sampling], size: int) -> SamplingArrays:
+def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
     """Return the sampling options of each row, padded with greedy ones to `size`."""
     padded = [*options, *[GREEDY] * (size - len(options))]
     seeds = np.array([option.seed & (2**64 - 1) for option in padded], np.uint64)

@@ -12,11 +12,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting.contexts import Context, Contexts, PendingStep
 from blockdraft_verifier.drafting.link import (
     DrafterDescription,
     DraftLink,
@@ -42,33 +43,6 @@ MAX_REFUSALS = 3
 MAX_REQUEST_FEATURE_BYTES = 8 * 1024 * 1024
 
 
-@dataclass(slots=True, eq=False)
-class Context:
-    """One sequence's context at the drafter.
-
-    Attributes:
-        context_id: The drafter's name for it; a context built anew gets a new one, so that
-            answers about the old one are recognized.
-        sequence: The sequence.
-        length: Positions the drafter holds once all requests sent so far are done.
-        refusals: Refusals since the last proposal.
-    """
-
-    context_id: int
-    sequence: Sequence
-    length: int = 0
-    refusals: int = 0
-
-
-@dataclass(slots=True)
-class PendingStep:
-    """A request without an answer yet: what each context's length will be, and what was asked."""
-
-    step_id: int
-    expected_length: dict[int, int] = field(default_factory=dict)
-    draft_length: dict[int, int] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class DraftTimes:
     """Seconds spent waiting for the drafter, how much of that it was computing, and how much for.
@@ -91,7 +65,7 @@ class DraftTimes:
         return max(0.0, self.waited - self.computed)
 
 
-class DraftCoordinator:
+class DraftSync:
     """Keeps the drafter in step and turns its answers into proposals."""
 
     def __init__(
@@ -118,11 +92,8 @@ class DraftCoordinator:
         self._clock = clock
         self._transport: DraftTransport | None = None
         self._features: FeatureStore | None = None
-        self.contexts: dict[Sequence, Context] = {}
-        self._by_id: dict[int, Context] = {}
-        self._released: list[int] = []
+        self.contexts = Contexts()
         self._pending: deque[PendingStep] = deque()
-        self._last_context_id = 0
         self._last_step_id = 0
 
     @property
@@ -133,7 +104,7 @@ class DraftCoordinator:
     @property
     def awaiting(self) -> bool:
         """Whether any sequence waits for its proposal."""
-        return any(sequence.awaiting_draft for sequence in self.contexts)
+        return self.contexts.awaiting
 
     def poll(self) -> DrafterDescription | None:
         """Notice a new connection; return its description if there is one."""
@@ -155,7 +126,7 @@ class DraftCoordinator:
             wanted: Sequences and how many tokens to draft for each; 0 only sends features.
         """
         remaining = [
-            (self._context(sequence), draft_length)
+            (self.contexts.open(sequence), draft_length)
             for sequence, draft_length in wanted
             if sequence.draftable
         ]
@@ -200,26 +171,13 @@ class DraftCoordinator:
 
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's context; it may be built again from nothing later."""
-        context = self.contexts.pop(sequence, None)
-        if context is not None:
-            del self._by_id[context.context_id]
-            self._released.append(context.context_id)
-        sequence.awaiting_draft = False
+        self.contexts.release(sequence)
 
     def close(self) -> None:
         """Stop drafting."""
         self._forget_contexts()
         self._transport = None
         self._link.close()
-
-    def _context(self, sequence: Sequence) -> Context:
-        context = self.contexts.get(sequence)
-        if context is None:
-            self._last_context_id += 1
-            context = Context(self._last_context_id, sequence)
-            self.contexts[sequence] = context
-            self._by_id[context.context_id] = context
-        return context
 
     def _send_step(
         self, transport: DraftTransport, wanted: list[tuple[Context, int]]
@@ -247,10 +205,9 @@ class DraftCoordinator:
             pending.expected_length[context.context_id] = context.length
             pending.draft_length[context.context_id] = part.draft_length
             sequence.awaiting_draft = draft_length > 0
-        request.released_sequence_ids.extend(self._released)
+        request.released_sequence_ids.extend(self.contexts.take_released())
         self._pending.append(pending)
         transport.send(request)
-        self._released = []
         return remaining
 
     def _sequence_part(
@@ -284,13 +241,13 @@ class DraftCoordinator:
                 self._refused(error)
         for proposal in response.proposals:
             expected = unanswered.pop(proposal.sequence_id, None)
-            context = self._by_id.get(proposal.sequence_id)
+            context = self.contexts.find(proposal.sequence_id)
             if expected is None or context is None:
                 continue
             length = pending.draft_length[proposal.sequence_id]
             self._proposed(context, proposal, expected, length)
         for context_id in unanswered:
-            if (context := self._by_id.get(context_id)) is not None:
+            if (context := self.contexts.find(context_id)) is not None:
                 self._rebuild(context, "missing_answer")
 
     def _proposed(
@@ -312,7 +269,7 @@ class DraftCoordinator:
 
     def _refused(self, error: pb.SequenceError) -> None:
         """Take the drafter's word for what it holds; the difference is sent again."""
-        context = self._by_id.get(error.sequence_id)
+        context = self.contexts.find(error.sequence_id)
         if context is None:
             return
         sequence = context.sequence
@@ -342,11 +299,7 @@ class DraftCoordinator:
         self._forget_contexts()
 
     def _forget_contexts(self) -> None:
-        for sequence in self.contexts:
-            sequence.awaiting_draft = False
         self.contexts.clear()
-        self._by_id.clear()
-        self._released = []
         self._pending.clear()
         # Step numbers start again with each stream.
         self._last_step_id = 0

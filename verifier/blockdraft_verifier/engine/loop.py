@@ -18,10 +18,10 @@ from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import ModelRunner, RankedLogProbs, StepResult
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
-from blockdraft_verifier.drafting.sync import DraftCoordinator, DraftTimes
-from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, AcceptanceEstimate, CostModel
-from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.engine.occupancy import Load
+from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
+from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence, Usage
@@ -101,18 +101,15 @@ class Engine:
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
         self.scheduler = Scheduler(settings.scheduler, self._pages)
         self.drafts = (
-            DraftCoordinator(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair)
+            DraftSync(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair)
             if link is not None
             else None
         )
         self._features: FeatureStore | None = None
-        self._costs: CostModel | None = None
-        self._estimates: dict[Sequence, AcceptanceEstimate] = {}
-        self._overall = AcceptanceEstimate()
+        self._lengths = DraftLengths(settings.draft_policy)
         self._listeners: dict[Sequence, Listener] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
-        self._steps = 0
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -142,7 +139,7 @@ class Engine:
 
         def add() -> None:
             self._listeners[sequence] = listener
-            self._estimates[sequence] = self._overall.successor()
+            self._lengths.add(sequence)
             self.scheduler.add(sequence)
 
         self._inbox.put(add)
@@ -195,16 +192,14 @@ class Engine:
             # Whoever was to run may have given way to others, whose turn is next.
             return preempted
         result = self._runner.run(rows)
-        self._steps += 1
-        if self._costs is not None:
-            tokens = sum(len(row.token_ids) for row in rows)
-            self._costs.observe_verification(len(rows), tokens, result.seconds)
+        self._lengths.observe_step(rows, result.seconds)
         progress = [
             self.scheduler.commit(row, outcome)
             for row, outcome in zip(rows, result.rows, strict=True)
         ]
         self._keep_features(progress, result)
         self._account(progress, result, times)
+        self._lengths.observe_acceptance(progress)
         self._request_drafts()
         self._tell(progress, result)
         self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
@@ -217,11 +212,14 @@ class Engine:
         """Compile for `drafter`'s features and blocks, unless that has been done."""
         capture = drafter.target_layer_ids if drafter is not None else ()
         max_block = drafter.block_size if drafter is not None else 1
-        self._overall = AcceptanceEstimate()
-        if self._costs is None or not self._runner.compiled_for(capture, max_block):
+        self._lengths.forget_acceptance()
+        costs = self._lengths.costs
+        if costs is None or not self._runner.compiled_for(capture, max_block):
             if self._guard is not None:
                 self._guard.disarm()
-            self._costs = CostModel(self._runner.warm_up(capture, max_block, progress))
+            costs = self._lengths.costs = CostModel(
+                self._runner.warm_up(capture, max_block, progress)
+            )
             if self._guard is not None:
                 self._guard.arm()
             if capture:
@@ -236,7 +234,7 @@ class Engine:
                     FEATURE_DTYPE,
                 )
         if drafter is not None and self.drafts is not None and self._features is not None:
-            self._costs.attach_drafter(drafter.step_seconds)
+            costs.attach_drafter(drafter.step_seconds)
             self.drafts.use_features(self._features)
 
     def _collect_proposals(self) -> DraftTimes:
@@ -246,11 +244,7 @@ class Engine:
         if arrived is not None:
             self._adopt(arrived, lambda done, total: None)
         times = self.drafts.collect(wait="all" if self._settings.draft_groups == 1 else "none")
-        if times.computed and self._costs is not None:
-            self._costs.observe_transport(times.transport)
-            # Several answers were computed apart; their sum is the time of no batch.
-            if times.answers == 1 and times.proposals:
-                self._costs.observe_draft(times.proposals, times.computed)
+        self._lengths.observe_drafting(times)
         return times
 
     def _plan(self) -> tuple[tuple[Row, ...], bool]:
@@ -278,43 +272,14 @@ class Engine:
         """Send new features, and ask for proposals where drafting pays."""
         if self.drafts is None or self.drafter is None or self._features is None:
             return
-        ready = [
-            sequence
-            for sequence in self.scheduler.running
-            if sequence.finish_reason is None
-            and sequence.draftable
-            and not sequence.awaiting_draft
-            and sequence.proposal is None
-            and sequence.request.max_draft_tokens != 0
-        ]
-        decoding = [sequence for sequence in ready if sequence.decoding]
-        length = self._draft_length(decoding)
-        wanted = [(sequence, 0) for sequence in ready if not sequence.decoding]
-        if length > 0:
-            wanted += [(sequence, self._limit(sequence, length)) for sequence in decoding]
+        wanted = self._lengths.wanted(self.scheduler.running, self.drafter.block_size)
         if wanted:
             self.drafts.request(wanted)
-
-    def _draft_length(self, sequences: list[Sequence]) -> int:
-        """Return how many tokens to draft for each of `sequences`."""
-        if not sequences or self.drafter is None or self._costs is None:
-            return 0
-        most = self.drafter.block_size - 1
-        if self._settings.draft_policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
-            return most
-        estimates = [self._estimates[sequence] for sequence in sequences]
-        return self._costs.draft_length(estimates, self._overall, most)
-
-    def _limit(self, sequence: Sequence, length: int) -> int:
-        allowed = sequence.request.max_draft_tokens
-        # The last token of an answer is the target's own: nothing needs to be drafted for it.
-        length = min(length, max(0, sequence.remaining - 1))
-        return length if allowed is None else min(length, allowed)
 
     def _account(self, progress: list[Progress], result: StepResult, times: DraftTimes) -> None:
         now = self._clock()
         for change in progress:
-            sequence, usage = change.row.sequence, change.row.sequence.usage
+            usage = change.row.sequence.usage
             if usage.first_step_time is None:
                 usage.first_step_time = now - result.seconds
             if not change.new_tokens:
@@ -327,9 +292,6 @@ class Engine:
                 usage.draft_seconds += min(times.computed, times.waited)
                 usage.transport_seconds += times.transport
             usage.last_token_time = now
-            if change.row.draft_count:
-                for estimate in (self._estimates[sequence], self._overall):
-                    estimate.update(change.row.draft_count, change.accepted)
 
     def _tell(self, progress: list[Progress], result: StepResult) -> None:
         for change, log_probs in zip(progress, result.log_probs, strict=True):
@@ -355,7 +317,7 @@ class Engine:
         if self.drafts is not None:
             self.drafts.release(sequence)
         self._listeners.pop(sequence, None)
-        self._estimates.pop(sequence, None)
+        self._lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.is_set():

@@ -1,17 +1,34 @@
 """Prometheus metrics of the verifier; the list with queries is docs/metrics.md."""
 
-from collections.abc import Sequence as Changes
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_verifier.drafting.sync import REPAIR_CAUSES, DraftTimes
-from blockdraft_verifier.engine.occupancy import Load
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 PREFIX = "blockdraft_verifier"
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is at one moment.
+
+    Attributes:
+        running: Sequences being decoded.
+        waiting: Sequences waiting to be admitted.
+        used_pages: KV cache pages owned by live sequences.
+        total_pages: KV cache pages.
+    """
+
+    running: int
+    waiting: int
+    used_pages: int
+    total_pages: int
 
 
 class VerifierMetrics:
@@ -115,7 +132,7 @@ class VerifierMetrics:
 
     def count_step(
         self,
-        progress: Changes[Progress],
+        progress: Iterable[Progress],
         verify_seconds: float,
         times: DraftTimes,
         total_seconds: float,

@@ -1,7 +1,8 @@
 """How the processes of a slice find each other: followers call, the leader lets them in.
 
-A follower introduces itself with a token that only the slice knows, its number, and a digest of
-what it runs: processes that differ in flags or target would compute different things.
+JAX brings them together first, for its own sake. A follower then introduces itself with a token
+that only the slice knows, its number, and a digest of what it runs: processes that differ in flags
+or target would compute different things.
 """
 
 import contextlib
@@ -11,6 +12,9 @@ import socket
 import struct
 import time
 
+import jax
+
+from blockdraft_runtime.settings.slice import SliceSettings
 from blockdraft_verifier.slice.channel import (
     FollowerChannel,
     FollowerLostError,
@@ -24,10 +28,33 @@ _HELLO = struct.Struct(f"<{TOKEN_BYTES}s{DIGEST_BYTES}sI")
 _ACCEPTED, _REFUSED = b"\x01", b"\x00"
 # A stranger that connects and says nothing must not hold up the others for longer.
 _HELLO_SECONDS = 5.0
+# The devices of a dead process hold up those of all others: better to start again soon.
+_HEARTBEAT_SECONDS = 10
+_SHUTDOWN_SECONDS = 10
 
 
 class SliceMismatchError(ValueError):
     """The processes of a slice were started with different flags or targets."""
+
+
+def start_slice(settings: SliceSettings) -> None:
+    """Wait for the other processes; must come before JAX has touched a device.
+
+    JAX ends this process when another one dies.
+
+    Raises:
+        RuntimeError: If they do not come within JAX's five minutes.
+    """
+    # It would take SIGTERM for itself, which asks us to drain.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        settings.coordinator,
+        settings.num_processes,
+        settings.process_id,
+        cluster_detection_method="deactivate",
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+    )
 
 
 class Listener:
