@@ -1,0 +1,171 @@
+"""A drafter made by hand, for a sync: every answer is queued by the test."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
+from blockdraft_verifier.drafting.sync import DraftSync
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
+
+VOCAB = 50
+PAGE_SIZE, PAGES_EACH = 4, 10
+TIMEOUT = 1.0
+DESCRIPTION = DrafterDescription(
+    method="by-hand",
+    block_size=5,
+    target_layer_ids=(0,),
+    feature_width=2,
+    max_feature_rows=100,
+    max_context_tokens=30,
+    fingerprint="0" * 16,
+    trained=True,
+    step_seconds=(0.001,),
+)
+
+
+@dataclass
+class HandTransport:
+    """Keeps what was sent; a test queues the answers."""
+
+    description: DrafterDescription = DESCRIPTION
+    sent: list[pb.DraftRequest] = field(default_factory=list)
+    answers: deque[pb.DraftResponse] = field(default_factory=deque)
+    broken: bool = False
+    waited: float = 0.0
+
+    def send(self, request: pb.DraftRequest) -> None:
+        if self.broken:
+            raise TransportError("broken")
+        self.sent.append(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        if self.broken:
+            raise TransportError("broken")
+        if self.answers:
+            return self.answers.popleft()
+        self.waited += max(0.0, timeout_seconds)
+        return None
+
+    def close(self) -> None:
+        self.broken = True
+
+
+@dataclass
+class HandLink:
+    transport: HandTransport | None = field(default_factory=HandTransport)
+
+    def current(self) -> DraftTransport | None:
+        return self.transport
+
+    def lost(self, transport: DraftTransport) -> None:
+        assert transport is self.transport
+        self.transport = None
+
+    def close(self) -> None:
+        self.transport = None
+
+
+class Bench:
+    """A sync, its drafter, and sequences with known features."""
+
+    def __init__(self) -> None:
+        self.link = HandLink()
+        self.wire = self.link.transport = HandTransport()
+        self.repairs: Counter[str] = Counter()
+        self.sync = DraftSync(
+            self.link,
+            VOCAB,
+            TIMEOUT,
+            lambda cause: self.repairs.update([cause]),
+            clock=lambda: self.wire.waited,
+        )
+        self.store = FeatureStore(
+            4 * PAGES_EACH, PAGE_SIZE, DESCRIPTION.feature_width, np.dtype(ml_dtypes.bfloat16)
+        )
+        self.sync.use_features(self.store)
+        assert self.sync.poll() == DESCRIPTION
+        self.count = 0
+
+    def sequence(self, committed: int) -> Sequence:
+        """Return a sequence whose features say which sequence and position they are of."""
+        tokens = tuple(range(1, committed + 2))
+        sequence = Sequence(self.count, GenerationRequest("r", tokens), 0.0)
+        sequence.pages = [self.count + 4 * i for i in range(PAGES_EACH)]
+        sequence.committed = committed
+        self.store.write(sequence.pages, 0, self.features(sequence, 0, committed))
+        self.count += 1
+        return sequence
+
+    def advance(self, sequence: Sequence, count: int) -> None:
+        start = sequence.committed
+        sequence.committed += count
+        sequence.tokens = list(range(1, sequence.committed + 2))
+        features = self.features(sequence, start, sequence.committed)
+        self.store.write(sequence.pages, start, features)
+
+    def features(self, sequence: Sequence, start: int, stop: int) -> np.ndarray:
+        return np.array(
+            [(sequence.sequence_id, position) for position in range(start, stop)],
+            ml_dtypes.bfloat16,
+        ).reshape(-1, 2)
+
+    def part(self, sequence: Sequence, request: int = -1) -> pb.SequenceDraft:
+        """Return what a request says of a sequence, its features checked."""
+        context_id = self.sync.contexts[sequence].context_id
+        [part] = [p for p in self.wire.sent[request].sequences if p.sequence_id == context_id]
+        rows, width = part.features.shape
+        sent = np.frombuffer(part.features.data, ml_dtypes.bfloat16).reshape(rows, width)
+        start = part.context_start
+        np.testing.assert_array_equal(sent, self.features(sequence, start, start + rows))
+        return part
+
+    def answer(
+        self,
+        request: int = -1,
+        change: Callable[[pb.DraftResponse], None] = lambda response: None,
+    ) -> pb.DraftResponse:
+        """Queue the right answer to a request, changed by `change`."""
+        sent = self.wire.sent[request]
+        response = pb.DraftResponse(step_id=sent.step_id)
+        for part in sent.sequences:
+            response.proposals.add(
+                sequence_id=part.sequence_id,
+                context_length=part.context_start + part.features.shape[0],
+                token_ids=range(7, 7 + part.draft_length),
+            )
+        change(response)
+        self.wire.answers.append(response)
+        return response
+
+    def asked(self, sequence: Sequence, draft_length: int = 3) -> int:
+        """Ask for a proposal; return the id of the context."""
+        self.sync.request([(sequence, draft_length)])
+        return self.sync.contexts[sequence].context_id
+
+    def assert_usual_again(self, sequence: Sequence) -> None:
+        """The next request makes good whatever was lost, and nothing else is repaired."""
+        before = self.repairs.copy()
+        self.asked(sequence)
+        self.answer()
+        self.sync.collect(wait="all")
+        assert sequence.proposal == Proposal((7, 8, 9))
+        assert not sequence.awaiting_draft
+        assert self.sync.contexts[sequence].length == sequence.committed
+        assert self.repairs == before
+
+
+def refuse(
+    response: pb.DraftResponse,
+    context_id: int,
+    expected: int,
+    code: pb.SequenceErrorCode.ValueType = pb.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH,
+) -> None:
+    [proposal] = [p for p in response.proposals if p.sequence_id == context_id]
+    response.proposals.remove(proposal)
+    response.sequence_errors.add(sequence_id=context_id, code=code, expected_context_start=expected)

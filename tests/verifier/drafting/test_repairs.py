@@ -1,0 +1,210 @@
+"""Whatever goes wrong between verifier and drafter: every repair of the sync by itself."""
+
+import pytest
+from tests.verifier.drafting.by_hand import (
+    DESCRIPTION,
+    TIMEOUT,
+    VOCAB,
+    Bench,
+    HandTransport,
+    refuse,
+)
+
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.mark.parametrize("length", [4, 6, 0])
+@pytest.mark.parametrize("draft_length", [0, 3])
+def test_another_context_length_builds_the_context_anew(
+    bench: Bench, length: int, draft_length: int
+) -> None:
+    sequence = bench.sequence(5)
+    old = bench.asked(sequence, draft_length)
+
+    def lie(response: pb.DraftResponse) -> None:
+        response.proposals[0].context_length = length
+
+    bench.answer(change=lie)
+    bench.sync.collect(wait="all")
+    assert bench.repairs == {"context_mismatch": 1}
+    assert sequence.proposal is None
+    assert not sequence.awaiting_draft
+    bench.assert_usual_again(sequence)
+    assert bench.part(sequence).context_start == 0
+    assert bench.sync.contexts[sequence].context_id != old
+    assert list(bench.wire.sent[-1].released_sequence_ids) == [old]
+
+
+def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) -> None:
+    lost, kept = bench.sequence(5), bench.sequence(6)
+    bench.sync.request([(lost, 3), (kept, 3)])
+    bench.answer(change=lambda response: response.proposals.remove(response.proposals[0]))
+    bench.sync.collect(wait="all")
+    assert bench.repairs == {"missing_answer": 1}
+    assert lost.proposal is None
+    assert not lost.awaiting_draft
+    assert kept.proposal is not None
+    kept.proposal = None
+    bench.assert_usual_again(lost)
+    assert bench.part(lost).context_start == 0
+    bench.assert_usual_again(kept)
+    assert bench.part(kept).context_start == 6
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fits"),
+    [
+        ([VOCAB - 1, 0, 1], True),
+        ([1, 2], True),
+        ([], True),
+        ([1, VOCAB], False),
+        ([-1], False),
+        ([1, 2, 3, 4], False),
+    ],
+)
+def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits: bool) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence)
+
+    def swap(response: pb.DraftResponse) -> None:
+        response.proposals[0].token_ids[:] = tokens
+
+    bench.answer(change=swap)
+    bench.sync.collect(wait="all")
+    assert not sequence.awaiting_draft
+    if fits:
+        assert sequence.proposal == Proposal(tuple(tokens))
+        assert not bench.repairs
+    else:
+        assert sequence.proposal is None
+        assert bench.repairs == {"malformed_proposal": 1}
+        bench.assert_usual_again(sequence)
+        assert bench.part(sequence).context_start == 0
+
+
+def test_tokens_nobody_asked_for_are_malformed(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence, 0)
+    bench.answer(change=lambda response: response.proposals[0].token_ids.append(1))
+    bench.sync.collect(wait="none")
+    assert sequence.proposal is None
+    assert bench.repairs == {"malformed_proposal": 1}
+
+
+def test_a_repeated_answer_is_ignored(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence)
+    bench.answer()
+    bench.sync.collect(wait="all")
+    sequence.proposal = None
+    bench.advance(sequence, 1)
+    bench.asked(sequence)
+    bench.answer(0)
+    bench.answer(1)
+    bench.sync.collect(wait="all")
+    assert bench.repairs == {"repeated_answer": 1}
+    assert sequence.proposal is not None
+    assert bench.sync.contexts[sequence].length == 6
+
+
+def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence, 0)
+    bench.asked(sequence)
+    bench.answer(1)
+    bench.sync.collect(wait="all")
+    assert_lost(bench, sequence)
+
+
+@pytest.mark.parametrize("expected", [0, 2, 5, 8])
+def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expected: int) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence, 0)
+    bench.answer()
+    bench.sync.collect(wait="none")
+    bench.advance(sequence, 3)
+    context_id = bench.asked(sequence)
+    bench.answer(change=lambda response: refuse(response, context_id, expected))
+    bench.sync.collect(wait="all")
+    assert bench.repairs == {"resent_context": 1}
+    assert sequence.proposal is None
+    assert not sequence.awaiting_draft
+    bench.assert_usual_again(sequence)
+    assert bench.part(sequence).context_start == expected
+    assert bench.sync.contexts[sequence].context_id == context_id
+
+
+@pytest.mark.parametrize("expected", [9, -1])
+def test_a_drafter_ahead_of_what_is_committed_starts_anew(bench: Bench, expected: int) -> None:
+    sequence = bench.sequence(8)
+    context_id = bench.asked(sequence)
+    bench.answer(change=lambda response: refuse(response, context_id, expected))
+    bench.sync.collect(wait="all")
+    assert bench.repairs == {"context_mismatch": 1}
+    bench.assert_usual_again(sequence)
+    assert bench.part(sequence).context_start == 0
+    assert list(bench.wire.sent[-1].released_sequence_ids) == [context_id]
+
+
+@pytest.mark.parametrize(("waited", "kept"), [(TIMEOUT, False), (0.999 * TIMEOUT, True)])
+def test_a_late_answer_ends_the_stream(bench: Bench, waited: float, kept: bool) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence)
+    receive = bench.wire.receive
+
+    def late(timeout_seconds: float) -> pb.DraftResponse | None:
+        if bench.wire.waited == 0.0:
+            bench.wire.waited = waited
+            return None
+        if not bench.wire.answers:
+            bench.answer()
+        return receive(timeout_seconds)
+
+    bench.wire.receive = late  # type: ignore[method-assign]
+    times = bench.sync.collect(wait="all")
+    assert times.waited == pytest.approx(waited)
+    if kept:
+        assert sequence.proposal is not None
+        assert not bench.repairs
+    else:
+        assert_lost(bench, sequence)
+
+
+def assert_lost(bench: Bench, sequence: Sequence) -> None:
+    """Nothing awaits the lost stream, and a new one starts from nothing."""
+    assert bench.repairs == {"stream_broken": 1}
+    assert bench.link.transport is None
+    assert bench.sync.description is None
+    assert not bench.sync.awaiting
+    assert not sequence.awaiting_draft
+    bench.sync.request([(sequence, 3)])
+    bench.sync.collect(wait="all")
+    assert bench.sync.poll() is None
+    bench.wire = bench.link.transport = HandTransport()
+    assert bench.sync.poll() == DESCRIPTION
+    assert bench.sync.poll() is None
+    bench.assert_usual_again(sequence)
+    assert bench.wire.sent[0].step_id == 1
+    assert bench.part(sequence).context_start == 0
+    assert not bench.wire.sent[0].released_sequence_ids
+
+
+def test_a_broken_stream_while_receiving(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence)
+    bench.wire.broken = True
+    bench.sync.collect(wait="all")
+    assert_lost(bench, sequence)
+
+
+def test_a_broken_stream_while_sending(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.wire.broken = True
+    bench.sync.request([(sequence, 3)])
+    assert_lost(bench, sequence)
