@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from blockdraft_drafter import wire
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError, DraftMethod
 from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.status import (
@@ -94,7 +94,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             block_size=spec.block_size,
             target_layer_ids=spec.target_layer_ids,
             feature_width=spec.feature_width,
-            feature_dtype=wire.data_type(spec.feature_dtype),
+            feature_dtype=data_type(spec.feature_dtype),
             max_sequences=spec.max_sequences,
             max_context_tokens=spec.max_context_tokens,
             max_feature_rows=spec.max_feature_rows,

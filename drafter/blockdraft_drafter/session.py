@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from blockdraft_drafter.checks import SequenceRefusedError, check_sequence
 from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
 from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Proposal
+from blockdraft_drafter.requests import SequenceRefusedError, check_sequence
 from blockdraft_protos.v1 import drafter_pb2
 
 

@@ -6,8 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter import wire
+from blockdraft_drafter.requests import data_type
 from blockdraft_protos.v1 import drafter_pb2
+
+
+def to_tensor(array: NDArray[Any]) -> drafter_pb2.Tensor:
+    return drafter_pb2.Tensor(
+        shape=array.shape, dtype=data_type(array.dtype), data=array.tobytes(order="C")
+    )
 
 
 def sequence_draft(
@@ -16,7 +22,7 @@ def sequence_draft(
     return drafter_pb2.SequenceDraft(
         sequence_id=sequence_id,
         context_start=start,
-        features=wire.encode(features),
+        features=to_tensor(features),
         anchor_token_id=anchor,
         draft_length=draft_length,
     )

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from tests.drafter.fake_method import SPEC, FakeMethod, digest
-from tests.drafter.requests import draft_request, sequence_draft, whole_features
+from tests.drafter.requests import draft_request, sequence_draft, to_tensor, whole_features
 
 from blockdraft_drafter.context.slots import ContextTable, SlotPool
+from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -122,12 +123,10 @@ def test_a_pool_needs_a_slot() -> None:
 
 
 def test_features_survive_the_wire() -> None:
-    from blockdraft_drafter import wire
-
     features = whole_features(3)
-    np.testing.assert_array_equal(wire.decode(wire.encode(features)), features)
+    np.testing.assert_array_equal(to_array(to_tensor(features)), features)
     with pytest.raises(ValueError, match="cannot be sent"):
-        wire.encode(features.astype(np.float64))
+        to_tensor(features.astype(np.float64))
     negative = drafter_pb2.Tensor(shape=[-1, 3], dtype=drafter_pb2.DATA_TYPE_FLOAT32)
     with pytest.raises(ValueError, match="negative axis"):
-        wire.decode(negative)
+        to_array(negative)

@@ -79,10 +79,10 @@ class VerifierApp:
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
-        runner, checkpoint, slice_link = load_target(settings)
-        if isinstance(slice_link, StepLeader):
-            self._leader = slice_link
-            slice_link.channel.on_loss(on_failure)
+        runner, checkpoint, mirror = load_target(settings)
+        if isinstance(mirror, StepLeader):
+            self._leader = mirror
+            mirror.channel.on_loss(on_failure)
         link = None
         if settings.drafter_address is not None:
             link = GrpcDraftLink(settings.drafter_address, checkpoint)

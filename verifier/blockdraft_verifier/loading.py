@@ -26,12 +26,12 @@ class LoadedTarget(NamedTuple):
     Attributes:
         runner: Runs its steps.
         checkpoint: What was loaded.
-        link: To the other processes of a slice; None for a single process.
+        mirror: Its part in running every step on all hosts; None for a single process.
     """
 
     runner: ModelRunner
     checkpoint: Checkpoint
-    link: StepLeader | StepFollower | None
+    mirror: StepLeader | StepFollower | None
 
 
 def load_target(settings: VerifierSettings) -> LoadedTarget:
@@ -62,14 +62,16 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
         checkpoint.fingerprint,
         time.perf_counter() - started,
     )
-    link = None
+    mirror = None
     if settings.slice is not None:
         # Whatever shapes or contents of the steps depend on.
-        link = join_slice(settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine}")
+        mirror = join_slice(
+            settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine}"
+        )
     runner = ModelRunner(
         decoder,
         settings.engine,
         None if placement is None else placement.mesh,
-        link if isinstance(link, StepLeader) else None,
+        mirror if isinstance(mirror, StepLeader) else None,
     )
-    return LoadedTarget(runner, checkpoint, link)
+    return LoadedTarget(runner, checkpoint, mirror)

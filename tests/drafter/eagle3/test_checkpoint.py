@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config
 from tests.drafter.eagle3.test_method import VOCAB, eagle3_drafter
 
+from blockdraft_drafter.catalogue import published_method
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.eagle3.config import Eagle3Config, published_layer_ids
@@ -20,7 +21,6 @@ from blockdraft_drafter.eagle3.published import (
     config_from_hf,
     config_to_hf,
     draft_tensors,
-    is_eagle3,
 )
 from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
 from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
@@ -161,13 +161,13 @@ def test_missing_and_unexpected_tensors_are_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_kinds_are_told_apart() -> None:
+def test_methods_are_told_apart() -> None:
     dflash = DFLASH.config_to_hf(drafter_config(draft_vocab_size=24))
-    assert not is_eagle3(dflash)
-    assert not is_eagle3({**dflash, "architectures": None})
+    assert published_method(dflash) is DFLASH
+    assert published_method({**dflash, "architectures": None}) is DFLASH
     eagle = config_to_hf(Eagle3Config.default_for(TARGET.config))
-    assert is_eagle3(eagle)
-    assert is_eagle3({**eagle, "architectures": ["LlamaForCausalLM"]})
+    assert published_method(eagle) is EAGLE3
+    assert published_method({**eagle, "architectures": ["LlamaForCausalLM"]}) is EAGLE3
 
 
 def test_specifications(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ MAX_REQUEST_FEATURE_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Seconds spent waiting for the drafter, how much of that it was computing, and how much for.
+    """What waiting for the drafter took, and what came of it.
 
     Attributes:
         waited: Seconds until the answers were there.

@@ -1,13 +1,31 @@
-"""Checks of one sequence's part of a step, before anything of it is touched."""
+"""From the wire to features, checked before anything of a sequence is touched."""
 
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter import wire
 from blockdraft_drafter.method import MethodSpec
 from blockdraft_protos.v1 import drafter_pb2
+
+_DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
+    drafter_pb2.DATA_TYPE_FLOAT32: np.dtype("<f4"),
+    drafter_pb2.DATA_TYPE_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def data_type(dtype: np.dtype[Any]) -> drafter_pb2.DataType.ValueType:
+    """Return the wire name of an element type.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    for name, known in _DTYPES.items():
+        if known == dtype:
+            return name
+    raise ValueError(f"element type {dtype} cannot be sent; use float32 or bfloat16")
 
 
 class SequenceRefusedError(ValueError):
@@ -82,7 +100,7 @@ def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDA
     if not sequence.HasField("features"):
         return np.zeros((0, spec.feature_width), spec.feature_dtype)
     try:
-        features = wire.decode(sequence.features)
+        features = to_array(sequence.features)
     except ValueError as error:
         raise _invalid(f"features: {error}") from error
     if features.dtype != spec.feature_dtype:
@@ -103,3 +121,24 @@ def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDA
 
 def _invalid(message: str) -> SequenceRefusedError:
     return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)
+
+
+def to_array(tensor: drafter_pb2.Tensor) -> NDArray[Any]:
+    """Return a read-only view of a wire tensor's bytes.
+
+    Raises:
+        ValueError: If the element type is unknown, an axis is negative, or the number of bytes
+            does not fit shape and element type.
+    """
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise ValueError(f"unknown element type {tensor.dtype}")
+    shape = tuple(tensor.shape)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"negative axis in shape {list(shape)}")
+    expected = math.prod(shape) * dtype.itemsize
+    if len(tensor.data) != expected:
+        raise ValueError(
+            f"{len(tensor.data)} bytes of data, but shape {list(shape)} of {dtype} takes {expected}"
+        )
+    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
