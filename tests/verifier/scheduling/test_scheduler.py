@@ -1,18 +1,16 @@
 """The scheduler alone, driven by a target that can be computed by hand."""
 
 import random
-from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.verifier.scheduling.by_hand import VOCAB, Driver, draft, next_token
 
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import (
-    Row,
-    RowResult,
     Scheduler,
     prefill_chunk,
 )
@@ -23,13 +21,7 @@ from blockdraft_verifier.scheduling.sequence import (
     Sequence,
 )
 
-VOCAB = 11
 MAX_STEPS = 3000
-
-
-def next_token(tokens: Tokens[int]) -> int:
-    """Return the fake target's choice after `tokens`."""
-    return (sum(tokens) + len(tokens)) % VOCAB
 
 
 def expected_end(
@@ -43,99 +35,6 @@ def expected_end(
         count = len(tokens) - len(request.prompt)
         if count == request.max_output_tokens or len(tokens) == max_context_tokens:
             return tokens, FinishReason.LENGTH
-
-
-def draft(rng: random.Random, tokens: Tokens[int], rate: float) -> Proposal:
-    """Return some tokens to follow `tokens`, each right at `rate`."""
-    drafted = list(tokens)
-    for _ in range(rng.randint(0, 5)):
-        right = rng.random() < rate
-        drafted.append((next_token(drafted) + (not right)) % VOCAB)
-    return Proposal(tuple(drafted[len(tokens) :]))
-
-
-@dataclass
-class Driver:
-    """Runs a scheduler's plans on the fake target and checks every one of them."""
-
-    scheduler: Scheduler
-    # What each cache slot holds: the token there and all before it.
-    cache: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    admitted: set[int] = field(default_factory=set)
-    ended: list[Sequence] = field(default_factory=list)
-    preemptions: int = 0
-    preempted: int = 0  # in the last step
-
-    def step(self, max_rows: int | None = None) -> tuple[Row, ...]:
-        rows = self.scheduler.plan(max_rows)
-        self.check(rows, max_rows)
-        self.preempted = len(self.scheduler.preempted)
-        self.preemptions += self.preempted
-        self.scheduler.preempted.clear()
-        for row in rows:
-            self.run(row)
-        return rows
-
-    def check(self, rows: tuple[Row, ...], max_rows: int | None) -> None:
-        limits, running = self.scheduler.settings, self.scheduler.running
-        assert sum(len(row.token_ids) for row in rows) <= limits.max_step_tokens
-        assert len(rows) <= len(running) <= limits.max_sequences
-        assert len({row.sequence for row in rows}) == len(rows)
-        for row in rows:
-            sequence, end = row.sequence, row.start + len(row.token_ids)
-            assert sequence in running
-            assert not sequence.awaiting_draft
-            assert row.start == sequence.committed
-            assert row.known_count >= 1
-            known = sequence.tokens[row.start : row.start + row.known_count]
-            assert list(row.token_ids[: row.known_count]) == known
-            assert end <= len(sequence.pages) * self.scheduler.pages.page_size
-            assert end <= limits.max_context_tokens
-            written = set(sequence.pages[row.start // self.scheduler.pages.page_size :])
-            for other in running:
-                assert other is sequence or written.isdisjoint(other.pages)
-        # First come, first served. Some may have been admitted and preempted in this very plan.
-        self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
-        assert self.admitted == set(range(len(self.admitted)))
-        # Who was preempted comes back before anybody new.
-        began = [s.sequence_id in self.admitted for s in self.scheduler.waiting]
-        assert began == sorted(began, reverse=True)
-        # Nobody is passed over: all that decode, and the oldest prompt.
-        chosen = {row.sequence for row in rows}
-        ready = [s for s in running if not s.awaiting_draft]
-        decoding = {s for s in ready if s.decoding}
-        most = len(decoding) if max_rows is None else min(max_rows, len(decoding))
-        if not self.scheduler.preempted:
-            assert len(decoding & chosen) == most
-            prompts = [s for s in ready if not s.decoding]
-            assert chosen >= set(prompts[:1])
-
-    def run(self, row: Row) -> None:
-        sequence, size = row.sequence, self.scheduler.pages.page_size
-        tokens = [*sequence.tokens[: row.start], *row.token_ids]
-        for position in range(len(tokens)):
-            slot = sequence.pages[position // size] * size + position % size
-            if position >= row.start:
-                self.cache[slot] = tuple(tokens[: position + 1])
-            else:
-                assert self.cache[slot] == tuple(tokens[: position + 1]), "not what was committed"
-        accepted, known_end = 0, row.start + row.known_count
-        while accepted < row.draft_count and tokens[known_end + accepted] == next_token(
-            tokens[: known_end + accepted]
-        ):
-            accepted += 1
-        before = len(sequence.tokens)
-        result = RowResult(accepted, next_token(tokens[: known_end + accepted]))
-        progress = self.scheduler.commit(row, result)
-        assert sequence.proposal is None
-        assert tuple(sequence.tokens[before:]) == progress.new_tokens
-        assert sequence.committed == row.start + progress.committed_count
-        assert bool(progress.new_tokens) == (known_end == before)
-        if progress.new_tokens:
-            assert sequence.committed == len(sequence.tokens) - 1
-        if sequence.finish_reason is not None:
-            self.scheduler.remove(sequence)
-            self.ended.append(sequence)
 
 
 @st.composite
@@ -222,7 +121,7 @@ def scheduler(
     return Scheduler(config, PageAllocator(num_pages, page_size))
 
 
-def new(number: int, prompt: Tokens[int], max_output_tokens: int = 40) -> Sequence:
+def new(number: int, prompt: Iterable[int], max_output_tokens: int = 40) -> Sequence:
     request = GenerationRequest(f"r{number}", tuple(prompt), max_output_tokens=max_output_tokens)
     return Sequence(number, request, 0.0)
 
