@@ -12,14 +12,14 @@ from blockdraft_drafter.method import ContextRow
 HostOrDevice = Any
 
 
-class PackedRows(NamedTuple):
-    """Features of any number of sequences, one flat row each; a pytree of jit arguments.
+class PackedFeatures(NamedTuple):
+    """Features of any number of sequences, one position after another; a pytree of jit arguments.
 
     Attributes:
-        features: [rows, feature_width]; zeros in padding.
-        slots: Context slot of each row; out of range, hence never written, in padding. [rows]
-        positions: Position of each row in its sequence, [rows].
-        next_tokens: Token after each row's own, [rows]; 0 where the rows came without tokens.
+        features: [positions, feature_width]; zeros in padding.
+        slots: Context slot of each, [positions]; out of range in padding, hence never written.
+        positions: Position of each in its sequence, [positions].
+        next_tokens: Token after each one's own, [positions]; 0 where they came without tokens.
     """
 
     features: HostOrDevice
@@ -33,7 +33,7 @@ class PackedBlocks(NamedTuple):
 
     Attributes:
         slots: Context slot of each block, [blocks].
-        lengths: Committed positions once the step's rows are appended; 0 in padding. [blocks]
+        lengths: Committed positions once the step's features are appended; 0 in padding. [blocks]
         anchors: Anchor of each block, [blocks].
     """
 
@@ -55,14 +55,14 @@ def powers_of_two(first: int, last: int) -> list[int]:
     return powers
 
 
-def flatten_rows(rows: Sequence[ContextRow]) -> PackedRows:
+def flatten_features(rows: Sequence[ContextRow]) -> PackedFeatures:
     """Lay the features of all rows side by side, without padding."""
     counts = [row.features.shape[0] for row in rows]
     positions = [
         np.arange(row.context_length, row.context_length + count, dtype=np.int32)
         for row, count in zip(rows, counts, strict=True)
     ]
-    return PackedRows(
+    return PackedFeatures(
         np.concatenate([row.features for row in rows]),
         np.repeat(np.array([row.slot for row in rows], np.int32), counts),
         np.concatenate(positions),
@@ -76,12 +76,12 @@ def _next_tokens(row: ContextRow) -> NDArray[np.int32]:
     return np.array((*row.token_ids[1:], row.anchor_token_id), np.int32)
 
 
-def pad_rows(flat: PackedRows, size: int, unused_slot: int) -> PackedRows:
-    """Pad flat rows to `size` with rows that go nowhere."""
+def pad_features(flat: PackedFeatures, size: int, unused_slot: int) -> PackedFeatures:
+    """Pad flat features to `size` with some that go nowhere."""
     padding = size - flat.slots.shape[0]
     if padding == 0:
         return flat
-    return PackedRows(
+    return PackedFeatures(
         np.pad(flat.features, ((0, padding), (0, 0))),
         np.pad(flat.slots, (0, padding), constant_values=unused_slot),
         np.pad(flat.positions, (0, padding)),
@@ -89,14 +89,14 @@ def pad_rows(flat: PackedRows, size: int, unused_slot: int) -> PackedRows:
     )
 
 
-def split_rows(flat: PackedRows, remainder: int, most: int) -> Iterator[PackedRows]:
-    """Cut flat rows into parts of at most `most`, then one last part of at most `remainder`."""
+def split_features(flat: PackedFeatures, remainder: int, most: int) -> Iterator[PackedFeatures]:
+    """Cut flat features into parts of at most `most`, then one last part of at most `remainder`."""
     start, end = 0, flat.slots.shape[0]
     while end - start > remainder:
         stop = min(start + most, end)
-        yield PackedRows(*(array[start:stop] for array in flat))
+        yield PackedFeatures(*(array[start:stop] for array in flat))
         start = stop
-    yield PackedRows(*(array[start:] for array in flat))
+    yield PackedFeatures(*(array[start:] for array in flat))
 
 
 def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:

@@ -16,7 +16,7 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter.compiled.definition import Config, DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import (
     PackedBlocks,
-    PackedRows,
+    PackedFeatures,
     next_power_of_two,
     powers_of_two,
 )
@@ -38,8 +38,8 @@ class DraftPrograms:
     """The compiled shapes of a method.
 
     A draft over a batch of B blocks (B a power of two) is one program that also appends up to
-    B * rows_per_block rows, all that verification can yield; an append-only program takes a power
-    of two of rows. That is one program per batch size and one per row count, not one per pair.
+    B * features_per_block features, all that verification can yield; an append-only program takes a
+    power of two of features. That is one program per size of either, not one per pair.
 
     Attributes:
         steps: The computations.
@@ -97,15 +97,15 @@ class DraftPrograms:
         )
 
     @property
-    def rows_per_block(self) -> int:
-        """Rows that a draft program appends for each of its blocks."""
+    def features_per_block(self) -> int:
+        """Features that a draft program appends for each of its blocks."""
         return next_power_of_two(self.block_size)
 
     @property
     def append_sizes(self) -> list[int]:
-        """The row counts of append-only programs, rising."""
-        most = next_power_of_two(max(self.room.max_feature_rows, self.rows_per_block))
-        return powers_of_two(self.rows_per_block, most)
+        """How many features append-only programs take, rising."""
+        most = next_power_of_two(max(self.room.max_feature_rows, self.features_per_block))
+        return powers_of_two(self.features_per_block, most)
 
     @property
     def draft_sizes(self) -> list[int]:
@@ -117,7 +117,7 @@ class DraftPrograms:
 
         Args:
             kind: "append", or "draft", which appends too.
-            size: Rows to append, or blocks to draft.
+            size: Features to append, or blocks to draft.
         """
         context = self.steps.context()
         places = None
@@ -126,17 +126,17 @@ class DraftPrograms:
             places = jax.tree.map(lambda part: part.sharding, context)
         if kind == "append":
             append = jax.jit(self.steps.append, donate_argnums=1, out_shardings=places)
-            return append.lower(self.weights, context, self._rows(size))
+            return append.lower(self.weights, context, self._features(size))
         if places is not None:
             # What was drafted is small: every device has all of it.
             places = (places, self._everywhere)
         draft = jax.jit(self.steps.append_and_draft, donate_argnums=1, out_shardings=places)
-        rows = self._rows(size * self.rows_per_block)
-        return draft.lower(self.weights, context, rows, self._blocks(size))
+        features = self._features(size * self.features_per_block)
+        return draft.lower(self.weights, context, features, self._blocks(size))
 
-    def _rows(self, count: int) -> PackedRows:
+    def _features(self, count: int) -> PackedFeatures:
         features = self._input((count, self.feature_width), self.room.feature_dtype)
-        return PackedRows(features, *[self._input((count,), jnp.int32)] * 3)
+        return PackedFeatures(features, *[self._input((count,), jnp.int32)] * 3)
 
     def _blocks(self, count: int) -> PackedBlocks:
         return PackedBlocks(*[self._input((count,), jnp.int32)] * 3)

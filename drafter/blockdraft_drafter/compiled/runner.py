@@ -13,12 +13,12 @@ from flax import nnx
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import (
     PackedBlocks,
-    PackedRows,
-    flatten_rows,
+    PackedFeatures,
+    flatten_features,
     next_power_of_two,
     pack_blocks,
-    pad_rows,
-    split_rows,
+    pad_features,
+    split_features,
 )
 from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
 from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
@@ -40,8 +40,8 @@ class CompiledMethod:
 
     It appends and drafts in as few device calls as possible, with few compiled shapes.
 
-    Features are flat rows, so a long prefill beside short appends is not padded to a rectangle. A
-    draft step is one call that also appends what verification can yield. Rows beyond that, and
+    Features are flat, so a long prefill beside short appends is not padded to a rectangle. A draft
+    step is one call that also appends what verification can yield. Features beyond that, and
     steps in which nothing is drafted, go through append-only calls; see `DraftPrograms`.
     """
 
@@ -103,21 +103,21 @@ class CompiledMethod:
             draft_length=1,
         )
         for size in self._programs.append_sizes:
-            self._append(self._pad(flatten_rows([nowhere]), size))
+            self._append(self._pad(flatten_features([nowhere]), size))
         seconds = []
         length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
         for size in self._programs.draft_sizes:
-            rows = self._pad(flatten_rows([nowhere]), size * self._programs.rows_per_block)
+            new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
             blocks = pack_blocks([nowhere] * size, size)
             # A draft only reads, so whatever lies in the slots is good enough to be timed on.
             blocks = blocks._replace(
                 slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
             )
-            self._draft(rows, blocks)
+            self._draft(new, blocks)
             runs = []
             for _ in range(_MEASURED_RUNS):
                 started = time.perf_counter()
-                self._draft(rows, blocks)
+                self._draft(new, blocks)
                 runs.append(time.perf_counter() - started)
             seconds.append(statistics.median(runs))
         self._step_seconds = tuple(seconds)
@@ -145,28 +145,28 @@ class CompiledMethod:
     def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
-        fused_rows = size * self._programs.rows_per_block
+        fused = size * self._programs.features_per_block
         least, most = self._programs.append_sizes[0], self._programs.append_sizes[-1]
-        *leading, last = split_rows(flatten_rows(rows), fused_rows, most)
+        *leading, last = split_features(flatten_features(rows), fused, most)
         for part in leading:
             count = max(next_power_of_two(part.slots.shape[0]), least)
             self._append(self._pad(part, count))
         if not drafting:
             return [Proposal()] * len(rows)
-        drafted = self._draft(self._pad(last, fused_rows), pack_blocks(drafting, size))
+        drafted = self._draft(self._pad(last, fused), pack_blocks(drafting, size))
         index = iter(range(len(drafting)))
         return [
             _proposal(drafted, next(index), row.draft_length) if row.draft_length else Proposal()
             for row in rows
         ]
 
-    def _append(self, rows: PackedRows) -> None:
-        run = self._executable("append", rows.slots.shape[0])
-        self._context = run(self._weights, self._context, rows)
+    def _append(self, new: PackedFeatures) -> None:
+        run = self._executable("append", new.slots.shape[0])
+        self._context = run(self._weights, self._context, new)
 
-    def _draft(self, rows: PackedRows, blocks: PackedBlocks) -> Drafted:
+    def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
-        self._context, drafted = run(self._weights, self._context, rows, blocks)
+        self._context, drafted = run(self._weights, self._context, new, blocks)
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 
@@ -179,8 +179,8 @@ class CompiledMethod:
             self._executables[key] = self._programs.lower(kind, size).compile()
         return self._executables[key]
 
-    def _pad(self, flat: PackedRows, size: int) -> PackedRows:
-        return pad_rows(flat, size, unused_slot=self._spec.max_sequences)
+    def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
+        return pad_features(flat, size, unused_slot=self._spec.max_sequences)
 
 
 def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:

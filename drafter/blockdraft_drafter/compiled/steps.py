@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, DTypeLike
 
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_models.decoder.config import DecoderConfig
@@ -105,11 +105,11 @@ class DraftSteps(ABC):
         """Return shape, type and place of the context buffer of all slots."""
 
     @abstractmethod
-    def append(self, weights: DraftWeights, context: Any, rows: PackedRows) -> Any:
-        """Return the buffer with some rows added."""
+    def append(self, weights: DraftWeights, context: Any, new: PackedFeatures) -> Any:
+        """Return the buffer with new features added."""
 
     @abstractmethod
     def append_and_draft(
-        self, weights: DraftWeights, context: Any, rows: PackedRows, blocks: PackedBlocks
+        self, weights: DraftWeights, context: Any, new: PackedFeatures, blocks: PackedBlocks
     ) -> tuple[Any, Drafted]:
-        """Return the buffer with some rows added, and drafts that see them."""
+        """Return the buffer with new features added, and drafts that see them."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights
 from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_drafter.context import buffer
@@ -29,13 +29,13 @@ class DFlashSteps(DraftSteps):
         return self.layer_contexts()
 
     def append(
-        self, weights: DraftWeights, context: list[LayerContext], rows: PackedRows
+        self, weights: DraftWeights, context: list[LayerContext], new: PackedFeatures
     ) -> list[LayerContext]:
         """Project features and store them in the context buffer."""
         model: DFlash = nnx.merge(self.graph, weights.model)
-        projected = model.project_context(rows.features, rows.positions)
+        projected = model.project_context(new.features, new.positions)
         return [
-            buffer.write(layer, rows.slots, rows.positions, keys, values)
+            buffer.write(layer, new.slots, new.positions, keys, values)
             for layer, (keys, values) in zip(context, projected, strict=True)
         ]
 
@@ -43,15 +43,15 @@ class DFlashSteps(DraftSteps):
         self,
         weights: DraftWeights,
         context: list[LayerContext],
-        rows: PackedRows,
+        new: PackedFeatures,
         blocks: PackedBlocks,
     ) -> tuple[list[LayerContext], Drafted]:
-        """Append `rows`, then draft `blocks` from the contexts that include them.
+        """Append `new`, then draft `blocks` from contexts that include it.
 
         The block always has its full width, because the model was trained so; how many of the
         drafted tokens are wanted is the host's business.
         """
-        context = self.append(weights, context, rows)
+        context = self.append(weights, context, new)
         model: DFlash = nnx.merge(self.graph, weights.model)
         config, (_, target, draft_ids) = model.config, weights
         hidden = denoise(model, target, context, blocks, self.sharding)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights
 from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_drafter.compiled.weight_shapes import whole_shapes
@@ -44,30 +44,34 @@ class Eagle3Steps(DraftSteps):
         return Eagle3Context(layer, whole_shapes(latest, self.placement))
 
     def append(
-        self, weights: DraftWeights, context: Eagle3Context, rows: PackedRows
+        self, weights: DraftWeights, context: Eagle3Context, new: PackedFeatures
     ) -> Eagle3Context:
         """Project features and store them in the context buffer."""
         model: Eagle3 = nnx.merge(self.graph, weights.model)
-        hidden = model.project_features(rows.features)
-        embedded = weights.target.embedding[rows.next_tokens]
-        keys, values = model.keys_values(embedded, hidden, rows.positions)
-        # A slot's rows lie side by side; of each slot only the last is where drafting begins.
-        count = rows.slots.shape[0]
-        into_slot = rows.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
+        hidden = model.project_features(new.features)
+        embedded = weights.target.embedding[new.next_tokens]
+        keys, values = model.keys_values(embedded, hidden, new.positions)
+        # A slot's positions lie side by side; of each slot only the last is where drafting begins.
+        count = new.slots.shape[0]
+        into_slot = new.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
         last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
         newest = hidden[jnp.maximum(last, 0)].astype(context.latest.dtype)
         latest = jnp.where((last >= 0)[:, None], newest, context.latest)
-        layer = buffer.write(context.layer, rows.slots, rows.positions, keys, values)
+        layer = buffer.write(context.layer, new.slots, new.positions, keys, values)
         return Eagle3Context(layer, latest)
 
     def append_and_draft(
-        self, weights: DraftWeights, context: Eagle3Context, rows: PackedRows, blocks: PackedBlocks
+        self,
+        weights: DraftWeights,
+        context: Eagle3Context,
+        new: PackedFeatures,
+        blocks: PackedBlocks,
     ) -> tuple[Eagle3Context, Drafted]:
-        """Append `rows`, then draft `blocks` token by token from the contexts that include them.
+        """Append `new`, then draft `blocks` token by token from contexts that include it.
 
         Every pass is made whatever number of tokens is wanted, so that one executable does for all.
         """
-        context = self.append(weights, context, rows)
+        context = self.append(weights, context, new)
         model: Eagle3 = nnx.merge(self.graph, weights.model)
         _, target, draft_ids = weights
         # The last committed position is the first pass's own entry, not its context.

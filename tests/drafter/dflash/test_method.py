@@ -14,7 +14,7 @@ from tests.drafter.builders import drafter_config, make_method, random_drafter, 
 from tests.drafter.reference_dflash import reference_draft
 
 from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedRows
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import DraftWeights
 from blockdraft_drafter.context import buffer
@@ -131,9 +131,9 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     graph, state = nnx.split(model)
     steps = DFlashSteps(graph, config.decoder, room(), jnp.float32)
     positions = jnp.arange(length, dtype=jnp.int32)
-    rows = PackedRows(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
+    new = PackedFeatures(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
     weights = DraftWeights(state, target, None)
-    context = steps.append(weights, buffer.allocate(steps.context()), rows)
+    context = steps.append(weights, buffer.allocate(steps.context()), new)
     blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
     hidden = denoise(model, target, context, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
