@@ -14,7 +14,7 @@ PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-tpu test-slow lint types protos format clean
+.PHONY: help setup demo bench test test-tpu test-slow lint types protos docs format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -55,11 +55,12 @@ test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 test-slow: $(DEV)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
-lint: $(DEV)  ## check style, protos, import rules, workflows and that the generated code is current
+lint: $(DEV)  ## check style, protos, import rules, workflows and that what is generated is current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
 	$(BIN)/pre-commit validate-config
 	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
@@ -74,6 +75,9 @@ types: $(DEV)  ## check types
 
 protos: $(DEV)  ## generate protos/blockdraft_protos
 	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh
+
+docs: $(DEV)  ## generate the tables of docs/configuration.md
+	$(BIN)/python docs/generate.py
 
 format: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -14,7 +14,6 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.process import serve
-from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
@@ -42,6 +41,7 @@ class ServerApp:
         self,
         settings: ServerSettings,
         *,
+        api_keys: frozenset[str] = frozenset(),
         tokenizer: Tokenizer | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
@@ -49,11 +49,13 @@ class ServerApp:
 
         Args:
             settings: What the server is told.
+            api_keys: Bearer tokens that are let in; empty lets everyone in.
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
             registry: Where to register the metrics.
         """
         self.health = HealthServicer()
         self._settings = settings
+        self._api_keys = api_keys
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
         self._health_task: asyncio.Task[None] | None = None
@@ -71,9 +73,8 @@ class ServerApp:
         # Token ids take up to five bytes each, text one and more; the rest is small.
         options["grpc.max_receive_message_length"] = 8 * self._settings.limits.max_prompt_bytes
         interceptors = []
-        if self._settings.api_keys:
-            keys = ApiKeys(self._settings.api_keys)
-            interceptors.append(AuthInterceptor(keys, self.service_names))
+        if self._api_keys:
+            interceptors.append(AuthInterceptor(ApiKeys(self._api_keys), self.service_names))
         return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
 
     def credentials(self) -> grpc.ServerCredentials | None:
@@ -141,8 +142,8 @@ class ServerApp:
 
 async def run_server(
     settings: ServerSettings,
-    listen: ProcessSettings,
     *,
+    api_keys: frozenset[str] = frozenset(),
     tokenizer: Tokenizer | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
@@ -152,20 +153,20 @@ async def run_server(
 
     Args:
         settings: What the server is told.
-        listen: Where it listens.
+        api_keys: Bearer tokens that are let in; empty lets everyone in.
         tokenizer: The target's tokenizer; None loads it.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the server serves.
     """
-    app = ServerApp(settings, tokenizer=tokenizer, registry=registry)
+    app = ServerApp(settings, api_keys=api_keys, tokenizer=tokenizer, registry=registry)
     started = time.monotonic()
 
     async def ready() -> None:
         logger.info(
             "%s on %s after %.1f s",
             settings.served_name,
-            listen.address,
+            settings.process.address,
             time.monotonic() - started,
         )
         if on_ready is not None:
@@ -173,7 +174,7 @@ async def run_server(
 
     await serve(
         app,
-        listen,
+        settings.process,
         server=app.make_server(),
         credentials=app.credentials(),
         health=app.health,

@@ -77,8 +77,9 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running_server(
-    config: ServerSettings,
+    settings: ServerSettings,
     *,
+    api_keys: frozenset[str] = frozenset(),
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
@@ -86,7 +87,7 @@ async def running_server(
     """Run a server on a unix socket; waits until it serves unless told not to."""
     registry = CollectorRegistry()
     stop_requested, ready = asyncio.Event(), asyncio.Event()
-    app = ServerApp(config, tokenizer=ByteTokenizer(), registry=registry)
+    app = ServerApp(settings, api_keys=api_keys, tokenizer=ByteTokenizer(), registry=registry)
 
     async def on_ready() -> None:
         ready.set()
@@ -136,7 +137,7 @@ def whole(request: inference_pb2.StreamGenerateRequest) -> inference_pb2.Generat
     return inference_pb2.GenerateRequest.FromString(request.SerializeToString())
 
 
-def config_for(*addresses: str, **changes: object) -> ServerSettings:
+def settings_for(*addresses: str, **changes: object) -> ServerSettings:
     """Return a configuration for verifiers at `addresses` that looks at them often."""
     return ServerSettings(verifiers=addresses, poll_seconds=0.05, **changes)  # type: ignore[arg-type]
 

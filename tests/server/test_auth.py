@@ -3,7 +3,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import config_for, failure, running_server, text_request
+from tests.server.support import failure, running_server, settings_for, text_request
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, received_error
@@ -37,7 +37,7 @@ def test_a_key_file_has_one_key_per_line(tmp_path: Path) -> None:
 async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
     async with (
         running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address, api_keys=frozenset({"alpha"}))) as server,
+        running_server(settings_for(address), api_keys=frozenset({"alpha"})) as server,
     ):
         request = inference_pb2.GetModelRequest()
         error = await failure(server.stub.GetModel(request))

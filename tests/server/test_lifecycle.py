@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
-from tests.server.support import config_for, failure, running_server, text_request, whole
+from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import TlsSettings
@@ -14,7 +14,7 @@ from blockdraft_runtime.settings.server import TlsSettings
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:
     with unix_address() as address:
-        async with running_server(config_for(address), wait=False) as server:
+        async with running_server(settings_for(address), wait=False) as server:
             assert not await server.healthy()
             error = await failure(server.stub.Generate(whole(text_request())))
             assert (error.code, error.reason) == (
@@ -36,7 +36,7 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
 
 async def test_a_stop_lets_calls_in_flight_end() -> None:
     fake = FakeVerifier(delay_seconds=0.05)
-    async with running_verifier(fake) as address, running_server(config_for(address)) as server:
+    async with running_verifier(fake) as address, running_server(settings_for(address)) as server:
         call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
         messages = []
         async for message in call:
@@ -49,7 +49,7 @@ async def test_a_stop_lets_calls_in_flight_end() -> None:
 async def test_a_draining_server_refuses_new_requests() -> None:
     async with (
         running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address)) as server,
+        running_server(settings_for(address)) as server,
     ):
         await server.app.drain()
         error = await failure(server.stub.Generate(whole(text_request())))
@@ -58,7 +58,7 @@ async def test_a_draining_server_refuses_new_requests() -> None:
 
 async def test_a_stop_while_waiting_for_a_verifier_is_prompt() -> None:
     with unix_address() as address:
-        async with running_server(config_for(address), wait=False) as server:
+        async with running_server(settings_for(address), wait=False) as server:
             await asyncio.sleep(0.1)
             server.stop_requested.set()
 
@@ -82,7 +82,7 @@ async def test_serves_over_tls(certificate: TlsSettings) -> None:
     async with (
         running_verifier(FakeVerifier()) as address,
         running_server(
-            config_for(address, tls=certificate), channel_credentials=credentials
+            settings_for(address, tls=certificate), channel_credentials=credentials
         ) as server,
     ):
         response = await server.stub.Generate(whole(text_request(max_output_tokens=3)))

@@ -7,9 +7,9 @@ from tests.fakes.verifier import FakeVerifier, answer, running_verifier
 from tests.server.support import (
     EOS,
     Running,
-    config_for,
     failure,
     running_server,
+    settings_for,
     text_request,
     until,
     whole,
@@ -31,7 +31,7 @@ def verifier() -> FakeVerifier:
 async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
     async with (
         running_verifier(verifier) as address,
-        running_server(config_for(address, limits=LimitsSettings(max_waiting=1))) as running,
+        running_server(settings_for(address, limits=LimitsSettings(max_waiting=1))) as running,
     ):
         yield running
 
@@ -168,7 +168,7 @@ async def test_the_servers_own_deadline_ends_calls_without_one(verifier: FakeVer
     limits = LimitsSettings(default_timeout_seconds=0.2)
     async with (
         running_verifier(verifier) as address,
-        running_server(config_for(address, limits=limits)) as server,
+        running_server(settings_for(address, limits=limits)) as server,
     ):
         error = await failure(server.stub.Generate(whole(text_request())))
     assert error.code is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -3,7 +3,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import config_for, running_server
+from tests.server.support import running_server, settings_for
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import received_error
@@ -18,7 +18,7 @@ TRUNCATED = b"\x12\x7f\x0a"
 async def test_undecodable_requests_get_a_typed_error(method: str, data: bytes) -> None:
     async with (
         running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address)) as server,
+        running_server(settings_for(address)) as server,
     ):
         path = f"/blockdraft.v1.InferenceService/{method}"
         kind: Any = server.channel.unary_unary
@@ -40,7 +40,7 @@ async def test_reflection_still_lists_the_service() -> None:
 
     async with (
         running_verifier(FakeVerifier()) as address,
-        running_server(config_for(address)) as server,
+        running_server(settings_for(address)) as server,
     ):
         channel: Any = server.channel
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)

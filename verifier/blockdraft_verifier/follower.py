@@ -23,19 +23,15 @@ class FollowerApp:
 
     service_names: Sequence[str] = ()
 
-    def __init__(
-        self, settings: VerifierSettings, stop_requested: asyncio.Event, drain_seconds: float
-    ) -> None:
+    def __init__(self, settings: VerifierSettings, stop_requested: asyncio.Event) -> None:
         """Load nothing yet.
 
         Args:
             settings: What to run; that of the leader.
             stop_requested: Set when the leader has stopped or is lost.
-            drain_seconds: How long to go on after a stop is asked for, while the leader drains.
         """
         self._settings = settings
         self._stop_requested = stop_requested
-        self._drain_seconds = drain_seconds
         self._follower: StepFollower | None = None
         self._compiled = asyncio.Event()
         self._ended = asyncio.Event()
@@ -67,7 +63,7 @@ class FollowerApp:
         """Go on until the leader has drained."""
         if self._follower is not None:
             try:
-                async with asyncio.timeout(self._drain_seconds):
+                async with asyncio.timeout(self._settings.process.drain_seconds):
                     await self._ended.wait()
             except TimeoutError:
                 logger.warning("the leader goes on: leaving it")

@@ -1,51 +1,61 @@
-"""Settings of the drafter process; needs no jax, so that `--help` is quick."""
+"""What the drafter is told."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
-DEFAULT_LISTEN = "unix:/tmp/blockdraft-drafter.sock"
-DTYPES = ("auto", "float32", "bfloat16")
+from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
+
+DTYPES = get_args(Dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """What a drafter process loads and how much it can hold.
+    """Everything the drafter is told: what it loads and how much it can hold.
 
     Attributes:
-        target: The target's checkpoint: a directory, a `.gguf` file, a hub id, or the name of the
-            default target.
-        drafter: A directory, a hub id `org/name`, `random[:seed]`, `random-eagle3[:seed]`,
-            "eagle3": the EAGLE-3 drafter shipped for this target, or "auto": the DFlash drafter
-            shipped for it if there is one, else a random one.
-        max_sequences: Most sequences with a context at once.
-        max_context_tokens: Most committed positions per sequence.
-        max_feature_rows: Most feature rows per sequence in one request.
-        block_size: Tokens per block of a random drafter, and of one that leaves it open.
-        draft_layers: Layers of a random drafter.
-        dtype: Element type of weights, activations and contexts; "auto" is bfloat16 on TPU and
-            float32 elsewhere.
+        process: Where it listens, and how it stops.
     """
 
-    target: str = "smollm2-135m"
-    drafter: str = "auto"
-    max_sequences: int = 16
-    max_context_tokens: int = 2048
-    max_feature_rows: int = 256
-    block_size: int = 8
-    draft_layers: int = 2
-    dtype: str = "auto"
+    target: str = setting(
+        DEFAULT_TARGET,
+        "target model it drafts for; its embedding and head are used",
+        metavar="SPEC",
+    )
+    drafter: str = setting(
+        "auto",
+        "draft model: a directory or hub id in DFlash or EAGLE-3 form; `auto`, the DFlash drafter "
+        "shipped for this target if there is one, else `random`; `eagle3`, the EAGLE-3 drafter "
+        "shipped for it; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
+        metavar="SPEC",
+    )
+    max_sequences: int = setting(
+        16, "context slots; sequences beyond them are decoded plainly", minimum=1
+    )
+    max_context_tokens: int = setting(
+        2048, "positions per slot; longer sequences go on plainly", minimum=1
+    )
+    max_feature_rows: int = setting(256, "most feature rows per sequence in one request", minimum=1)
+    block_size: int = setting(
+        8,
+        "block of a random drafter, the anchor included, and of an EAGLE-3 checkpoint that does "
+        "not say",
+        minimum=2,
+    )
+    draft_layers: int = setting(2, "layers of a random DFlash drafter", minimum=1)
+    dtype: Dtype = setting(
+        "auto", "element type of weights and contexts; `auto` is bfloat16 on TPU, float32 elsewhere"
+    )
+    compilation_cache: Path | None = setting(
+        None,
+        "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
+        metavar="DIR",
+    )
+    process: ProcessSettings = group(
+        lambda: ProcessSettings("unix:/tmp/blockdraft-drafter.sock"), without=("control",)
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        least = {
-            "max_sequences": 1,
-            "max_context_tokens": 1,
-            "max_feature_rows": 1,
-            "block_size": 2,
-            "draft_layers": 1,
-        }
-        for field, bound in least.items():
-            value = getattr(self, field)
-            if value < bound:
-                raise ValueError(f"{field} must be at least {bound}, got {value}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype}")
+        check(self)

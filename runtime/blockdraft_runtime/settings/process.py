@@ -1,26 +1,42 @@
 """What every serving process is told."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+from blockdraft_runtime.configuration.definition import check, required, setting
+
+DEFAULT_TARGET = "smollm2-135m"
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Where a process listens and how it stops.
+    """Where a process listens, what it logs and how it stops."""
 
-    Attributes:
-        address: gRPC address, `host:port` or `unix:/path`.
-        metrics_port: Port of the Prometheus endpoint, or None for none.
-        drain_seconds: How long calls in flight may go on after SIGTERM.
-        control_address: A second address, always plaintext, for a supervisor's health checks;
-            None for none. Meant for a unix socket in a private folder.
-    """
-
-    address: str
-    metrics_port: int | None = None
-    drain_seconds: float = 30.0
-    control_address: str | None = None
+    address: str = required(
+        "where to listen, `host:port` or `unix:/path`", flag="listen", metavar="ADDRESS"
+    )
+    metrics_port: int | None = setting(
+        None, "port of the Prometheus metrics; unset: none", metavar="PORT"
+    )
+    drain_seconds: float = setting(
+        30.0,
+        "how long calls in flight may go on after SIGTERM",
+        flag="drain-timeout",
+        metavar="SECONDS",
+        minimum=0,
+    )
+    control_address: str | None = setting(
+        None,
+        "second, always plaintext address, for the health checks of a supervisor: best a unix "
+        "socket in a private folder",
+        flag="control",
+        metavar="ADDRESS",
+    )
+    log_level: LogLevel = setting("info", "least severe messages to log")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.drain_seconds < 0:
-            raise ValueError(f"drain_seconds must be >= 0, got {self.drain_seconds}")
+        check(self)

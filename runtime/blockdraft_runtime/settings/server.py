@@ -1,7 +1,16 @@
-"""What the server is told at start."""
+"""What the server is told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from blockdraft_runtime.configuration.definition import (
+    check,
+    group,
+    optional_group,
+    required,
+    setting,
+)
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, ProcessSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,84 +18,100 @@ class LimitsSettings:
     """Bounds that protect the server from its callers.
 
     Attributes:
-        max_waiting: Requests that may wait beyond what the verifiers decode at once.
-        max_prompt_bytes: Most UTF-8 bytes of a prompt, all messages together; checked before
-            tokenizing, whose time grows with it.
-        default_timeout_seconds: Deadline of calls that come without one.
-        recovery_seconds: How long a broken stream may wait for a verifier to come back.
         max_replays: How often in a row a request is sent again without gaining a token.
     """
 
-    max_waiting: int = 256
-    max_prompt_bytes: int = 4 * 1024 * 1024
-    default_timeout_seconds: float = 600.0
-    recovery_seconds: float = 120.0
+    max_waiting: int = setting(
+        256,
+        "requests that may wait beyond what is decoded at once; more get QUEUE_FULL",
+        minimum=0,
+    )
+    # Checked before tokenizing, whose time grows with it.
+    max_prompt_bytes: int = setting(
+        4 * 1024 * 1024,
+        "longest prompt text, in bytes of UTF-8, all messages together",
+        minimum=1,
+    )
+    default_timeout_seconds: float = setting(
+        600.0,
+        "deadline of calls that come without one",
+        flag="default-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
+    recovery_seconds: float = setting(
+        120.0,
+        "how long a broken stream waits for a verifier to come back",
+        flag="recovery-timeout",
+        metavar="SECONDS",
+        minimum=0,
+    )
     max_replays: int = 8
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.max_waiting < 0:
-            raise ValueError(f"max_waiting must be >= 0, got {self.max_waiting}")
-        if self.max_prompt_bytes < 1:
-            raise ValueError(f"max_prompt_bytes must be >= 1, got {self.max_prompt_bytes}")
-        if not self.default_timeout_seconds > 0:
-            raise ValueError(
-                f"default_timeout_seconds must be > 0, got {self.default_timeout_seconds}"
-            )
-        if self.recovery_seconds < 0:
-            raise ValueError(f"recovery_seconds must be >= 0, got {self.recovery_seconds}")
+        check(self)
         if self.max_replays < 0:
-            raise ValueError(f"max_replays must be >= 0, got {self.max_replays}")
+            raise ValueError(f"max_replays must be at least 0, got {self.max_replays}")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where the server's certificate lies.
+    """Where the server's certificate lies."""
 
-    Attributes:
-        certificate: PEM file with the certificate chain, the server's own first.
-        key: PEM file with the private key.
-    """
-
-    certificate: Path
-    key: Path
+    certificate: Path = required(
+        "PEM certificate chain, the server's own first; needs --tls-key",
+        flag="tls-cert",
+        metavar="FILE",
+    )
+    key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything the server is told at start, apart from where it listens.
+    """Everything the server is told.
 
     Attributes:
-        target: The target model, for its tokenizer: a known name, a directory, a GGUF file or a
-            hub id. Must be what the verifiers serve.
-        verifiers: gRPC addresses of the verifiers, one or more.
-        model_name: Name clients may use in requests; None derives it from `target`.
-        api_keys: Bearer tokens that are let in; empty lets everyone in.
         tls: The certificate; None serves plaintext.
         limits: Bounds that protect the server.
+        process: Where it listens, and how it stops.
         poll_seconds: Time between two looks at a verifier's health and load.
     """
 
-    target: str = "smollm2-135m"
-    verifiers: tuple[str, ...] = ("unix:/tmp/blockdraft-verifier.sock",)
-    model_name: str | None = None
-    api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    tls: TlsSettings | None = None
-    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    target: str = setting(
+        DEFAULT_TARGET,
+        "target model, for its tokenizer; must be what the verifiers serve",
+        metavar="SPEC",
+    )
+    verifiers: tuple[str, ...] = setting(
+        ("unix:/tmp/blockdraft-verifier.sock",),
+        "address of a verifier; one or more, repeatable",
+        flag="verifier",
+        metavar="ADDRESS",
+    )
+    model_name: str | None = setting(
+        None, "name of the model in requests; unset: the target's", metavar="NAME"
+    )
+    api_key_file: Path | None = setting(
+        None,
+        "let in only these keys, one per line; blank lines and lines with `#` are skipped",
+        metavar="FILE",
+    )
+    tls: TlsSettings | None = optional_group()
+    limits: LimitsSettings = group(LimitsSettings)
+    process: ProcessSettings = group(lambda: ProcessSettings("127.0.0.1:50051"))
     poll_seconds: float = 0.5
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at files or the network."""
         if not self.target:
-            raise ValueError("target must not be empty")
+            raise ValueError("--target must not be empty")
         if not self.verifiers or not all(self.verifiers):
-            raise ValueError("verifiers must hold at least one address, none empty")
+            raise ValueError("--verifier must be at least one address, none empty")
         if len(set(self.verifiers)) != len(self.verifiers):
-            raise ValueError(f"verifiers must differ, got {', '.join(self.verifiers)}")
+            raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
         if self.model_name == "":
-            raise ValueError("model_name must not be empty")
-        if any(not key or key != key.strip() for key in self.api_keys):
-            raise ValueError("api_keys must be neither empty nor padded with spaces")
+            raise ValueError("--model-name must not be empty")
         if not self.poll_seconds > 0:
             raise ValueError(f"poll_seconds must be > 0, got {self.poll_seconds}")
 

@@ -1,8 +1,11 @@
-"""Settings of the verifier process."""
+"""What the verifier is told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 from blockdraft_runtime.settings.slice import SliceSettings
 
 DraftPolicy = Literal["adaptive", "fixed"]
@@ -13,23 +16,29 @@ class SchedulerSettings:
     """Limits of a step and of a sequence.
 
     Attributes:
-        max_sequences: Most sequences decoded at once.
-        max_step_tokens: Most tokens in one forward pass.
-        max_context_tokens: Most tokens of one sequence, prompt and output together.
         max_waiting: Most sequences waiting to be admitted.
     """
 
-    max_sequences: int = 16
-    max_step_tokens: int = 128
-    max_context_tokens: int = 2048
+    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
+    max_step_tokens: int = setting(
+        128, "most tokens of one forward pass; at least --max-sequences", minimum=1
+    )
+    max_context_tokens: int = setting(
+        2048,
+        "most tokens of one sequence, prompt and answer together; the pages must hold at least "
+        "one such sequence",
+        minimum=1,
+    )
     max_waiting: int = 256
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if min(self.max_sequences, self.max_step_tokens, self.max_context_tokens) < 1:
-            raise ValueError(f"limits must be positive: {self}")
+        check(self)
         if self.max_step_tokens < self.max_sequences:
-            raise ValueError("max_step_tokens must allow one token per sequence")
+            raise ValueError(
+                f"--max-step-tokens must be at least --max-sequences, got {self.max_step_tokens} "
+                f"and {self.max_sequences}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,51 +47,85 @@ class EngineSettings:
 
     Attributes:
         scheduler: Limits of a step and of a sequence.
-        page_size: Tokens per page of the KV cache.
-        num_pages: Pages of the KV cache.
-        dtype: Element type of weights and cache; "auto" is bfloat16 on TPU, float32 elsewhere.
-        weights: "float" keeps the target's weights in `dtype`, "int8" rounds the matrices of its
-            layers to a byte each.
-        draft_policy: "adaptive" drafts as far as the measured costs say it pays, zero included;
-            "fixed" always drafts as far as allowed.
-        draft_groups: 1 verifies all sequences together; 2 verifies one half while the drafter
-            drafts for the other, which pays when it has a device of its own.
-        draft_timeout_seconds: How long to wait for a proposal before the drafter counts as lost.
     """
 
-    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    page_size: int = 16
-    num_pages: int = 384
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    weights: Literal["float", "int8"] = "float"
-    draft_policy: DraftPolicy = "adaptive"
-    draft_groups: int = 1
-    draft_timeout_seconds: float = 5.0
+    scheduler: SchedulerSettings = group(SchedulerSettings)
+    page_size: int = setting(16, "tokens per page of the KV cache", minimum=1)
+    num_pages: int = setting(
+        384,
+        "pages of the KV cache; when they run out, the youngest sequence is preempted",
+        minimum=1,
+    )
+    dtype: Dtype = setting(
+        "auto", "element type of weights and cache; `auto` is bfloat16 on TPU, float32 elsewhere"
+    )
+    weights: Literal["float", "int8"] = setting(
+        "float",
+        "`int8` rounds the matrices of the target's layers to a byte an element as they are "
+        "loaded; slower on CPU",
+    )
+    draft_policy: DraftPolicy = setting(
+        "adaptive",
+        "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "
+        "far as allowed",
+    )
+    draft_groups: Literal[1, 2] = setting(
+        1,
+        "`2` verifies one half of the sequences while the other is drafted for; meant for a "
+        "drafter with a device of its own",
+    )
+    draft_timeout_seconds: float = setting(
+        5.0,
+        "how long a step waits for a proposal before the drafter counts as lost",
+        flag="draft-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.page_size < 1 or self.num_pages < 1:
-            raise ValueError(f"page_size and num_pages must be positive: {self}")
-        if self.draft_groups not in (1, 2):
-            raise ValueError(f"draft_groups must be 1 or 2, got {self.draft_groups}")
-        if self.draft_timeout_seconds <= 0:
-            raise ValueError("draft_timeout_seconds must be positive")
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """What the verifier process serves.
+    """Everything the verifier is told.
 
     Attributes:
-        target: Target model: an embedded name, a directory, a GGUF file or a hub id.
-        drafter_address: gRPC address of the drafter, None to decode plainly.
-        drafter_wait_seconds: How long start-up waits for the drafter before serving without it.
-        engine: The engine loop's configuration.
+        engine: How the engine loop runs.
         slice: Which process of a slice of several hosts this is; None for a single process.
+        process: Where it listens, and how it stops.
     """
 
-    target: str = "smollm2-135m"
-    drafter_address: str | None = "unix:/tmp/blockdraft-drafter.sock"
-    drafter_wait_seconds: float = 120.0
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    slice: SliceSettings | None = None
+    target: str = setting(
+        DEFAULT_TARGET,
+        "target model: a known name, a directory, a `.gguf` file or a hub id",
+        metavar="SPEC",
+    )
+    drafter_address: str | None = setting(
+        "unix:/tmp/blockdraft-drafter.sock",
+        "address of the drafter, or `none` to decode plainly",
+        flag="drafter",
+        metavar="ADDRESS",
+    )
+    drafter_wait_seconds: float = setting(
+        120.0,
+        "how long start-up waits for the drafter before compiling and serving without it",
+        flag="drafter-wait",
+        metavar="SECONDS",
+        minimum=0,
+    )
+    engine: EngineSettings = group(EngineSettings)
+    compilation_cache: Path | None = setting(
+        None,
+        "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
+        metavar="DIR",
+    )
+    slice: SliceSettings | None = optional_group()
+    process: ProcessSettings = group(
+        lambda: ProcessSettings("unix:/tmp/blockdraft-verifier.sock"), without=("control",)
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)

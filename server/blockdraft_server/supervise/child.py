@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,14 +31,14 @@ class ChildSpec:
         command: The program and its arguments.
         health_address: gRPC address, plaintext, that reports SERVING once the child is ready.
         stop_seconds: How long it may take to stop before it is killed.
-        environment: Variables to set besides the inherited ones.
+        environment: Its environment variables; None for those of this process.
     """
 
     name: str
     command: tuple[str, ...]
     health_address: str
     stop_seconds: float = 40.0
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
 
 
 class Child:
@@ -72,7 +72,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **spec.environment},
+            env=spec.environment,
             # A Ctrl-C in the terminal must reach the supervisor only, which stops in order.
             start_new_session=True,
         )

@@ -13,76 +13,21 @@ import time
 from pathlib import Path
 
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_server.command import add_front_door_arguments
 from blockdraft_server.supervise.plan import ServePlan
+from blockdraft_server.supervise.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
+
+CONFIGURATION = Configuration("serve", ServeSettings)
 
 EXIT_INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft serve`; what is left unset is up to each process."""
-    parser.add_argument(
-        "--target",
-        default=ServerSettings().target,
-        metavar="SPEC",
-        help="model to serve: a known name, a directory, a .gguf file or a hub id "
-        "(default: %(default)s)",
-    )
-    drafting = parser.add_mutually_exclusive_group()
-    drafting.add_argument(
-        "--drafter", metavar="SPEC", help="draft model (default: what `blockdraft drafter` takes)"
-    )
-    drafting.add_argument("--no-drafter", action="store_true", help="decode plainly")
-    parser.add_argument(
-        "--dtype", choices=("auto", "float32", "bfloat16"), help="precision of the models"
-    )
-    parser.add_argument(
-        "--weights",
-        choices=("float", "int8"),
-        help="int8 rounds the matrices of the target's layers to a byte each",
-    )
-    parser.add_argument(
-        "--max-sequences", type=int, metavar="N", help="most sequences decoded at once"
-    )
-    parser.add_argument(
-        "--max-context-tokens", type=int, metavar="N", help="longest prompt and answer together"
-    )
-    parser.add_argument(
-        "--max-step-tokens", type=int, metavar="N", help="most tokens of one forward pass"
-    )
-    parser.add_argument("--num-pages", type=int, metavar="N", help="pages of the KV cache")
-    parser.add_argument(
-        "--draft-policy", choices=("adaptive", "fixed"), help="how draft lengths are chosen"
-    )
-    parser.add_argument(
-        "--tpu-split",
-        metavar="V+D",
-        help="TPU chips of the verifier and of the drafter, 0 to decode plainly "
-        "(default: half each)",
-    )
-    parser.add_argument(
-        "--tpu-host",
-        metavar="TYPE",
-        help="the TPU this host has, such as v5p-8 or v5e-4 (default: what the environment says)",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="Prometheus port of the server; verifier and drafter take the next two "
-        "(default: none)",
-    )
-    parser.add_argument(
-        "--run-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder of the sockets between the processes (default: a private temporary one)",
-    )
-    add_front_door_arguments(parser)
+    """Add the flags of `blockdraft serve`: its own, and those of its processes."""
+    CONFIGURATION.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,20 +40,21 @@ def run(args: argparse.Namespace) -> int:
         # The children import them: say it here, once, not in every attempt of each of them.
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    configure_logging("serve", args.log_level)
-    folder = args.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
+    settings = CONFIGURATION.read(args)
+    configure_logging("serve", settings.server.process.log_level)
+    folder = settings.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:
         try:
-            plan = ServePlan.from_arguments(args, folder, os.environ)
+            plan = ServePlan.of(settings, folder, os.environ)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
-            resolve_target(args.target)
+            resolve_target(plan.server.target)
         except (OSError, ValueError) as error:
             logger.error("%s", error)
             return 2
         return asyncio.run(_supervise(plan))
     finally:
-        if args.run_dir is None:
+        if settings.run_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -129,10 +75,11 @@ async def _supervise(plan: ServePlan) -> int:
                 flush=True,
             )
             return
-        drafter = await describe_drafter(plan.verifier_address)
+        drafter = await describe_drafter(plan.verifier.process.address)
         seconds = time.monotonic() - started
         print(
-            f"blockdraft serves {plan.model} on {plan.listen}, drafter: {drafter}, "
+            f"blockdraft serves {plan.server.served_name} on {plan.server.process.address}, "
+            f"drafter: {drafter}, "
             f"ready after {seconds:.1f} s",
             file=sys.stderr,
             flush=True,

@@ -1,6 +1,9 @@
 import pytest
+from tests.command_lines import parse
 
-from blockdraft_runtime.settings.slice import SliceSettings, slice_from
+from blockdraft_runtime.settings.slice import SliceSettings
+from blockdraft_runtime.tpu_host import TpuHost
+from blockdraft_verifier.command import CONFIGURATION
 
 GKE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
@@ -10,28 +13,36 @@ GKE = {
 }
 
 
-def test_flags_win_over_the_environment() -> None:
-    assert slice_from("h:1", 2, 1, GKE) == SliceSettings("h:1", 2, 1)
+def test_flags_make_a_slice() -> None:
+    flags = ("--coordinator=h:1", "--num-processes=2", "--process-id=1")
+    settings = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
+    assert settings.slice == SliceSettings("h:1", 2, 1)
 
 
 def test_the_environment_of_a_slice_is_enough() -> None:
-    assert slice_from(None, None, None, GKE) == SliceSettings("w-0.tpu:8482", 4, 2)
+    host = TpuHost.from_environment(GKE)
+    assert SliceSettings.of(host) == SliceSettings("w-0.tpu:8482", 4, 2)
 
 
 @pytest.mark.parametrize("environ", [{}, {"TPU_ACCELERATOR_TYPE": "v5p-8"}])
 def test_one_host_is_no_slice(environ: dict[str, str]) -> None:
-    assert slice_from(None, None, None, environ) is None
+    assert SliceSettings.of(TpuHost.from_environment(environ)) is None
 
 
 @pytest.mark.parametrize(
-    ("coordinator", "count", "number"),
-    [("h:1", None, None), (None, 2, None), (None, None, 0), ("h:1", 2, None), (None, 2, 0)],
+    "flags",
+    [
+        ("--coordinator=h:1",),
+        ("--num-processes=2",),
+        ("--process-id=0",),
+        ("--coordinator=h:1", "--num-processes=2"),
+        ("--num-processes=2", "--process-id=0"),
+    ],
 )
-def test_flags_need_each_other(
-    coordinator: str | None, count: int | None, number: int | None
-) -> None:
-    with pytest.raises(ValueError, match="need each other"):
-        slice_from(coordinator, count, number, GKE)
+def test_flags_need_each_other(flags: tuple[str, ...]) -> None:
+    message = "--coordinator, --num-processes and --process-id need each other"
+    with pytest.raises(ValueError, match=message):
+        CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
 
 
 @pytest.mark.parametrize(
@@ -42,14 +53,14 @@ def test_flags_need_each_other(
         ("h:x", 2, 0, "host:port"),
         ("h:1", 1, 0, "at least 2"),
         ("h:1", 2, 2, "must be 0 to 1"),
-        ("h:1", 2, -1, "must be 0 to 1"),
+        ("h:1", 2, -1, "at least 0"),
     ],
 )
 def test_what_is_out_of_range_is_refused(
     coordinator: str, count: int, number: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        slice_from(coordinator, count, number, {})
+        SliceSettings(coordinator, count, number)
 
 
 @pytest.mark.parametrize(("coordinator", "host"), [("h:1", "h"), ("[::1]:8482", "::1")])

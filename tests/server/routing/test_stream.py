@@ -4,9 +4,9 @@ import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.server.support import (
-    config_for,
     failure,
     running_server,
+    settings_for,
     text_request,
     until,
     whole,
@@ -27,7 +27,7 @@ async def test_an_answer_broken_at_any_message_is_the_same(
     fake = FakeVerifier(break_after=[broken_after], break_code=code)
     async with (
         running_verifier(fake) as address,
-        running_server(config_for(address)) as server,
+        running_server(settings_for(address)) as server,
     ):
         request = text_request(max_output_tokens=COUNT)
         messages = [message async for message in server.stub.StreamGenerate(request)]
@@ -48,7 +48,7 @@ async def test_an_answer_broken_at_every_message_is_the_same() -> None:
     fake = FakeVerifier(break_after=[1] * (COUNT - 1))
     async with (
         running_verifier(fake) as address,
-        running_server(config_for(address)) as server,
+        running_server(settings_for(address)) as server,
     ):
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
     assert list(response.token_ids) == answer(PROMPT, COUNT)
@@ -61,7 +61,7 @@ async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
     limits = LimitsSettings(max_replays=2)
     async with (
         running_verifier(fake) as address,
-        running_server(config_for(address, limits=limits)) as server,
+        running_server(settings_for(address, limits=limits)) as server,
     ):
         error = await failure(server.stub.Generate(whole(text_request())))
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
@@ -75,7 +75,7 @@ async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
     async with running_verifier(other) as second:
         crash = running_verifier(crashing)
         first = await crash.__aenter__()
-        async with running_server(config_for(first, second)) as server:
+        async with running_server(settings_for(first, second)) as server:
             await until(lambda: server.app._pool.capacity == 8)
             call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
             messages = []
@@ -92,7 +92,7 @@ async def test_requests_wait_for_a_restarted_verifier() -> None:
     with unix_address() as address:
         crash = running_verifier(FakeVerifier(delay_seconds=0.02), address)
         await crash.__aenter__()
-        async with running_server(config_for(address)) as server:
+        async with running_server(settings_for(address)) as server:
             call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
             stream = aiter(call)
             first = await anext(stream)
@@ -111,7 +111,7 @@ async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
     crash = running_verifier(FakeVerifier(delay_seconds=0.02))
     address = await crash.__aenter__()
     limits = LimitsSettings(recovery_seconds=0.2)
-    async with running_server(config_for(address, limits=limits)) as server:
+    async with running_server(settings_for(address, limits=limits)) as server:
         call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
         await asyncio.sleep(0.05)
         await crash.__aexit__(None, None, None)
@@ -129,7 +129,7 @@ async def test_another_target_does_not_go_on_with_an_answer() -> None:
     limits = LimitsSettings(recovery_seconds=0.3)
     async with running_verifier(other) as second:
         first = await crash.__aenter__()
-        async with running_server(config_for(first, second, limits=limits)) as server:
+        async with running_server(settings_for(first, second, limits=limits)) as server:
             await until(lambda: server.app._pool.capacity == 8)
             call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
             await asyncio.sleep(0.1)
@@ -146,7 +146,7 @@ async def test_requests_go_to_the_least_busy_healthy_verifier() -> None:
         running_verifier(busy) as first,
         running_verifier(idle) as second,
         running_verifier(away, healthy=False) as third,
-        running_server(config_for(first, second, third)) as server,
+        running_server(settings_for(first, second, third)) as server,
     ):
         await until(lambda: server.app._pool.capacity == 8)
         idle.delay_seconds = busy.delay_seconds = 0.1
@@ -160,7 +160,7 @@ async def test_own_calls_count_before_a_verifier_reports_them() -> None:
     async with (
         running_verifier(fakes[0]) as first,
         running_verifier(fakes[1]) as second,
-        running_server(config_for(first, second)) as server,
+        running_server(settings_for(first, second)) as server,
     ):
         await until(lambda: server.app._pool.capacity == 8)
         calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(6)]

@@ -1,14 +1,14 @@
-import argparse
 import asyncio
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, running_verifier
 
-from blockdraft_server.command import add_arguments, config_from
-from blockdraft_server.supervise import command
+from blockdraft_runtime.settings.slice import SliceSettings
+from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.describe import describe_drafter
 from blockdraft_server.supervise.plan import ServePlan
 
@@ -16,69 +16,47 @@ FOLDER = Path("/run/bd")
 
 
 def plan(*flags: str, folder: Path = FOLDER, **environ: str) -> ServePlan:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return ServePlan.from_arguments(parser.parse_args(flags), folder, environ)
+    return ServePlan.of(CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {}), folder, environ)
 
 
-def test_flags_reach_the_process_they_concern() -> None:
+def test_a_setting_reaches_the_processes_it_concerns() -> None:
     result = plan(
         *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
-        *("--max-context-tokens", "99", "--draft-policy", "fixed", "--metrics-port", "9100"),
-        *("--model-name", "m", "--drain-timeout", "4", "--weights", "int8"),
+        *("--page-size", "8", "--metrics-port", "9100", "--drain-timeout", "4"),
     )
-    shared = (
-        *("--target", "t", "--dtype", "float32"),
-        *("--max-sequences", "3", "--max-context-tokens", "99"),
-        *("--drain-timeout", "4.0", "--log-level", "info"),
-    )
-    assert result.verifier_flags == (
-        *shared,
-        *("--listen", "unix:/run/bd/verifier.sock", "--drafter", "unix:/run/bd/drafter.sock"),
-        *("--metrics-port", "9101", "--weights", "int8", "--draft-policy", "fixed"),
-    )
-    assert result.drafter_flags == (
-        *shared,
-        *("--listen", "unix:/run/bd/drafter.sock", "--drafter", "d", "--metrics-port", "9102"),
-    )
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    config, listen = config_from(parser.parse_args(result.server_flags))
-    assert config.verifiers == ("unix:/run/bd/verifier.sock",)
-    assert (config.target, config.served_name) == ("t", "m")
-    assert listen.address == "127.0.0.1:50051"
-    assert listen.control_address == "unix:/run/bd/server.sock"
-    assert (listen.metrics_port, listen.drain_seconds) == (9100, 4.0)
-
-
-def test_without_flags_every_process_keeps_its_own_defaults() -> None:
-    result = plan()
-    stopping = ("--drain-timeout", "30.0", "--log-level", "info")
-    assert result.verifier_flags[2:] == (
-        *stopping,
-        *("--listen", "unix:/run/bd/verifier.sock"),
-        *("--drafter", "unix:/run/bd/drafter.sock"),
-    )
-    assert result.drafter_flags[2:] == (*stopping, "--listen", "unix:/run/bd/drafter.sock")
+    server, verifier, drafter = (child.command[3:] for child in result.children())
+    shared = {"--target=t", "--drain-timeout=4.0"}
+    assert set(server) == shared | {
+        *("--verifier=unix:/run/bd/verifier.sock", "--control=unix:/run/bd/server.sock"),
+        *("--model-name=t", "--metrics-port=9100"),
+    }
+    assert set(verifier) == shared | {
+        *("--dtype=float32", "--max-sequences=3", "--page-size=8", "--metrics-port=9101"),
+        *("--listen=unix:/run/bd/verifier.sock", "--drafter=unix:/run/bd/drafter.sock"),
+    }
+    assert set(drafter) == shared | {
+        *("--dtype=float32", "--max-sequences=3", "--drafter=d", "--metrics-port=9102"),
+        "--listen=unix:/run/bd/drafter.sock",
+    }
 
 
 def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
     result = plan("--no-drafter")
     assert [child.name for child in result.children()] == ["server", "verifier"]
-    assert result.verifier_flags[-2:] == ("--drafter", "none")
+    assert "--drafter=none" in result.children()[1].command
 
 
 def test_children_are_listed_front_door_first() -> None:
     children = plan("--drain-timeout", "7").children()
     assert [child.name for child in children] == ["server", "verifier", "drafter"]
-    assert children[1].command[:4] == (sys.executable, "-m", "blockdraft_client", "verifier")
+    assert children[1].command[:3] == (sys.executable, "-m", "blockdraft_verifier")
     assert children[0].stop_seconds == 17.0
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--max-waiting", "-1"), "max_waiting"),
+        (("--max-waiting", "-1"), "--max-waiting"),
         (("--tls-cert", "c"), "--tls-key"),
         (("--target", ""), "target"),
     ],
@@ -94,13 +72,12 @@ def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
 
 
 def test_drafter_and_no_drafter_exclude_each_other() -> None:
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(ValueError, match="--drafter and --no-drafter exclude each other"):
         plan("--drafter", "d", "--no-drafter")
-    assert caught.value.code == 2
 
 
 def test_without_a_tpu_no_chips_are_given_away() -> None:
-    assert [dict(child.environment) for child in plan().children()] == [{}, {}, {}]
+    assert plan().chips == {}
     with pytest.raises(ValueError, match=r"--tpu-split needs a TPU: name it with --tpu-host"):
         plan("--tpu-split", "2+2")
 
@@ -121,17 +98,14 @@ def test_processes_of_a_tpu_host_own_their_chips(
     flags: tuple[str, ...], verifier: str, drafter: str | None
 ) -> None:
     result = plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8", TPU_WORKER_HOSTNAMES="localhost")
-    owned = {
-        child.name: child.environment.get("TPU_VISIBLE_CHIPS")
-        for child in result.children()
-        if child.name != "server"
-    }
+    owned = {role: variables["TPU_VISIBLE_CHIPS"] for role, variables in result.chips.items()}
     expected = {"verifier": verifier} | ({} if drafter is None else {"drafter": drafter})
     assert owned == expected
-    assert result.children()[0].environment == {}
-    assert "--coordinator" not in result.verifier_flags
-    if drafter is None:
-        assert result.verifier_flags[-2:] == ("--drafter", "none")
+    for child in result.children():
+        assert child.environment is not None
+        assert child.environment.get("TPU_VISIBLE_CHIPS") == owned.get(child.name)
+    assert result.verifier.slice is None
+    assert (result.verifier.drafter_address is None) == (drafter is None)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +134,8 @@ def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) ->
     )
     names = [child.name for child in result.children()]
     assert names == (["server", "verifier"] if worker_id == 0 else ["verifier"])
-    assert result.verifier_flags[-6:] == (
-        *("--coordinator", "a:8482", "--num-processes", "4", "--process-id", str(worker_id)),
-    )
-    assert result.children()[-1].environment["CLOUD_TPU_TASK_ID"] == str(worker_id)
+    assert result.verifier.slice == SliceSettings("a:8482", 4, worker_id)
+    assert result.chips["verifier"]["CLOUD_TPU_TASK_ID"] == str(worker_id)
 
 
 async def test_the_attached_drafter_in_words() -> None:
@@ -187,9 +159,9 @@ stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
 server = grpc.server(ThreadPoolExecutor(2))
 health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
-role, flags = sys.argv[1], sys.argv[2:]
-name = "--control" if role == "server" else "--listen"
-server.add_insecure_port(flags[flags.index(name) + 1])
+name = "--control=" if role == "server" else "--listen="
+[address] = [flag.removeprefix(name) for flag in sys.argv if flag.startswith(name)]
+server.add_insecure_port(address)
 server.start()
 stop.wait()
 print(role, "stops", file=sys.stderr, flush=True)
@@ -201,8 +173,9 @@ server.stop(None)
 async def test_serve_announces_itself_in_one_line_and_drains_in_order(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    # Stands in for the command line, whose roles need models.
-    (tmp_path / "blockdraft_client.py").write_text(ROLE)
+    # Stand in for the processes, which need models.
+    for role in ("server", "verifier", "drafter"):
+        (tmp_path / f"blockdraft_{role}.py").write_text(f"role = {role!r}\n{ROLE}")
     program = (
         "import argparse, os, sys\n"
         "from blockdraft_server.supervise import command\n"

@@ -1,12 +1,12 @@
 """The engine with int8 weights decodes what those weights decode, drafted or not."""
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from tests.command_lines import parse
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
@@ -23,7 +23,7 @@ from tests.verifier.support import (
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.testing import write_hf_checkpoint
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_verifier.command import add_arguments, config_from
+from blockdraft_verifier.command import CONFIGURATION
 from blockdraft_verifier.loading import load_target
 from blockdraft_verifier.scheduling.sequence import Sampling
 
@@ -79,15 +79,15 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
 
 def test_the_flag_reaches_the_weights(tmp_path: Path) -> None:
     write_hf_checkpoint(tiny_decoder(), tmp_path)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     found = {}
     for flags in ((), ("--weights", "float"), ("--weights", "int8")):
         small = ("--num-pages", "8", "--max-context-tokens", "64")
-        config, _ = config_from(parser.parse_args(["--target", str(tmp_path), *small, *flags]))
-        target = load_target(config)
+        settings = CONFIGURATION.resolve(
+            parse(CONFIGURATION, f"--target={tmp_path}", *small, *flags), {}
+        )
+        target = load_target(settings)
         types = {weight.dtype.name for weight in jax.tree.leaves(target.runner._weights)}
-        found[flags] = (config.engine.weights, types, target.checkpoint.fingerprint)
+        found[flags] = (settings.engine.weights, types, target.checkpoint.fingerprint)
     plain, stated, int8 = found.values()
     assert plain == stated
     assert plain[:2] == ("float", {"float32"})

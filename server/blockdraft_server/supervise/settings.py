@@ -1,0 +1,72 @@
+"""What `blockdraft serve` is told: what its processes are told, but for what it decides itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_runtime.settings.verifier import VerifierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Everything `blockdraft serve` is told.
+
+    What several processes share, such as the target, is one setting for all of them.
+
+    Attributes:
+        verifier: What the verifier is told, addresses and slice apart.
+        drafter: What the drafter is told, addresses apart.
+        server: What the server is told, addresses of other processes apart.
+    """
+
+    no_drafter: bool = setting(False, "decode plainly; starts no drafter")
+    tpu_split: str | None = setting(
+        None,
+        "TPU chips of verifier and drafter, such as `2+2`; `V+0` decodes plainly; unset: half "
+        "each, or all for the verifier with --no-drafter",
+        metavar="V+D",
+    )
+    tpu_host: str | None = setting(
+        None,
+        "the TPU this host has, such as `v5p-8` or `v5e-4`; unset: what TPU_ACCELERATOR_TYPE and "
+        "TPU_TOPOLOGY say, if anything",
+        metavar="TYPE",
+    )
+    metrics_port: int | None = setting(
+        None,
+        "port of the server's Prometheus metrics; verifier and drafter take the next two; unset: "
+        "none",
+        metavar="PORT",
+    )
+    run_dir: Path | None = setting(
+        None,
+        "folder of the sockets between the processes; unset: a private temporary one",
+        metavar="DIR",
+    )
+    verifier: VerifierSettings = group(
+        VerifierSettings,
+        title="verifier",
+        without=(
+            *("listen", "metrics-port", "drafter"),
+            *("coordinator", "num-processes", "process-id"),
+        ),
+    )
+    drafter: DrafterSettings = group(
+        DrafterSettings, title="drafter", without=("listen", "metrics-port")
+    )
+    server: ServerSettings = group(
+        ServerSettings, title="server", without=("metrics-port", "control", "verifier")
+    )
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without looking at the machine."""
+        check(self)
+        if self.no_drafter and self.names_drafter:
+            raise ValueError("--drafter and --no-drafter exclude each other")
+
+    @property
+    def names_drafter(self) -> bool:
+        """Whether a drafter was asked for, beyond whatever fits the target."""
+        return self.drafter.drafter != DrafterSettings().drafter

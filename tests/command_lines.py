@@ -1,0 +1,61 @@
+"""The commands whose settings have one definition, and values for those settings."""
+
+import argparse
+import importlib
+from typing import Any
+
+from hypothesis import strategies as st
+
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import Setting
+from blockdraft_runtime.configuration.values import choices
+
+MODULES = (
+    "blockdraft_server.command",
+    "blockdraft_verifier.command",
+    "blockdraft_drafter.command",
+    "blockdraft_server.supervise.command",
+)
+CONFIGURATIONS: dict[str, Configuration[Any]] = {
+    module.CONFIGURATION.command: module.CONFIGURATION
+    for module in map(importlib.import_module, MODULES)
+}
+
+
+def parse(configuration: Configuration[Any], *flags: str) -> dict[str, Any]:
+    """Return what a command line says, by destination."""
+    parser = argparse.ArgumentParser(f"blockdraft {configuration.command}", exit_on_error=False)
+    configuration.add_arguments(parser)
+    return vars(parser.parse_args(flags))
+
+
+def values_of(setting: Setting) -> st.SearchStrategy[Any]:
+    """Return values that a setting may have."""
+    if setting.many:
+        items: st.SearchStrategy[Any] = st.lists(
+            _items(setting), min_size=1, max_size=3, unique=True
+        )
+        return items.map(tuple)
+    return _items(setting)
+
+
+def _items(setting: Setting) -> st.SearchStrategy[Any]:
+    said = setting.said
+    if allowed := choices(setting):
+        return st.sampled_from(allowed)
+    if setting.kind is bool:
+        return st.booleans()
+    if setting.kind is int:
+        return st.integers(int(said.minimum or 0), int(said.maximum or 1 << 20))
+    if setting.kind is float:
+        least = said.minimum if said.above is None else said.above
+        return st.floats(
+            least or 0.0, said.maximum or 1e9, exclude_min=said.above is not None, width=32
+        )
+    if setting.said.metavar == "HOST:PORT":
+        return st.just("host:1")
+    # Blanks, quotes, hyphens and equal signs are what command lines trip over.
+    text = st.text("az09 -='\"$%#.:é", min_size=1)
+    kind = setting.said.parse or setting.kind
+    # Where unset is not the default, the word for it is no value.
+    return text.filter(lambda each: each != "none").map(kind)

@@ -1,0 +1,264 @@
+"""Every setting of every command: its flag, variable, key, default, range, help, and `serve`."""
+
+import argparse
+import dataclasses
+import os
+import subprocess
+import sys
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.command_lines import CONFIGURATIONS, MODULES, parse, values_of
+
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import Setting, build
+from blockdraft_runtime.configuration.sources import variable
+from blockdraft_runtime.configuration.values import to_texts
+from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan
+from blockdraft_server.supervise.settings import ServeSettings
+
+CASES: list[Any] = [
+    pytest.param(configuration, setting, id=f"{command} --{name}")
+    for command, configuration in CONFIGURATIONS.items()
+    for name, setting in configuration.settings.items()
+]
+# Not any text is a value of these.
+PICKY = [case for case in CASES if case.values[1].kind not in (str, Path)]
+# What `serve` decides about its processes: who listens where, and who they are.
+DECIDED = {
+    "server": {"verifier", "control"},
+    "verifier": {"coordinator", "num-processes", "process-id"},
+    "drafter": set[str](),
+}
+SERVE = CONFIGURATIONS["serve"]
+# Names the client and the models read, see docs/configuration.md.
+OTHER_VARIABLES = {
+    f"BLOCKDRAFT_{name}" for name in ("TARGET", "API_KEY", "CA_CERT", "CACHE", "DATASETS")
+}
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
+
+
+def examples(setting: Setting) -> tuple[Any, Any]:
+    """Return two values that differ from each other and from the default."""
+    kind = setting.kind
+    if kind is bool:
+        return (not setting.default, setting.default)
+    if kind is int:
+        first = int(max(setting.said.minimum or 0, 1)) + 200
+        return first, first + 1
+    if kind is float:
+        return 0.25, 0.75
+    if hasattr(kind, "__args__"):
+        return kind.__args__[-1], kind.__args__[0]
+    if setting.said.metavar == "HOST:PORT":
+        return "a:1", "b:2"
+    texts = [(setting.said.parse or kind)(text) for text in ("one", "two")]
+    return tuple((text,) if setting.many else text for text in texts)  # type: ignore[return-value]
+
+
+def resolve_one(
+    configuration: Configuration[Any],
+    setting: Setting,
+    flags: list[str],
+    environ: dict[str, str] | None = None,
+) -> Any:
+    """Return what one setting becomes, with whatever else the command then needs."""
+    found = configuration.resolve(
+        parse(configuration, *companions(configuration, setting), *flags), environ or {}
+    )
+    for name in setting.paths[-1]:
+        found = getattr(found, name)
+    return found
+
+
+def companions(configuration: Configuration[Any], setting: Setting) -> list[str]:
+    """Return flags without which a setting means nothing, or nothing valid."""
+    if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
+        return ["--max-step-tokens=4096"]
+    groups = ({"tls-cert", "tls-key"}, {"coordinator", "num-processes", "process-id"})
+    others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
+    others["process-id"] = "0"
+    group = next((group for group in groups if setting.name in group), set())
+    return [f"--{name}={others[name]}" for name in sorted(group - {setting.name})]
+
+
+def flags_for(setting: Setting, value: Any) -> list[str]:
+    if setting.kind is bool:
+        return [f"--{setting.name}"] if value else [f"--no-{setting.name}"]
+    return [f"--{setting.name}={text}" for text in to_texts(setting, value)]
+
+
+@pytest.mark.parametrize(("configuration", "setting"), CASES)
+def test_flag_before_variable_before_file_before_default(
+    configuration: Configuration[Any], setting: Setting, tmp_path: Path
+) -> None:
+    first, second = examples(setting)
+    section = configuration.command.replace(" ", ".")
+    file = tmp_path / "settings.toml"
+    file.write_text(f"[{section}]\n{setting.name} = {toml(first)}\n", "utf-8")
+    name = variable(configuration.command, setting.name)
+    text = str(second[0] if setting.many else second).lower() if second is not None else "none"
+    config = f"--config={file}"
+    assert resolve_one(configuration, setting, [config]) == first
+    assert resolve_one(configuration, setting, [config], {name: text}) == second
+    if setting.kind is bool and setting.name.startswith("no-"):
+        assert resolve_one(configuration, setting, [f"--{setting.name}"], {name: "false"}) is True
+        return
+    flags = [config, *flags_for(setting, first)]
+    assert resolve_one(configuration, setting, flags, {name: text}) == first
+
+
+@pytest.mark.parametrize(("configuration", "setting"), PICKY)
+def test_a_bad_value_is_named_with_its_source(
+    configuration: Configuration[Any], setting: Setting, tmp_path: Path
+) -> None:
+    name = variable(configuration.command, setting.name)
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got 'bad'$"):
+        configuration.resolve({}, {name: "bad"})
+    if setting.kind is not bool:
+        with pytest.raises(ValueError, match=rf"^--{setting.name} must be .*, got 'bad'$"):
+            configuration.resolve(parse(configuration, f"--{setting.name}=bad"), {})
+    file = tmp_path / "settings.toml"
+    section = configuration.command.replace(" ", ".")
+    file.write_text(f'[{section}]\n{setting.name} = "bad"\n', "utf-8")
+    with pytest.raises(ValueError, match=rf"^{setting.name} in \[{section}\] of .*toml must be "):
+        configuration.resolve({"config": str(file)}, {})
+
+
+@pytest.mark.parametrize(("configuration", "setting"), CASES)
+def test_what_is_out_of_range_is_refused(
+    configuration: Configuration[Any], setting: Setting
+) -> None:
+    said = setting.said
+    bad = [
+        *([] if said.minimum is None else [said.minimum - 1]),
+        *([] if said.above is None else [said.above]),
+        *([] if said.maximum is None else [said.maximum + 1]),
+    ]
+    for value in bad:
+        with pytest.raises(ValueError, match=rf"^--{setting.name} must be .*, got"):
+            configuration.resolve(parse(configuration, f"--{setting.name}={value:g}"), {})
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_help_says_all(configuration: Configuration[Any]) -> None:
+    parser = argparse.ArgumentParser()
+    configuration.add_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    for setting in configuration.settings.values():
+        assert f"--{setting.name}" in text
+        # Long words are broken at hyphens.
+        assert setting.said.help.replace("- ", "-") in text.replace("- ", "-")
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_nothing_said_is_the_default(configuration: Configuration[Any]) -> None:
+    if not any(setting.default is MISSING for setting in configuration.settings.values()):
+        assert configuration.resolve(parse(configuration), {}) == configuration.kind()
+        assert configuration.flags(configuration.kind()) == ()
+
+
+def test_no_variable_means_two_things() -> None:
+    names = [name for each in CONFIGURATIONS.values() for name in each.variables]
+    assert len(names) == len(set(names))
+    assert not OTHER_VARIABLES & set(names)
+
+
+def test_whatever_serve_does_not_decide_is_a_setting_of_serve() -> None:
+    for configuration in (SERVER, VERIFIER, DRAFTER):
+        missing = set(configuration.settings) - set(SERVE.settings)
+        assert missing == DECIDED[configuration.command]
+
+
+@given(data=st.data())
+def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject) -> None:
+    values = {
+        path: value
+        for setting in SERVE.settings.values()
+        if setting.name not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key")
+        and data.draw(st.booleans(), f"{setting.name} given")
+        for value in [data.draw(values_of(setting), setting.name)]
+        for path in setting.paths
+    }
+    if (certificate := ("server", "tls", "certificate")) in values:
+        values["server", "tls", "key"] = values[certificate]
+    steps, sequences = (
+        ("verifier", "engine", "scheduler", name) for name in ("max_step_tokens", "max_sequences")
+    )
+    values[steps] = max(values.get(steps, 128), values.get(sequences, 16))
+    if values.get(("no_drafter",)):
+        values.pop(("drafter", "drafter"), None)
+    told: ServeSettings = build(ServeSettings, values)
+    # As if somebody had set every variable of every process.
+    hostile = {name: "bad" for each in (SERVER, VERIFIER, DRAFTER) for name in each.variables}
+    plan = ServePlan.of(told, Path("/run/bd"), {**hostile, "HOME": "/home"})
+    for child in plan.children():
+        configuration = CONFIGURATIONS[child.name]
+        assert child.command[1:3] == ("-m", f"blockdraft_{child.name}")
+        assert child.environment == {"HOME": "/home"}
+        read = configuration.resolve(parse(configuration, *child.command[3:]), child.environment)
+        assert read == getattr(plan, child.name)
+        for path, value in values.items():
+            if path[0] == child.name and path[1] not in ("process", "model_name"):
+                assert follow(read, path[1:]) == value
+        assert read.process.drain_seconds == told.server.process.drain_seconds
+        assert read.process.log_level == told.server.process.log_level
+    assert plan.server.process.address == told.server.process.address
+    assert plan.server.served_name == told.server.served_name
+    assert {child.name for child in plan.children()} == (
+        {"server", "verifier"} if told.no_drafter else {"server", "verifier", "drafter"}
+    )
+
+
+def follow(settings: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        settings = getattr(settings, name)
+    return settings
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    code = (
+        "import argparse, importlib, sys\n"
+        f"for name in {MODULES!r}:\n"
+        "    importlib.import_module(name).add_arguments(argparse.ArgumentParser())\n"
+        "heavy = {'jax', 'flax', 'grpc', 'numpy', 'tokenizers', 'optax', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("role", ["server", "verifier", "drafter"])
+def test_a_process_starts_as_a_module(role: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"blockdraft_{role}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, f"BLOCKDRAFT_{role.upper()}_DRAIN_TIMEOUT": "-1"},
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"blockdraft {role}: BLOCKDRAFT_{role.upper()}_DRAIN_TIMEOUT must be at least 0, got -1\n"
+    )
+
+
+def test_settings_are_frozen() -> None:
+    for configuration in CONFIGURATIONS.values():
+        assert dataclasses.fields(configuration.kind)
+        assert configuration.kind.__dataclass_params__.frozen
