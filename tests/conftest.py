@@ -1,21 +1,48 @@
-"""Settings every test runs under."""
+"""What holds for every test, and for the processes that tests start.
+
+* JAX computes on the CPU, and slips of dtypes and of broadcasting are errors.
+* XLA compiles quickly rather than well: most programs run here for milliseconds, once, and
+  compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
+  `make test-slow`, whose programs run for minutes, asks for what XLA does by itself.
+* Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and
+  the drafters are compiled once; see `tests.compiled_once`.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the suite's time on CPU is compilation of programs that run for milliseconds: with few of
-# LLVM's optimizations it takes two thirds of it, and with none the tests that train take twice as
-# long. Processes that tests start inherit this.
-os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=1 {os.environ.get('XLA_FLAGS', '')}"
+# Processes that tests start inherit both. Of a flag that is given twice, the last one counts.
+os.environ["XLA_FLAGS"] = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    + os.environ.get("XLA_FLAGS", "")
+)
 
 import jax
+import pytest
 
 # Silent float64 or broadcasting slips are the commonest numeric bugs: make them errors.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Keep executables between runs.
 CACHE = Path(__file__).parent.parent / ".cache" / "jax-tests"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_programs() -> Iterator[None]:
+    from tests.compiled_once import shared_programs
+
+    with shared_programs():
+        yield
+
+
+@pytest.fixture
+def own_programs(_shared_programs: None) -> Iterator[None]:
+    """Compile anew what this test uses, because it replaces a part of the programs."""
+    from tests.compiled_once import own_programs
+
+    with own_programs():
+        yield

@@ -52,9 +52,10 @@ class Process:
     def __init__(self, folder: Path, name: str, arguments: Sequence[str], devices: int = 1) -> None:
         self.address = f"unix:{folder / name}.sock"
         self.log = folder / f"{name}.log"
+        devices_flag = f"--xla_force_host_platform_device_count={devices}"
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {devices_flag}",
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
             "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "slice-tests"),
         }

@@ -153,6 +153,7 @@ def test_what_does_not_divide_lies_whole() -> None:
     assert places(method._context.layer) == {PartitionSpec(None, None, None, None)}
 
 
+@pytest.mark.usefixtures("own_programs")
 @pytest.mark.parametrize("split", ["KV heads divided", "two devices to a KV head"])
 @pytest.mark.parametrize("method", METHODS)
 def test_kernel_drafts_as_on_one_device(
