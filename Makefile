@@ -52,8 +52,9 @@ test: $(DEV)  ## run the tests that take seconds
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow"
 
-test-slow: $(DEV)  ## run the tests that take minutes
-	$(BIN)/python -m pytest -q -m slow
+test-slow: $(DEV)  ## run the tests that take minutes, compiled as for production
+	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true $$XLA_FLAGS" \
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m "slow and not tpu"
 
 lint: $(DEV)  ## check style, protos, import rules, workflows and that what is generated is current
 	$(BIN)/ruff check .
