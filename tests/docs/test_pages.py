@@ -8,7 +8,15 @@ import pytest
 from tests.docs.pages import ROOT, pages, read
 
 # Absolute paths a page may show: examples, defaults, and names of RPCs.
-ALLOWED_PATHS = ("/path", "/tmp/blockdraft-", "/blockdraft.v1.", "/reset", "/exit")
+ALLOWED_PATHS = (
+    "/path",
+    "/models/",
+    "/etc/blockdraft/",
+    "/tmp/blockdraft-",
+    "/blockdraft.v1.",
+    "/reset",
+    "/exit",
+)
 LINE_LENGTH = 120
 
 
