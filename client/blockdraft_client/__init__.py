@@ -1,9 +1,15 @@
 """The client SDK and the `blockdraft` command.
 
-from blockdraft_client import Client
+    from blockdraft_client import Client
 
-with Client("localhost:50051") as client:
-print(client.generate("Once upon a time", max_output_tokens=32).text)
+    with Client("localhost:50051") as client:
+        print(client.generate("Once upon a time", max_output_tokens=32).text)
+
+Read `params` (what to ask), `results`, `usage` and `inspection` (what comes back), `errors`;
+then `client` and `stream`, and the same for asyncio in `aio` and `aio_stream`: they only call
+and wait. What both need is in `base`, `wire/` (messages)
+and `connection/` (address, encryption, retries). `cli/` is the command. Nothing here imports the
+packages that serve, nor numpy or JAX: the client is installed without them.
 """
 
 import importlib
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
     from blockdraft_client.aio import AsyncClient
     from blockdraft_client.aio_stream import AsyncStream
     from blockdraft_client.client import Client
-    from blockdraft_client.config import KeepAliveConfig, RetryConfig, TLSConfig
+    from blockdraft_client.connection.options import KeepAliveConfig, RetryConfig, TLSConfig
     from blockdraft_client.errors import (
         ApiError,
         AuthenticationError,
@@ -40,40 +46,6 @@ if TYPE_CHECKING:
     )
     from blockdraft_client.stream import Stream
     from blockdraft_client.usage import StepSeconds, Usage
-
-_MODULES = {
-    "aio": ("AsyncClient",),
-    "aio_stream": ("AsyncStream",),
-    "client": ("Client",),
-    "config": ("KeepAliveConfig", "RetryConfig", "TLSConfig"),
-    "errors": (
-        "ApiError",
-        "AuthenticationError",
-        "BlockdraftError",
-        "ConnectionFailedError",
-        "DeadlineExceededError",
-        "InternalServerError",
-        "InvalidRequestError",
-        "NotFoundError",
-        "OverloadedError",
-        "PermissionDeniedError",
-        "RequestCancelledError",
-        "UnavailableError",
-    ),
-    "inspection": ("DrafterInfo", "HealthStatus", "ModelInfo", "Tokenization"),
-    "params": ("ChatMessage", "Prompt", "SamplingParams", "SpeculationParams"),
-    "results": (
-        "Chunk",
-        "Completion",
-        "FinishReason",
-        "PartialCompletion",
-        "TokenLogProb",
-        "TokenLogProbs",
-    ),
-    "stream": ("Stream",),
-    "usage": ("StepSeconds", "Usage"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ApiError",
@@ -113,12 +85,27 @@ __all__ = [
     "Usage",
 ]
 
+# Where the names of `__all__` are defined.
+_MODULES = (
+    "client",
+    "aio",
+    "connection.options",
+    "errors",
+    "inspection",
+    "params",
+    "results",
+    "usage",
+)
+
 
 def __getattr__(name: str) -> object:
     # Imported on first use: `blockdraft --help` must not wait for grpc and protobuf.
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    if name in __all__:
+        for module in _MODULES:
+            names = vars(importlib.import_module(f"{__name__}.{module}"))
+            if name in names:
+                return names[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from blockdraft_client.error_mapping import from_rpc_error
-from blockdraft_client.results import Chunk, Completion, FinishReason
-from blockdraft_client.stream_state import StreamState
-from blockdraft_client.usage import Usage
+from blockdraft_client.results import Chunk, Completion
+from blockdraft_client.wire.streamed_answer import StreamedAnswer
 from blockdraft_protos.v1 import inference_pb2
 
 if TYPE_CHECKING:
@@ -19,20 +17,13 @@ if TYPE_CHECKING:
     ]
 
 
-class AsyncStream(AsyncIterator[Chunk]):
+class AsyncStream(StreamedAnswer["AsyncStreamCall"], AsyncIterator[Chunk]):
     """An answer that arrives in chunks; also an async context manager.
 
     Leaving the `async for` loop or the `async with` block early cancels the call, which frees
     what the server holds for it. `usage`, `finish_reason` and so on are complete after the last
     chunk.
     """
-
-    def __init__(self, call: "AsyncStreamCall", target: str) -> None:
-        """Read `call`, which was made to `target`."""
-        self._call = call
-        self._target = target
-        self._state = StreamState()
-        self._closed = False
 
     async def __aenter__(self) -> "AsyncStream":
         """Return the stream."""
@@ -69,8 +60,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         except grpc.RpcError as error:
             if self._closed:  # by another task
                 raise StopAsyncIteration from None
-            self._closed = True
-            raise from_rpc_error(error, self._target, self._state.partial()) from error
+            raise self._broken(error) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
@@ -81,7 +71,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         if not isinstance(message, inference_pb2.StreamGenerateResponse):  # grpc.aio.EOF
             self._closed = True
             raise StopAsyncIteration
-        return self._state.add(message)
+        return self._add(message)
 
     async def close(self) -> None:
         """Cancel the call unless it has ended."""
@@ -92,29 +82,4 @@ class AsyncStream(AsyncIterator[Chunk]):
         """Wait for the rest and return the whole answer."""
         async for _ in self:
             pass
-        return self._state.completion()
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._state.text
-
-    @property
-    def usage(self) -> Usage | None:
-        """What the request consumed; None before the last chunk."""
-        return self._state.usage
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why generation ended; None before the last chunk."""
-        return self._state.finish_reason
-
-    @property
-    def request_id(self) -> str:
-        """Identifier of the request; empty before the first chunk."""
-        return self._state.request_id
-
-    @property
-    def model(self) -> str:
-        """Name of the model that answers; empty before the first chunk."""
-        return self._state.model
+        return self._completion()

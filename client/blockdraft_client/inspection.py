@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass, field
 
+from grpc_health.v1 import health_pb2
+
 from blockdraft_protos.v1 import inference_pb2
 
 
@@ -94,3 +96,8 @@ class HealthStatus(enum.StrEnum):
     SERVING = "SERVING"
     NOT_SERVING = "NOT_SERVING"
     SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
+
+    @classmethod
+    def from_proto(cls, proto: health_pb2.HealthCheckResponse) -> "HealthStatus":
+        """Read the message."""
+        return cls(health_pb2.HealthCheckResponse.ServingStatus.Name(proto.status))

@@ -6,31 +6,23 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from blockdraft_client.error_mapping import from_rpc_error
-from blockdraft_client.results import Chunk, Completion, FinishReason
-from blockdraft_client.stream_state import StreamState
-from blockdraft_client.usage import Usage
-from blockdraft_protos.v1 import inference_pb2
+from blockdraft_client.results import Chunk, Completion
+from blockdraft_client.wire.streamed_answer import StreamedAnswer
 
 if TYPE_CHECKING:
     from grpc import _CallIterator
 
+    from blockdraft_protos.v1 import inference_pb2
+
     StreamCall = _CallIterator[inference_pb2.StreamGenerateResponse]
 
 
-class Stream(Iterator[Chunk]):
+class Stream(StreamedAnswer["StreamCall"], Iterator[Chunk]):
     """An answer that arrives in chunks; also a context manager.
 
     Leaving the `for` loop or the `with` block early cancels the call, which frees what the
     server holds for it. `usage`, `finish_reason` and so on are complete after the last chunk.
     """
-
-    def __init__(self, call: "StreamCall", target: str) -> None:
-        """Read `call`, which was made to `target`."""
-        self._call = call
-        self._target = target
-        self._state = StreamState()
-        self._closed = False
 
     def __enter__(self) -> "Stream":
         """Return the stream."""
@@ -63,15 +55,14 @@ class Stream(Iterator[Chunk]):
         if self._closed:
             raise StopIteration
         try:
-            return self._state.add(next(self._call))
+            return self._add(next(self._call))
         except StopIteration:
             self._closed = True
             raise
         except grpc.RpcError as error:
             if self._closed:  # by another thread
                 raise StopIteration from None
-            self._closed = True
-            raise from_rpc_error(error, self._target, self._state.partial()) from error
+            raise self._broken(error) from error
         except BaseException:
             self.close()
             raise
@@ -85,29 +76,4 @@ class Stream(Iterator[Chunk]):
         """Wait for the rest and return the whole answer."""
         for _ in self:
             pass
-        return self._state.completion()
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._state.text
-
-    @property
-    def usage(self) -> Usage | None:
-        """What the request consumed; None before the last chunk."""
-        return self._state.usage
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why generation ended; None before the last chunk."""
-        return self._state.finish_reason
-
-    @property
-    def request_id(self) -> str:
-        """Identifier of the request; empty before the first chunk."""
-        return self._state.request_id
-
-    @property
-    def model(self) -> str:
-        """Name of the model that answers; empty before the first chunk."""
-        return self._state.model
+        return self._completion()

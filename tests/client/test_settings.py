@@ -15,13 +15,13 @@ from blockdraft_client import (
     TLSConfig,
     UnavailableError,
 )
-from blockdraft_client.address import is_local
-from blockdraft_client.config import DEFAULT_KEEPALIVE, DEFAULT_RETRY
-from blockdraft_client.settings import ClientSettings
+from blockdraft_client.connection.address import is_local
+from blockdraft_client.connection.endpoint import Endpoint
+from blockdraft_client.connection.options import DEFAULT_KEEPALIVE, DEFAULT_RETRY
 from blockdraft_runtime.channel import SERVER_OPTIONS
 
 
-def resolve(target: str | None = None, **options: object) -> ClientSettings:
+def resolve(target: str | None = None, **options: object) -> Endpoint:
     defaults: dict[str, object] = {
         "api_key": None,
         "tls": None,
@@ -29,10 +29,10 @@ def resolve(target: str | None = None, **options: object) -> ClientSettings:
         "retry": DEFAULT_RETRY,
         "keepalive": DEFAULT_KEEPALIVE,
         "metadata": (),
-        "channel_options": (),
+        "overrides": (),
         "has_channel": False,
     }
-    return ClientSettings.resolve(target, **(defaults | options))  # type: ignore[arg-type]
+    return Endpoint.resolve(target, **(defaults | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -
 
 def test_options_given_by_the_caller_win() -> None:
     given = [("grpc.keepalive_time_ms", 60_000), ("grpc.custom", "x")]
-    options = dict(resolve(channel_options=given).options)
+    options = dict(resolve(overrides=given).options)
     assert options["grpc.keepalive_time_ms"] == 60_000
     assert options["grpc.custom"] == "x"
 

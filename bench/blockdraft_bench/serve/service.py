@@ -8,7 +8,7 @@ from blockdraft_bench.common.errors import BenchError, BenchUsageError
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.client import Client
-from blockdraft_client.config import TLSConfig
+from blockdraft_client.connection.options import TLSConfig
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_runtime.settings.verifier import EngineSettings
 

@@ -1,4 +1,4 @@
-"""Settings of a connection."""
+"""What a caller may set: encryption, retries, keep-alive. Free of gRPC."""
 
 import os
 from collections.abc import Callable
@@ -15,8 +15,6 @@ MAX_ATTEMPTS = 5
 
 ApiKey = str | Callable[[], str]
 """An API key, or a function that is asked for it on every call and must answer at once."""
-
-ChannelOptions = tuple[tuple[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeVar
 
 from blockdraft_client.params import (
     ChatMessage,
@@ -11,6 +12,8 @@ from blockdraft_client.params import (
     SpeculationParams,
 )
 from blockdraft_protos.v1 import inference_pb2
+
+RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.StreamGenerateRequest)
 
 
 def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
@@ -43,7 +46,7 @@ def _chat_message(item: object) -> inference_pb2.ChatMessage:
     return inference_pb2.ChatMessage(role=item["role"], content=item["content"])
 
 
-def sampling_message(
+def _sampling_message(
     sampling: SamplingParams | None, shortcuts: SamplingShortcuts
 ) -> inference_pb2.SamplingOptions:
     """Return the wire form of `sampling`, with `shortcuts` winning over its fields."""
@@ -62,7 +65,7 @@ def sampling_message(
     )
 
 
-def speculation_message(
+def _speculation_message(
     speculation: SpeculationParams | None,
 ) -> inference_pb2.SpeculationOptions | None:
     """Return the wire form of `speculation`."""
@@ -73,33 +76,18 @@ def speculation_message(
     )
 
 
-def generate_request(
+def generation_request(
+    kind: type[RequestT],
     prompt: Prompt,
     sampling: SamplingParams | None,
     speculation: SpeculationParams | None,
     model: str,
     shortcuts: SamplingShortcuts,
-) -> inference_pb2.GenerateRequest:
-    """Return the request for one whole answer."""
-    return inference_pb2.GenerateRequest(
+) -> RequestT:
+    """Return the request for one answer, of the `kind` that gives it whole or as a stream."""
+    return kind(
         model=model,
         prompt=prompt_message(prompt),
-        sampling=sampling_message(sampling, shortcuts),
-        speculation=speculation_message(speculation),
-    )
-
-
-def stream_request(
-    prompt: Prompt,
-    sampling: SamplingParams | None,
-    speculation: SpeculationParams | None,
-    model: str,
-    shortcuts: SamplingShortcuts,
-) -> inference_pb2.StreamGenerateRequest:
-    """Return the request for one answer as a stream."""
-    return inference_pb2.StreamGenerateRequest(
-        model=model,
-        prompt=prompt_message(prompt),
-        sampling=sampling_message(sampling, shortcuts),
-        speculation=speculation_message(speculation),
+        sampling=_sampling_message(sampling, shortcuts),
+        speculation=_speculation_message(speculation),
     )
