@@ -19,9 +19,9 @@ from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.routing.pool import VerifierPool
-from blockdraft_server.routing.stream import TokenRouter
+from blockdraft_server.routing.router import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService
-from blockdraft_server.text import Tokenizer
+from blockdraft_server.tokenizer import Tokenizer
 from blockdraft_server.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from blockdraft_server.outcome import outcome_of
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import ServiceError
 
 # From a cached prompt on an accelerator to a long prompt that waits on a CPU.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -72,27 +73,22 @@ class ServerMetrics:
     def request(self, clock: Callable[[], float] = time.monotonic) -> "Iterator[RequestTimer]":
         """Measure one generation request for the duration of the context."""
         timer = RequestTimer(self, clock)
-        outcome = "cancelled"
         try:
             yield timer
-            outcome = timer.outcome
         except BaseException as error:
-            outcome = outcome_of(error)
+            timer.failed(error)
             raise
         finally:
-            timer.close(outcome)
+            timer.close()
 
 
 class RequestTimer:
-    """The measurements of one request.
-
-    Attributes:
-        outcome: How the request ended, unless by an exception.
-    """
+    """The measurements of one request."""
 
     def __init__(self, metrics: ServerMetrics, clock: Callable[[], float]) -> None:
         """Begin now, waiting for the first token."""
-        self.outcome = "cancelled"
+        # What remains if the answer ends without a last chunk.
+        self._outcome = "cancelled"
         self._metrics = metrics
         self._clock = clock
         self._started = clock()
@@ -117,8 +113,25 @@ class RequestTimer:
             self._metrics.inter_token_latency.observe((now - self._last) / count)
         self._last = now
 
-    def close(self, outcome: str) -> None:
-        """Note that the request has ended."""
+    def finished(self, reason: inference_pb2.FinishReason.ValueType) -> None:
+        """Note why the answer is complete."""
+        self._outcome = (
+            inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """Note the exception that ended the request.
+
+        Anything but an ordinary exception is a cancellation: `CancelledError` and `GeneratorExit`
+        are how asyncio tells that nobody waits any more.
+        """
+        if isinstance(error, ServiceError):
+            self._outcome = error.code.name.lower()
+        else:
+            self._outcome = "internal" if isinstance(error, Exception) else "cancelled"
+
+    def close(self) -> None:
+        """Record the end of the request."""
         (self._metrics.waiting if self._last is None else self._metrics.running).dec()
         self._metrics.request_latency.observe(self._clock() - self._started)
-        self._metrics.requests.labels(outcome=outcome).inc()
+        self._metrics.requests.labels(outcome=self._outcome).inc()

@@ -4,7 +4,7 @@ import asyncio
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.text import Tokenizer
+from blockdraft_server.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant")
 
@@ -46,17 +46,21 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
 
 
 async def prompt_token_ids(
-    prompt: inference_pb2.Prompt, tokenizer: Tokenizer, max_bytes: int
+    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer
 ) -> list[int]:
     """Return the token ids of `prompt`.
 
     Long texts are tokenized in a thread, so that other calls' streams do not halt meanwhile.
 
+    Args:
+        prompt: The prompt.
+        text_bytes: The length of its text, as `check_prompt` returned it.
+        tokenizer: The target's tokenizer.
+
     Raises:
         ServiceError: INVALID_ARGUMENT, naming the field.
     """
-    size = check_prompt(prompt, max_bytes)
-    if size > _INLINE_BYTES:
+    if text_bytes > _INLINE_BYTES:
         token_ids = await asyncio.to_thread(_encode, prompt, tokenizer)
     else:
         token_ids = _encode(prompt, tokenizer)

@@ -3,7 +3,7 @@
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import grpc
@@ -12,9 +12,8 @@ from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
-from blockdraft_server.answer.generation import Step, generate
-from blockdraft_server.metrics import RequestTimer, ServerMetrics
-from blockdraft_server.outcome import outcome_of
+from blockdraft_server.answer.generation import Chunk, generate
+from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
@@ -26,8 +25,8 @@ from blockdraft_server.request import (
 )
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.stream import TokenRouter
-from blockdraft_server.text import Tokenizer
+from blockdraft_server.routing.router import TokenRouter
+from blockdraft_server.tokenizer import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
 
@@ -65,15 +64,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             request_id=request_id, model=self._settings.served_name
         )
         texts = []
-        async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
-            async for step in steps:
-                texts.append(step.text)
-                response.token_ids.extend(step.token_ids)
-                response.log_probs.extend(step.log_probs)
-                if step.finish_reason is not None:
-                    response.finish_reason = step.finish_reason
-                if step.usage is not None:
-                    response.usage.CopyFrom(step.usage)
+        async with contextlib.aclosing(self._answer(request, context, request_id)) as chunks:
+            async for chunk in chunks:
+                texts.append(chunk.text)
+                response.token_ids.extend(chunk.token_ids)
+                response.log_probs.extend(chunk.log_probs)
+                if chunk.finish_reason is not None:
+                    response.finish_reason = chunk.finish_reason
+                if chunk.usage is not None:
+                    response.usage.CopyFrom(chunk.usage)
         response.text = "".join(texts)
         return response
 
@@ -84,15 +83,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Stream an answer; see inference.proto."""
         request_id = uuid.uuid4().hex
         first: dict[str, str] = {"request_id": request_id, "model": self._settings.served_name}
-        async with contextlib.aclosing(self._answer(request, context, request_id)) as steps:
-            async for step in steps:
+        async with contextlib.aclosing(self._answer(request, context, request_id)) as chunks:
+            async for chunk in chunks:
                 yield inference_pb2.StreamGenerateResponse(
                     **first,
-                    text=step.text,
-                    token_ids=step.token_ids,
-                    log_probs=step.log_probs,
-                    finish_reason=step.finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
-                    usage=step.usage,
+                    text=chunk.text,
+                    token_ids=chunk.token_ids,
+                    log_probs=chunk.log_probs,
+                    finish_reason=chunk.finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
+                    usage=chunk.usage,
                 )
                 first = {}
 
@@ -104,9 +103,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         check_model(request.model, self._settings.served_name)
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
-        token_ids = await prompt_token_ids(
-            request.prompt, tokenizer, self._settings.limits.max_prompt_bytes
-        )
+        text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
+        token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer)
         check_token_ids("prompt.token_ids.values", token_ids, limits)
         return inference_pb2.TokenizeResponse(
             token_ids=token_ids, tokens=map(tokenizer.token_bytes, token_ids)
@@ -140,44 +138,32 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _answer(
         self, request: GenerationRequest, context: Context, request_id: str
-    ) -> AsyncGenerator[Step, None]:
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of an answer: the life of a request from its checks to its end."""
         remaining = context.time_remaining()
         if remaining is None:
             remaining = self._settings.limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
-        with self._metrics.request() as timer:
-            try:
-                steps = self._admitted_answer(request, request_id, deadline, timer)
-                async with contextlib.aclosing(steps):
-                    async for step in steps:
-                        timer.tokens(len(step.token_ids))
-                        if step.finish_reason is not None:
-                            timer.outcome = outcome_of(step.finish_reason)
-                        yield step
-            except ServiceError as error:
-                error.metadata["request_id"] = request_id
-                raise
-
-    async def _admitted_answer(
-        self, request: GenerationRequest, request_id: str, deadline: float, timer: RequestTimer
-    ) -> AsyncGenerator[Step, None]:
-        check_model(request.model, self._settings.served_name)
-        check_request(request)
-        max_bytes = self._settings.limits.max_prompt_bytes
-        check_prompt(request.prompt, max_bytes)
-        with self._admission.admit():
-            tokenizer = self._loaded_tokenizer()
-            token_ids = await prompt_token_ids(request.prompt, tokenizer, max_bytes)
-            limits = self._pool.limits
-            if limits is None:
-                raise verifier_unavailable("no verifier is ready")
-            spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
-            timer.prompt(len(token_ids))
-            replay = Replay(spec.to_proto(request_id), self._settings.limits.max_replays)
-            steps = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
-            async with contextlib.aclosing(steps):
-                async for step in steps:
-                    yield step
+        with self._metrics.request() as timer, _errors_name(request_id):
+            check_model(request.model, self._settings.served_name)
+            check_request(request)
+            text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
+            with self._admission.admit():
+                tokenizer = self._loaded_tokenizer()
+                token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer)
+                limits = self._pool.limits
+                if limits is None:
+                    raise verifier_unavailable("no verifier is ready")
+                spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
+                timer.prompt(len(token_ids))
+                replay = Replay(spec.to_proto(request_id), self._settings.limits.max_replays)
+                chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
+                async with contextlib.aclosing(chunks):
+                    async for chunk in chunks:
+                        timer.tokens(len(chunk.token_ids))
+                        if chunk.finish_reason is not None:
+                            timer.finished(chunk.finish_reason)
+                        yield chunk
 
     def _loaded_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -188,3 +174,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 retry_after_seconds=1.0,
             )
         return self.tokenizer
+
+
+@contextlib.contextmanager
+def _errors_name(request_id: str) -> Iterator[None]:
+    """Put the request's identifier into the errors that end it."""
+    try:
+        yield
+    except ServiceError as error:
+        error.metadata["request_id"] = request_id
+        raise

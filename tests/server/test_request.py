@@ -173,4 +173,4 @@ async def test_a_prompt_without_tokens_is_invalid() -> None:
             return []
 
     with pytest.raises(ServiceError, match="no tokens"):
-        await prompt_token_ids(inference_pb2.Prompt(text="x"), Silent(), 10)
+        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent())

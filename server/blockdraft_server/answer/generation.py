@@ -8,7 +8,7 @@ from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_server.answer.detokenizer import Detokenizer
 from blockdraft_server.request import GenerationSpec
 from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.stream import TokenRouter
+from blockdraft_server.routing.router import TokenRouter
 
 _FINISH_REASONS = {
     verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
@@ -17,15 +17,15 @@ _FINISH_REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What one verifier message adds to an answer.
+class Chunk:
+    """What one verification step adds to an answer.
 
     Attributes:
         text: New text that is certain; may be empty.
         token_ids: The new tokens.
         log_probs: One entry per token, or empty.
-        finish_reason: Why the answer has ended; None but on the last step.
-        usage: What the request consumed; None but on the last step.
+        finish_reason: Why the answer has ended; None but on the last chunk.
+        usage: What the request consumed; None but on the last chunk.
     """
 
     text: str
@@ -41,8 +41,8 @@ async def generate(
     router: TokenRouter,
     token_bytes: Callable[[int], bytes],
     deadline: float,
-) -> AsyncGenerator[Step, None]:
-    """Yield the steps of an answer; the last one carries the finish reason and the usage.
+) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of an answer; the last one carries the finish reason and the usage.
 
     A stop sequence ends the answer as soon as it is complete: the verifier's call is cancelled,
     the text is cut before it, `token_ids` keep everything that was generated, and the usage is
@@ -71,7 +71,7 @@ async def generate(
                 text += detokenizer.finish()
             if detokenizer.stopped:
                 finish_reason = inference_pb2.FINISH_REASON_STOP
-            yield Step(
+            yield Chunk(
                 text=text,
                 token_ids=token_ids,
                 log_probs=_log_probs(message, token_bytes),

@@ -1,5 +1,6 @@
 """One unbroken token stream out of as many verifier calls as it takes.
 
-Read `stream` first; `pool` knows the verifiers and their health, `replay` what a request has to
-repeat after a failure, `usage` adds up what it consumed. It knows nothing of text.
+Read `router` first; `pool` knows the verifiers, `link` is the connection to one, `replay` what a
+request has to repeat after a failure, `usage` adds up what it consumed. Nothing here knows of
+text.
 """

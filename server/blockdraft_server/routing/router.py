@@ -11,7 +11,8 @@ import grpc
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.admission import verifier_unavailable
-from blockdraft_server.routing.pool import VerifierLink, VerifierPool
+from blockdraft_server.routing.link import VerifierLink
+from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,95 @@
+"""The connection to one verifier: whether it is healthy, what it serves, how busy it is."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_runtime.channel import CLIENT_OPTIONS
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "blockdraft.v1.VerifierService"
+
+# A verifier that does not answer within this time is not given new requests.
+_POLL_TIMEOUT_SECONDS = 5.0
+
+
+class VerifierLink:
+    """The connection to one verifier and what was last heard from it."""
+
+    def __init__(self, address: str) -> None:
+        """Open a channel to `address`; it connects when first used."""
+        self.address = address
+        self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
+        self.healthy = False
+        self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+        self.stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._in_flight = 0
+        self._reported_load = 0
+        self._in_flight_at_report = 0
+        self._look_now = asyncio.Event()
+
+    @property
+    def load(self) -> int:
+        """Sequences on the verifier: its own report plus what was sent to it since."""
+        return max(
+            self._in_flight, self._reported_load + self._in_flight - self._in_flight_at_report
+        )
+
+    @contextlib.contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Count a call for the duration of the context."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    async def poll(self) -> None:
+        """Look at health, description and load; a verifier that fails to answer is unhealthy."""
+        try:
+            health = await self._health.Check(  # type: ignore[attr-defined]  # its stubs lack it
+                health_pb2.HealthCheckRequest(service=SERVICE), timeout=_POLL_TIMEOUT_SECONDS
+            )
+            if health.status == health_pb2.HealthCheckResponse.SERVING:
+                # Each time: a drafter comes and goes, a restarted verifier may serve another model.
+                self.description = await self.stub.Describe(
+                    verifier_pb2.VerifierServiceDescribeRequest(), timeout=_POLL_TIMEOUT_SECONDS
+                )
+                in_flight = self._in_flight
+                load = await self.stub.GetLoad(
+                    verifier_pb2.GetLoadRequest(), timeout=_POLL_TIMEOUT_SECONDS
+                )
+                self._reported_load = load.running_sequences + load.waiting_sequences
+                self._in_flight_at_report = in_flight
+            self._set_healthy(health.status == health_pb2.HealthCheckResponse.SERVING, "asked")
+        except grpc.aio.AioRpcError as error:
+            self._set_healthy(False, f"{error.code().name}: {error.details()}")
+
+    def lost(self) -> None:
+        """Take note that a call broke; a look without delay tells whether the verifier lives."""
+        self._set_healthy(False, "a call broke")
+        self._look_now.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait until it is time to look again: `seconds`, or until a call breaks."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look_now.wait()
+        self._look_now.clear()
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
+        await self._channel.close()
+
+    def _set_healthy(self, healthy: bool, cause: str) -> None:
+        if healthy != self.healthy:
+            state = "ready" if healthy else "away"
+            logger.info("verifier %s is %s (%s)", self.address, state, cause)
+        self.healthy = healthy
