@@ -1,1 +1,8 @@
-"""What every serving process shares: errors, lifecycle, back-off, logging, metrics endpoint."""
+"""What every serving process shares.
+
+Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first.
+`settings/` is what each process is told; `channel` holds the options of the connections between
+them, `backoff` the pauses before they try again; `logs` and `memory` are small services.
+`tpu_host` and `tpu_split` say which chips of a host belong to which process. Nothing here imports
+the packages that use it.
+"""

@@ -61,7 +61,7 @@ COMMANDS = {
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
     "compile": Command("blockdraft_aot.command", "compile for TPUs that are not there", "tpu"),
     "bench": Command("blockdraft_bench.command", "measure", "bench"),
-    "version": Command("blockdraft_client.cli.version_command", "print the version"),
+    "version": Command("blockdraft_client.cli.version", "print the version"),
 }
 
 
