@@ -97,15 +97,16 @@ _MODULES = (
     "usage",
 )
 
-
-def __getattr__(name: str) -> object:
-    # Imported on first use: `blockdraft --help` must not wait for grpc and protobuf.
-    if name in __all__:
-        for module in _MODULES:
-            names = vars(importlib.import_module(f"{__name__}.{module}"))
-            if name in names:
-                return names[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    # A type checker reads the imports above; this would hide a misspelt name from it.
+    def __getattr__(name: str) -> object:
+        # Imported on first use: `blockdraft --help` must not wait for grpc and protobuf.
+        if name in __all__:
+            for module in _MODULES:
+                names = vars(importlib.import_module(f"{__name__}.{module}"))
+                if name in names:
+                    return names[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

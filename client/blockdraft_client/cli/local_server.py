@@ -19,6 +19,7 @@ from blockdraft_client.errors import DeadlineExceededError
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
 
+# The same as `blockdraft serve`, but of this interpreter whatever PATH says.
 SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")
 STOP_SECONDS = 10.0
 FORCED_STOP_SECONDS = 10.0
