@@ -7,7 +7,7 @@ import jax
 import pytest
 from tests.training.pair import Pair, make_pair
 
-from blockdraft_training.loop import run
+from blockdraft_training.loop import trainer
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def known_peak() -> Iterator[None]:
     """Spares runs the measurement of the machine, which takes longer than they do."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "matmul_peak", lambda dtype: 1e9)
+        patched.setattr(trainer, "matmul_peak", lambda dtype: 1e9)
         yield
 
 

@@ -13,7 +13,8 @@ from tests.drafter.reference_dflash import reference_draft
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import published_arrays
-from blockdraft_training.methods.blocks import SequenceBatch, draft_blocks
+from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.methods.blocks import draft_blocks
 
 
 def random_batch(

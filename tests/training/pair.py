@@ -18,7 +18,7 @@ from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.loop.history import Reading
-from blockdraft_training.loop.run import Reporter
+from blockdraft_training.loop.progress import Reporter
 from blockdraft_training.settings import DFlashSettings
 
 ROWS, PROMPT, LENGTH = 64, 8, 64

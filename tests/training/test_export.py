@@ -22,7 +22,7 @@ from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.loop.held_out import Acceptance
 from blockdraft_training.loop.run import TrainedDrafter
-from blockdraft_training.methods import dflash
+from blockdraft_training.methods import recipe
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
 
@@ -62,6 +62,7 @@ def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | 
     else:
         assert loaded.draft_ids is not None
         assert loaded.draft_ids.tolist() == draft_ids.tolist()
+    assert isinstance(made.model, DFlash)
     ours, theirs = published_arrays(DFLASH, made.model), published_arrays(DFLASH, loaded.model)
     for name, array in ours.items():
         rounded = array.astype(jnp.bfloat16).astype(np.float32)
@@ -143,6 +144,6 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(
     def read_only(*arguments: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(dflash, "save_drafter", read_only)
+    monkeypatch.setattr(recipe, "save_drafter", read_only)
     with pytest.raises(TrainingError, match="Read-only file system"):
         export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)

@@ -1,7 +1,8 @@
 """`blockdraft train`: corpora of the target's own answers, drafters trained on them.
 
-In the order of use: `corpus/` and `generation/` (prompts in, answers out), `methods/` (what each
-draft method learns from them), `features/` (what the target says of an answer), `loop/` (the
-run), then `export` and `card` (the result). The commands are the modules named so. Nothing here
-imports gRPC.
+Read in the order of a run: `generation/` (answers to many prompts at once), `corpus/` (prompts
+in, rows of answers out), `features/` (what the frozen target says of each row, and the batches
+made of it), `methods/` (what each draft method learns from a batch), `loop/` (the steps), then
+`export` and `card` (the result). Each may import those named before it. `settings` is what a run
+is told; the modules called command are the command line. Nothing here imports gRPC.
 """

@@ -1,90 +1,62 @@
 """The model card of a drafter: what it is, how it was made, what it reached, its limits."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockdraft_training.errors import TrainingError
+
+if TYPE_CHECKING:
+    from blockdraft_training.loop.held_out import Acceptance
+    from blockdraft_training.loop.run import TrainedDrafter
+    from blockdraft_training.methods.recipe import AnyRecipe
 
 CARD = "README.md"
 _ACCEPTANCE = "## Acceptance\n"
 _LIMITS = "## Limits\n"
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterFacts:
-    """What a card says of a drafter.
+def model_card(trained: "TrainedDrafter", recipe: "AnyRecipe", command: str) -> str:
+    """Return the card in Markdown.
 
-    Attributes:
-        method: The draft method's name.
-        idea: A sentence on how it drafts.
-        target: Name of the target.
-        fingerprint: Of the target.
-        weights: Number of weights.
-        layers: Draft layers.
-        drafted: Tokens drafted per block.
-        feature_layers: Target layers whose outputs make a feature.
-        rows: Answers trained on.
-        response_tokens: Tokens of theirs.
-        sources: Answers by source of the prompts.
-        command: That made it.
-        recipe: Settings by name.
-        steps: Optimizer steps.
-        loss: At the end, or None.
-        held_out: τ on held-out answers by source, and of all under "all"; empty if none were.
+    Args:
+        trained: What the run made.
+        recipe: How.
+        command: The command line.
     """
-
-    method: str
-    idea: str
-    target: str
-    fingerprint: str
-    weights: int
-    layers: int
-    drafted: int
-    feature_layers: tuple[int, ...]
-    rows: int
-    response_tokens: int
-    sources: dict[str, int]
-    command: str
-    recipe: dict[str, Any]
-    steps: int
-    loss: float | None
-    held_out: dict[str, float]
-
-
-def model_card(facts: DrafterFacts) -> str:
-    """Return the card in Markdown."""
-    sources = ", ".join(f"{source} {count}" for source, count in sorted(facts.sources.items()))
+    config, target = trained.model.config, trained.target
+    layers = ", ".join(map(str, config.target_layer_ids))
+    sources = ", ".join(f"{source} {count}" for source, count in sorted(trained.sources.items()))
+    last = "" if trained.loss is None else f", last loss {trained.loss:.3f}"
     lines = [
-        f"# {facts.method} drafter for {facts.target}",
+        f"# {recipe.method.title} drafter for {target.config.name}",
         "",
-        facts.idea,
+        recipe.idea,
         "It changes how fast the target answers, never what it answers.",
         "",
         "| | |",
         "|---|---|",
-        f"| target | {facts.target}, fingerprint `{facts.fingerprint}` |",
-        f"| weights | {facts.weights / 1e6:.1f} million, bfloat16 |",
-        f"| draft layers | {facts.layers} |",
-        f"| drafted per block | {facts.drafted} tokens |",
-        f"| features | outputs of target layers {', '.join(map(str, facts.feature_layers))} |",
+        f"| target | {target.config.name}, fingerprint `{target.fingerprint}` |",
+        f"| weights | {trained.weight_count / 1e6:.1f} million, bfloat16 |",
+        f"| draft layers | {config.decoder.num_layers} |",
+        f"| drafted per block | {config.block_size - 1} tokens |",
+        f"| features | outputs of target layers {layers} |",
         "",
         "## Data",
         "",
-        f"{facts.rows} answers of the target, {facts.response_tokens} tokens; prompts by source:"
-        f" {sources}.",
+        f"{trained.rows} answers of the target, {trained.response_tokens} tokens; prompts by"
+        f" source: {sources}.",
         "",
         "## Recipe",
         "",
-        f"    {facts.command}",
+        f"    {command}",
         "",
-        *[f"- {name}: {_shown(value)}" for name, value in facts.recipe.items()],
+        *[f"- {name}: {_shown(value)}" for name, value in recipe.settings.identity().items()],
         "",
-        f"{facts.steps} steps" + ("." if facts.loss is None else f", last loss {facts.loss:.3f}."),
+        f"{recipe.settings.steps} steps{last}.",
         "",
         _ACCEPTANCE,
-        _held_out(facts.held_out),
+        _held_out(trained.acceptance),
         "",
         _LIMITS,
         "Made for this target alone: other weights of the same shape are refused by their",
@@ -134,10 +106,11 @@ def acceptance_table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _held_out(acceptance: dict[str, float]) -> str:
-    if not acceptance:
+def _held_out(acceptance: "Acceptance | None") -> str:
+    if acceptance is None:
         return "No answers were held out."
-    parts = ", ".join(f"{source} {tau:.2f}" for source, tau in acceptance.items())
+    every = {**acceptance.by_source, "all": acceptance.acceptance_length}
+    parts = ", ".join(f"{source} {tau:.2f}" for source, tau in every.items())
     return f"τ on held-out answers, the target's own token included: {parts}."
 
 

@@ -12,7 +12,7 @@ from blockdraft_models.weights.embedded import default_cache_dir
 from blockdraft_training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from blockdraft_training.methods.recipe import Recipe
+    from blockdraft_training.methods.recipe import AnyRecipe
 
 
 def add_train_arguments(parser: argparse.ArgumentParser, *, feature_layers: str) -> None:
@@ -107,7 +107,7 @@ def settings_given(args: argparse.Namespace, kind: type[TrainSettings]) -> dict[
     return {**given, **{name: tuple(given[name] or ()) for name in lists if name in given}}
 
 
-def train_and_export(recipe: "Recipe", *, as_json: bool) -> None:
+def train_and_export(recipe: "AnyRecipe", *, as_json: bool) -> None:
     """Train; the result goes to stdout, progress to stderr, the drafter to `OUTPUT/drafter`.
 
     Raises:
@@ -116,7 +116,7 @@ def train_and_export(recipe: "Recipe", *, as_json: bool) -> None:
     import jax
 
     from blockdraft_training.export import export_drafter
-    from blockdraft_training.loop.plot import plot_history
+    from blockdraft_training.loop.history import plot_history
     from blockdraft_training.loop.progress import progress_reporter
     from blockdraft_training.loop.run import train
 

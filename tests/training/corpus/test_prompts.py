@@ -16,7 +16,7 @@ from blockdraft_training.corpus.prompts import (
     read_prompts,
     select,
 )
-from blockdraft_training.corpus.user_turn import opening_ids
+from blockdraft_training.corpus.self_chat import opening_ids
 from blockdraft_training.errors import CorpusError
 
 

@@ -1,4 +1,4 @@
-"""Batches depend on seed and number alone; held-out rows stay apart."""
+"""Batches depend on seed and number alone."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.features.batches import (
     BatchBuilder,
+    SequenceBatch,
     batch_numbers,
     batches,
-    split_validation,
 )
-from blockdraft_training.features.features import FeatureCache, FeatureSpec
-from blockdraft_training.methods.blocks import SequenceBatch
+from blockdraft_training.features.cache import FeatureCache
+from blockdraft_training.features.target_pass import FeatureSpec
 
 FIELDS = ("token_ids", "starts", "ends", "features", "teacher_ids", "teacher_logits")
 HERE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -121,52 +121,3 @@ def test_what_fails_beside_the_training_fails_in_it(builder: BatchBuilder) -> No
     stream = batches(builder, [0, 99], 1, seed=0, steps=range(9), sharding=HERE)
     with pytest.raises(IndexError):
         assert all(isinstance(batch, SequenceBatch) for batch in stream)
-
-
-prompts = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(prompts, st.sampled_from(["math", "code"])), min_size=1, max_size=40),
-    st.floats(0, 1),
-)
-def test_sides_are_apart(drawn: list[tuple[tuple[int, ...], str]], share: float) -> None:
-    rows = [row(number, prompt, source) for number, (prompt, source) in enumerate(drawn)]
-    training, held_out = split_validation(rows, round(share * len(rows)))
-    assert sorted(training + held_out) == list(range(len(rows)))
-    sides = [{rows[number].prompt for number in side} for side in (training, held_out)]
-    assert not sides[0] & sides[1]
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(prompts, min_size=1, max_size=30),
-    st.lists(prompts, max_size=30),
-    st.integers(0, 10),
-)
-def test_added_rows_hold_out_nothing_that_was_trained_on(
-    first: list[tuple[int, ...]], added: list[tuple[int, ...]], count: int
-) -> None:
-    count = min(count, len(first))
-    rows = [row(number, prompt) for number, prompt in enumerate(first)]
-    more = [*rows, *(row(len(rows) + number, prompt) for number, prompt in enumerate(added))]
-    before, _ = split_validation(rows, count)
-    after, _ = split_validation(more, count)
-    assert set(before) <= set(after)
-
-
-def test_every_source_is_held_out_by_its_share() -> None:
-    rows = [row(n, (n, n + 1), ("math", "code", "chat")[n % 3 if n < 60 else 0]) for n in range(90)]
-    training, held_out = split_validation(rows, 18)
-    assert len(training) == 72
-    sources = [rows[number].source for number in held_out]
-    assert {source: sources.count(source) for source in set(sources)} == {
-        "math": 10,
-        "code": 4,
-        "chat": 4,
-    }
-    # The same rows in another order have the same sides.
-    order = np.random.default_rng(0).permutation(90).tolist()
-    _, shuffled = split_validation([rows[number] for number in order], 18)
-    assert sorted(order[number] for number in shuffled) == held_out

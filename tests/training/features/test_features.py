@@ -17,7 +17,8 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
-from blockdraft_training.features.features import FeatureCache, FeatureSpec, length_batches
+from blockdraft_training.features.cache import FeatureCache, length_batches
+from blockdraft_training.features.target_pass import FeatureSpec
 
 VOCAB = 64
 FINGERPRINT = "0123456789abcdef"

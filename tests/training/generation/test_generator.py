@@ -14,15 +14,14 @@ from tests.models.builders import random_decoder
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.testing import tiny_config
-from blockdraft_training.generation.answering import Answer, BatchSettings, Request
 from blockdraft_training.generation.choice import choose, seed_words
-from blockdraft_training.generation.generator import BatchGenerator
+from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
 from blockdraft_verifier.device.accept import SamplingArrays, choose_tokens
 
 VOCAB = 64
 END = 7
 CONFIG = tiny_config(num_layers=2, vocab_size=VOCAB, bos_token_id=1, eos_token_ids=(END,))
-SHAPES = BatchSettings(rows=3, max_prompt_tokens=40, max_tokens=30, steps=4)
+SHAPES = BatchShape(rows=3, max_prompt_tokens=40, max_tokens=30, steps=4)
 # Longer than one chunk of the attention together with an answer.
 LENGTHS = (1, 40, 5, 33, 12, 32, 7, 40)
 
@@ -106,7 +105,7 @@ def test_cut_says_whether_an_answer_ended(generator: BatchGenerator) -> None:
 def test_batch_size_makes_no_difference(
     decoder: Decoder, generator: BatchGenerator, rows: int
 ) -> None:
-    shapes = BatchSettings(rows, SHAPES.max_prompt_tokens, SHAPES.max_tokens, steps=3)
+    shapes = BatchShape(rows, SHAPES.max_prompt_tokens, SHAPES.max_tokens, steps=3)
     other = BatchGenerator(decoder, shapes, (END,), dtype=jnp.float32)
     assert by_id(list(other.generate(requests()))) == by_id(list(generator.generate(requests())))
 
@@ -168,7 +167,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_empty_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
-        BatchSettings(0, 1, 1)
+        BatchShape(0, 1, 1)
 
 
 def test_choices_are_those_of_serving() -> None:

@@ -20,13 +20,13 @@ from blockdraft_drafter.files.checkpoint import load_drafter
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.features.batches import BatchBuilder
-from blockdraft_training.features.features import FeatureCache, FeatureSpec
-from blockdraft_training.features.frozen import as_cached, freeze
+from blockdraft_training.features.cache import FeatureCache
+from blockdraft_training.features.frozen import HotVocabulary, as_cached, freeze
+from blockdraft_training.features.target_pass import FeatureSpec
 from blockdraft_training.loop.held_out import make_validation
 from blockdraft_training.loop.history import Reading
 from blockdraft_training.loop.run import TrainedDrafter, train
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.methods.objective import HotVocabulary
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 

@@ -20,8 +20,9 @@ from blockdraft_training import command
 from blockdraft_training.corpus.rows import read_corpus
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.features.batches import split_validation
-from blockdraft_training.features.features import FeatureCache, FeatureSpec
+from blockdraft_training.features.cache import FeatureCache
+from blockdraft_training.features.target_pass import FeatureSpec
+from blockdraft_training.loop.held_out import split_validation
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.eagle3 import Eagle3Recipe
 from blockdraft_training.methods.initialize import eagle3_from_target
@@ -138,6 +139,7 @@ def test_a_run_continues_from_a_drafter(pair: Pair, tmp_path: Path) -> None:
         EAGLE3, tmp_path / "drafter", pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
     )
     assert loaded.model.config.block_size == 4
+    assert isinstance(second.model, Eagle3)
     np.testing.assert_allclose(
         second.model.fc.weight[...], loaded.model.fc.weight[...], rtol=1e-6, atol=1e-8
     )

@@ -18,7 +18,8 @@ from tests.training.pair import Pair, reporter, write_rows
 from blockdraft_models.errors import ModelError
 from blockdraft_training.corpus.rows import CorpusManifest, read_rows, write_manifest
 from blockdraft_training.errors import CorpusError, DivergedError, TrainingError
-from blockdraft_training.features.batches import batch_numbers, split_validation
+from blockdraft_training.features.batches import batch_numbers
+from blockdraft_training.loop.held_out import split_validation
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.dflash import DFlashRecipe
 

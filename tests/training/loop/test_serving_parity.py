@@ -20,11 +20,10 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.method import ContextRow
-from blockdraft_training.features.frozen import Frozen, freeze
+from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.features.frozen import Frozen, HotVocabulary, freeze, frequencies
 from blockdraft_training.loop.held_out import drafted_tokens
-from blockdraft_training.methods.blocks import SequenceBatch
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.methods.objective import HotVocabulary, frequencies
 from blockdraft_training.settings import DFlashSettings
 
 FEATURE_LAYERS = (1, 2)

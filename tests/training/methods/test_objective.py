@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,15 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.drafting import random_batch
 
-from blockdraft_training.methods.blocks import SequenceBatch
-from blockdraft_training.methods.objective import (
-    HotVocabulary,
-    Labels,
-    block_loss,
-    default_decay,
-    frequencies,
-    labels_of,
-)
+from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.features.frozen import HotVocabulary, frequencies
+from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.methods.objective import Labels, block_loss, labels_of
+from blockdraft_training.settings import DFlashSettings
 
 BATCH, BLOCKS, SLOTS, HOT, TEACHER = 2, 4, 3, 7, 3
 SHAPE = (BATCH, BLOCKS, SLOTS)
@@ -125,6 +122,7 @@ def test_metrics(seed: int) -> None:
 
 
 def test_published_decays() -> None:
+    default_decay = DFlashRecipe(DFlashSettings((Path("c"),), Path("o"))).default_decay
     assert [default_decay(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
     assert default_decay(4) == pytest.approx(2.0)
     assert default_decay(32) == pytest.approx(14.0)
@@ -138,7 +136,7 @@ def test_position_weights_fall_as_published() -> None:
         jnp.zeros((1, 1, slots, 1), jnp.int32),
         jnp.zeros((1, 1, slots, 1)),
     )
-    loss = partial(block_loss, labels=labels, decay=default_decay(16), distillation=0.0)
+    loss = partial(block_loss, labels=labels, decay=7.0, distillation=0.0)
     gradient = jax.grad(loss, has_aux=True)(jnp.zeros((1, 1, slots, 2)))[0][0, 0, :, 1]
     expected = np.exp(-np.arange(slots) / 7.0)
     np.testing.assert_allclose(gradient, 0.5 * expected / expected.sum(), rtol=1e-5)

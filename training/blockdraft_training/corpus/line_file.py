@@ -1,14 +1,40 @@
-"""A text file that only ever holds whole lines, whatever interrupts its writer."""
+"""Text files of whole lines: read one by one, and written so that interruptions leave no half."""
 
 import fcntl
+import gzip
 import os
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 from blockdraft_training.errors import CorpusError
 
+Item = TypeVar("Item")
+
 _NEWLINE = b"\n"
 _SCAN_BYTES = 1 << 16
+
+
+def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
+    """Yield what each line of a file says, in order.
+
+    Args:
+        path: A text file, compressed if its name ends in .gz.
+        parse: Reads one line; raises a ValueError if it is damaged.
+
+    Raises:
+        CorpusError: If the file cannot be read, or a line is damaged; names the line.
+    """
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007, the handlers name it
+                yield parse(line)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
+    except ValueError as error:
+        raise CorpusError(f"{path}, line {number}: {error}") from error
 
 
 class LineFile:
@@ -40,12 +66,11 @@ class LineFile:
         """Return the file."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
         """Close the file and let others write it."""
         self._file.close()
 

@@ -12,17 +12,16 @@ from blockdraft_models.decoder.dtypes import cache_dtype, compute_dtype
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_training.corpus.answer_seeds import answer_seed, is_greedy
 from blockdraft_training.corpus.contamination import ExcludedTexts, read_excluded
 from blockdraft_training.corpus.progress import show_answers
 from blockdraft_training.corpus.prompts import Prompt, read_prompts, select
+from blockdraft_training.corpus.requests import answer_requests
 from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, manifest_path
 from blockdraft_training.corpus.self_chat import made_up_prompts, self_chat_path
 from blockdraft_training.corpus.settings import CorpusSettings
 from blockdraft_training.corpus.writer import CorpusWriter
 from blockdraft_training.errors import CorpusError
-from blockdraft_training.generation.answering import Answer, BatchSettings, Request
-from blockdraft_training.generation.generator import BatchGenerator
+from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
 
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
@@ -90,7 +89,7 @@ class CorpusMaker:
             made_up = made_up_prompts(settings, self._tokenizer, self._make_up)
             usable = [prompt for prompt in made_up if prompt.text]
             selection = select([*prompts, *usable], excluded)
-            requests, too_long = self._requests(selection.prompts)
+            requests, too_long = answer_requests(settings, self._tokenizer, selection.prompts)
             new_rows, speed = self._answer(requests, selection.prompts, writer)
         return CorpusSummary(
             path=settings.output,
@@ -110,9 +109,9 @@ class CorpusMaker:
     def _generator(self) -> BatchGenerator:
         settings = self._settings
         decoder, _ = load_decoder(self._checkpoint.path, dtype=self._dtype)
-        config = BatchSettings(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
+        shape = BatchShape(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
         end_ids = self._tokenizer.eos_token_ids
-        return BatchGenerator(decoder, config, end_ids, dtype=cache_dtype(self._dtype))
+        return BatchGenerator(decoder, shape, end_ids, dtype=cache_dtype(self._dtype))
 
     def _open(self, excluded: ExcludedTexts) -> CorpusWriter:
         output, checkpoint = self._settings.output, self._checkpoint
@@ -138,22 +137,6 @@ class CorpusMaker:
             for answer in self._generator.generate(requests):
                 answered(len(answer.token_ids))
                 yield answer
-
-    def _requests(self, prompts: Sequence[Prompt]) -> tuple[list[Request], int]:
-        """Return what to ask for, and how many prompts were too long."""
-        settings, requests, too_long = self._settings, list[Request](), 0
-        for prompt in prompts:
-            if len(requests) == settings.limit:
-                break
-            ids = self._tokenizer.encode_chat([{"role": "user", "content": prompt.text}])
-            if len(ids) > settings.max_prompt_tokens:
-                too_long += 1
-                continue
-            greedy = is_greedy(settings.seed, prompt.id, settings.greedy_share)
-            seed = answer_seed(settings.seed, prompt.id)
-            temperature = 0.0 if greedy else settings.temperature
-            requests.append(Request(prompt.id, tuple(ids), temperature, seed))
-        return requests, too_long
 
     def _answer(
         self, requests: Sequence[Request], prompts: Sequence[Prompt], writer: CorpusWriter

@@ -4,13 +4,12 @@ A prompt file has one JSON object a line: `id`, and `turns`, the user's messages
 the first is answered: later ones refer to an answer that somebody else gave.
 """
 
-import gzip
 import json
-import zlib
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blockdraft_training.corpus.line_file import read_lines
 from blockdraft_training.errors import CorpusError
 
 _SUFFIXES = (".gz", ".jsonl")
@@ -86,15 +85,7 @@ def read_prompts(file: PromptFile) -> Iterator[Prompt]:
     Raises:
         CorpusError: If the file cannot be read, or a line is damaged; names the line.
     """
-    path, number = file.path, 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):  # noqa: B007, the handlers name it
-                yield _parse(line, file.source)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
-    except ValueError as error:
-        raise CorpusError(f"{path}, line {number}: {error}") from error
+    return read_lines(file.path, lambda line: _parse(line, file.source))
 
 
 def select(prompts: Iterable[Prompt], excluded: Container[str]) -> Selection:

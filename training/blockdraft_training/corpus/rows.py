@@ -5,14 +5,13 @@ prompts they were and how the answers were sampled. A corpus without one can be 
 are then checked against the target when features are computed.
 """
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from blockdraft_training.corpus.line_file import read_lines
 from blockdraft_training.errors import CorpusError
 
 
@@ -164,15 +163,7 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
     Raises:
         CorpusError: If the file cannot be read, or a line is damaged; names the line.
     """
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):  # noqa: B007, the handlers name it
-                yield CorpusRow.from_json(line)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
-    except ValueError as error:
-        raise CorpusError(f"{path}, line {number}: {error}") from error
+    return read_lines(path, CorpusRow.from_json)
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:

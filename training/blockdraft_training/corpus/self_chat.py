@@ -6,18 +6,20 @@ are kept in a prompt file beside the corpus, so that an interrupted run does not
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
-from blockdraft_models.tokenizer.tokenizer import Tokenizer
-from blockdraft_training.corpus.answer_seeds import answer_seed
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError
 from blockdraft_training.corpus.line_file import LineFile
 from blockdraft_training.corpus.prompts import Prompt, PromptFile, read_prompts
+from blockdraft_training.corpus.requests import answer_seed
 from blockdraft_training.corpus.settings import CorpusSettings
-from blockdraft_training.corpus.user_turn import opening_ids
-from blockdraft_training.generation.answering import Answer, Request
+from blockdraft_training.generation.generator import Answer, Request
 
 SOURCE = "self-chat"
 TEMPERATURE = 1.0
+# Two messages that share no token: what is the same around both is the template's.
+_PROBES = ("a", "0")
 
 
 def self_chat_path(corpus: Path) -> Path:
@@ -83,3 +85,36 @@ def _requests(settings: CorpusSettings, tokenizer: Tokenizer) -> list[Request]:
 def _text(tokenizer: Tokenizer, opening: str, answer: Answer) -> str:
     text = (opening + tokenizer.decode(answer.token_ids)).strip()
     return "" if answer.cut or "\N{REPLACEMENT CHARACTER}" in text else text
+
+
+def opening_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return a conversation up to where the user has said `text` and goes on.
+
+    Args:
+        tokenizer: Its chat template says how a conversation opens.
+        text: How the user begins; empty for nothing.
+
+    Raises:
+        TokenizerError: If there is no chat template, or it does not put messages in as they are.
+    """
+    first, second = (_user_turn(tokenizer, probe) for probe in _PROBES)
+    before = _shared(first, second)
+    if not before or first == second:
+        raise TokenizerError("the chat template has no place before the user's text to go on from")
+    if not text:
+        return tuple(first[:before])
+    after = _shared(first[before:][::-1], second[before:][::-1])
+    whole = _user_turn(tokenizer, text)
+    if whole[:before] != first[:before]:
+        raise TokenizerError(f"the chat template does not open a message with {text!r} as it is")
+    return tuple(whole[: len(whole) - after])
+
+
+def _user_turn(tokenizer: Tokenizer, text: str) -> list[int]:
+    messages = [{"role": "user", "content": text}]
+    return tokenizer.encode_chat(messages, add_generation_prompt=False)
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

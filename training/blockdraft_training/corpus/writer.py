@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from blockdraft_training.corpus.line_file import LineFile
@@ -59,25 +58,20 @@ class CorpusWriter:
                 self._count(row)
             self._write_manifest()
         except BaseException:
-            self._file.__exit__(None, None, None)
+            self._file.close()
             raise
 
     def __enter__(self) -> "CorpusWriter":
         """Return the writer."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Close the corpus; its counts are brought up to date unless something went wrong."""
         try:
-            if error is None:
+            if kind is None:
                 self._write_manifest()
         finally:
-            self._file.__exit__(kind, error, trace)
+            self._file.close()
 
     def append(self, row: CorpusRow) -> None:
         """Append one row.

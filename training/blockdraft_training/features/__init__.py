@@ -1,5 +1,6 @@
 """What the frozen target says about a corpus, and the batches made of it.
 
-`features` holds hidden states and choices of every position, kept on disk or computed in the
-step; `frozen` is what training reads of the target; `batches` depend on seed and number alone.
+Read `target_pass` (features and choices of whole sequences), `cache` (those of a corpus on disk),
+`batches` (rows side by side, by seed and number alone) and `frozen` (what a training step reads
+of the target, and the pass inside the step for accelerators). It must not import methods or loop.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import sha256
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -11,8 +11,34 @@ import numpy as np
 from jaxtyping import Int
 
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.features import LENGTH_STEP, FeatureCache
-from blockdraft_training.methods.blocks import SequenceBatch
+from blockdraft_training.features.cache import FeatureCache
+from blockdraft_training.features.target_pass import padded_length
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Padded sequences with what the target says about them.
+
+    Attributes:
+        token_ids: Int[Array, "batch length"], prompt and answer, padded at the end.
+        starts: Int[Array, "batch"], position of the answer's first token.
+        ends: Int[Array, "batch"], tokens of each sequence; 0 for padding rows.
+        features: Float[Array, "batch length width"].
+        teacher_ids: Int[Array, "batch answer teacher"], the target's likeliest tokens at each
+            position of the answer.
+        teacher_logits: Float[Array, "batch answer teacher"].
+    """
+
+    # Any: NumPy arrays until they are placed on devices.
+    token_ids: Any
+    starts: Any
+    ends: Any
+    features: Any
+    teacher_ids: Any
+    teacher_logits: Any
+
+
+jax.tree_util.register_dataclass(SequenceBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +60,9 @@ class BatchBuilder:
     @classmethod
     def of(cls, rows: Sequence[CorpusRow], cache: FeatureCache | None) -> "BatchBuilder":
         """Return the builder whose shapes hold every row."""
-        length = max(len(row.token_ids) for row in rows)
-        answer = max(len(row.response) for row in rows)
-        length, answer = (-(-size // LENGTH_STEP) * LENGTH_STEP for size in (length, answer))
-        return cls(rows, length, answer, cache)
+        length = padded_length(max(len(row.token_ids) for row in rows))
+        answer_length = padded_length(max(len(row.response) for row in rows))
+        return cls(rows, length, answer_length, cache)
 
     def __call__(
         self, numbers: Sequence[int], sharding: jax.sharding.Sharding | None = None
@@ -103,25 +128,3 @@ def batches(
             batch = coming.result()
             coming = worker.submit(prepare, step + 1) if step + 1 < steps.stop else None
             yield batch
-
-
-def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
-    """Return the row numbers to train on and those held out, spread over the sources.
-
-    Rows are held out by a digest of their prompt, so that adding rows moves none of them to the
-    other side, and two answers to one prompt are never split.
-    """
-
-    def digest(number: int) -> bytes:
-        return sha256(np.asarray(rows[number].prompt, "<i4").tobytes()).digest()
-
-    by_source: dict[str, list[int]] = {}
-    for number in sorted(range(len(rows)), key=digest):
-        by_source.setdefault(rows[number].source, []).append(number)
-    held: set[int] = set()
-    share = count / len(rows)
-    for members in by_source.values():
-        held.update(members[: round(share * len(members))])
-    held_prompts = {rows[number].prompt for number in held}
-    held.update(n for n in range(len(rows)) if rows[n].prompt in held_prompts)
-    return [n for n in range(len(rows)) if n not in held], sorted(held)

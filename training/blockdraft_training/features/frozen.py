@@ -1,19 +1,56 @@
-"""What training reads of the target and never changes."""
+"""What training reads of the target and never changes, over the tokens that matter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jaxtyping import Int
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_training.features.features import FeatureSpec, target_pass
-from blockdraft_training.methods.blocks import SequenceBatch
-from blockdraft_training.methods.objective import HotVocabulary
+from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.features.target_pass import FeatureSpec, target_pass
 
 # Adds features and teacher to a batch, given the decoder's state.
 Completion = Callable[[Any, SequenceBatch], SequenceBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class HotVocabulary:
+    """The token ids a loss is computed over.
+
+    Attributes:
+        ids: Int[Array, "hot"], rising.
+        index: Int[Array, "vocab"], place in `ids`, or -1.
+    """
+
+    # Any: JAX also rebuilds pytrees of descriptions of arrays.
+    ids: Any
+    index: Any
+
+    @classmethod
+    def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
+        """Return the `size` most frequent ids, all if there are no more."""
+        size = min(size, len(counts))
+        # Stable: among equals the smaller id, so that every run picks the same ones.
+        ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
+        index = np.full(len(counts), -1, np.int32)
+        index[ids] = np.arange(size, dtype=np.int32)
+        return cls(jnp.asarray(ids), jnp.asarray(index))
+
+
+jax.tree_util.register_dataclass(HotVocabulary)
+
+
+def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
+    """Count how often each id occurs in some answers."""
+    counts = np.zeros(vocab_size, np.int64)
+    for answer in answers:
+        np.add.at(counts, np.asarray(answer), 1)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,52 +1,120 @@
 """Answers to many prompts, with a batch that stays full: finished rows take the next prompt."""
 
-import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_training.generation.answering import Answer, BatchSettings, Request
 from blockdraft_training.generation.attention import LayerKV, allocate
 from blockdraft_training.generation.choice import seed_words
 from blockdraft_training.generation.step import (
     NO_TOKEN,
     RowPrompt,
-    RowState,
     continue_rows,
     free_rows,
     start_row,
 )
+
+# Prompts are padded to powers of two from here on: below, all cost the same.
+SHORTEST_PADDED_PROMPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """Shapes of the compiled computations.
+
+    Attributes:
+        rows: Answers in the making at once.
+        max_prompt_tokens: Longest prompt.
+        max_tokens: Longest answer.
+        steps: Tokens per row and dispatch. More cost less time between dispatches and leave
+            finished rows idle for longer.
+    """
+
+    rows: int
+    max_prompt_tokens: int
+    max_tokens: int
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse empty shapes."""
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def padded_length(self, tokens: int) -> int:
+        """Return to how many tokens a prompt is padded."""
+        return max(SHORTEST_PADDED_PROMPT, 1 << (tokens - 1).bit_length())
+
+    @property
+    def capacity(self) -> int:
+        """Positions each row needs."""
+        longest = self.max_prompt_tokens
+        return max(self.padded_length(longest), longest + self.max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt to be answered.
+
+    Attributes:
+        id: The caller's name for it.
+        prompt: Token ids.
+        temperature: 0 for greedy.
+        seed: Of the noise; with temperature and prompt it determines the answer.
+        max_tokens: Longest answer; None for the batch's.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    temperature: float
+    seed: int
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished request.
+
+    Attributes:
+        request: What was asked.
+        token_ids: The answer, the end token included.
+        cut: Whether it ends for length rather than with an end token.
+    """
+
+    request: Request
+    token_ids: tuple[int, ...]
+    cut: bool
 
 
 class BatchGenerator:
     """Holds weights and cache on the device and answers requests."""
 
     def __init__(
-        self, decoder: Decoder, config: BatchSettings, end_ids: Sequence[int], *, dtype: DTypeLike
+        self, decoder: Decoder, shape: BatchShape, end_ids: Sequence[int], *, dtype: DTypeLike
     ) -> None:
         """Allocate the cache.
 
         Args:
             decoder: The target.
-            config: Shapes.
+            shape: Of the batch.
             end_ids: Tokens that end an answer.
             dtype: Element type of the cache.
         """
         self._graph, self._weights = nnx.split(decoder)
-        self._config = config
+        self._shape = shape
         self._end_ids = frozenset(end_ids)
         self._ends = jnp.asarray(tuple(end_ids), jnp.int32)
         self._caches: Sequence[LayerKV] = allocate(
-            decoder.config, rows=config.rows, capacity=config.capacity, dtype=dtype
+            decoder.config, rows=shape.rows, capacity=shape.capacity, dtype=dtype
         )
-        self._rows = free_rows(config.rows)
+        self._rows = free_rows(shape.rows)
         # Compiled, by padded length.
         self._starts: dict[int, Any] = {}
         self._steps: Any = None
@@ -61,12 +129,12 @@ class BatchGenerator:
             self._check(request)
         state = (self._graph, self._weights, self._caches, self._rows)
         for request in requests:
-            padded = self._config.padded_length(len(request.prompt))
+            padded = self._shape.padded_length(len(request.prompt))
             if padded not in self._starts:
                 prompt = self._row_prompt(0, request, padded)
-                self._starts[padded] = _start.lower(*state, prompt, self._ends).compile()
+                self._starts[padded] = start_row.lower(*state, prompt, self._ends).compile()
         if self._steps is None and requests:
-            self._steps = _continue.lower(*state, self._ends, steps=self._config.steps).compile()
+            self._steps = continue_rows.lower(*state, self._ends, steps=self._shape.steps).compile()
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answer all requests; yields answers as they finish.
@@ -81,7 +149,7 @@ class BatchGenerator:
         waiting = deque(sorted(requests, key=lambda request: request.temperature > 0))
         answers: dict[int, tuple[Request, list[int]]] = {}
         while waiting or answers:
-            for row in range(self._config.rows):
+            for row in range(self._shape.rows):
                 if row not in answers and waiting:
                     request = waiting.popleft()
                     self._begin(row, request)
@@ -97,23 +165,22 @@ class BatchGenerator:
                     yield Answer(request, tuple(answer), cut=not ended)
 
     def _limit(self, request: Request) -> int:
-        return self._config.max_tokens if request.max_tokens is None else request.max_tokens
+        return self._shape.max_tokens if request.max_tokens is None else request.max_tokens
 
     def _check(self, request: Request) -> None:
         prompt, limit = len(request.prompt), self._limit(request)
-        if not 1 <= prompt <= self._config.max_prompt_tokens:
+        if not 1 <= prompt <= self._shape.max_prompt_tokens:
             raise ValueError(
-                f"prompt {request.id} has {prompt} tokens, not 1 to"
-                f" {self._config.max_prompt_tokens}"
+                f"prompt {request.id} has {prompt} tokens, not 1 to {self._shape.max_prompt_tokens}"
             )
-        if limit < 1 or prompt + limit > self._config.capacity:
+        if limit < 1 or prompt + limit > self._shape.capacity:
             raise ValueError(
                 f"{prompt} tokens of prompt {request.id} and {limit} of its answer do not fit"
-                f" into {self._config.capacity}"
+                f" into {self._shape.capacity}"
             )
 
     def _begin(self, row: int, request: Request) -> None:
-        padded = self._config.padded_length(len(request.prompt))
+        padded = self._shape.padded_length(len(request.prompt))
         self._caches, self._rows = self._starts[padded](
             self._weights,
             self._caches,
@@ -140,24 +207,3 @@ class BatchGenerator:
             self._weights, self._caches, self._rows, self._ends
         )
         return np.asarray(tokens)
-
-
-# Weights are an argument: as constants they would be compiled into every shape.
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def _start(
-    graph: nnx.GraphDef[Decoder], weights: Any, caches: Any, rows: RowState, *rest: Any
-) -> Any:
-    return start_row(nnx.merge(graph, weights), caches, rows, *rest)
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames="steps", donate_argnums=(2, 3))
-def _continue(
-    graph: nnx.GraphDef[Decoder],
-    weights: Any,
-    caches: Any,
-    rows: RowState,
-    ends: Any,
-    *,
-    steps: int,
-) -> Any:
-    return continue_rows(nnx.merge(graph, weights), caches, rows, ends, steps=steps)

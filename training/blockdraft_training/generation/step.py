@@ -1,10 +1,15 @@
-"""The two computations of batched generation, as pure functions to be compiled whole."""
+"""The two computations of batched generation, each compiled whole.
 
+Weights are arguments: as constants they would be compiled into every shape.
+"""
+
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.model import Decoder
@@ -60,8 +65,10 @@ def free_rows(rows: int) -> RowState:
     return RowState(token, position, remaining, jnp.zeros(rows), jnp.zeros((rows, 2), jnp.uint32))
 
 
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def start_row(
-    decoder: Decoder,
+    graph: nnx.GraphDef[Decoder],
+    weights: Any,
     caches: Sequence[LayerKV],
     rows: RowState,
     prompt: RowPrompt,
@@ -70,15 +77,17 @@ def start_row(
     """Run a prompt and choose the first token of its answer.
 
     Args:
-        decoder: The target.
-        caches: One per layer.
-        rows: All rows.
+        graph: Of the target.
+        weights: The target's.
+        caches: One per layer; given away.
+        rows: All rows; given away.
         prompt: The prompt; its row is overwritten.
         end_ids: Tokens that end an answer.
 
     Returns:
         Caches and rows with the new row in place.
     """
+    decoder = nnx.merge(graph, weights)
     padded = prompt.token_ids.shape[0]
     positions = jnp.arange(padded, dtype=jnp.int32)
     attend = PromptAttend(prompt.row, padded)
@@ -93,8 +102,10 @@ def start_row(
     return output.caches, RowState(*placed)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames="steps", donate_argnums=(2, 3))
 def continue_rows(
-    decoder: Decoder,
+    graph: nnx.GraphDef[Decoder],
+    weights: Any,
     caches: Sequence[LayerKV],
     rows: RowState,
     end_ids: Int[Array, " ends"],
@@ -104,9 +115,10 @@ def continue_rows(
     """Choose the next tokens of every row, up to `steps` of each.
 
     Args:
-        decoder: The target.
-        caches: One per layer.
-        rows: All rows.
+        graph: Of the target.
+        weights: The target's.
+        caches: One per layer; given away.
+        rows: All rows; given away.
         end_ids: Tokens that end an answer.
         steps: Tokens per row; a loop on the device, so that the host is asked once for all.
 
@@ -114,6 +126,7 @@ def continue_rows(
         Caches, rows, and the tokens: first each row's newest token before the steps, then what
         every step chose, `NO_TOKEN` where a row had finished.
     """
+    decoder = nnx.merge(graph, weights)
 
     def step(carry: tuple[Any, RowState], _: None) -> tuple[tuple[Any, RowState], Array]:
         caches, rows = carry

@@ -1,4 +1,4 @@
-"""Acceptance on held-out answers, exactly as serving would have it.
+"""Which answers are held out, and acceptance on them, exactly as serving would have it.
 
 The answer is known, so speculative decoding of it can be replayed: draft from every one of its
 tokens at once, then walk from anchor to anchor over what was accepted.
@@ -6,19 +6,24 @@ tokens at once, then walk from anchor to anchor over what was accepted.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Int
 
-from blockdraft_training.features.batches import BatchBuilder
+from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.features.batches import BatchBuilder, SequenceBatch
 from blockdraft_training.features.frozen import Completion, Frozen
-from blockdraft_training.methods.blocks import SequenceBatch
-from blockdraft_training.methods.recipe import DraftModel, Recipe
-from blockdraft_training.methods.scores import draft_logits, tokens_before
+from blockdraft_training.methods.recipe import (
+    AnyRecipe,
+    draft_logits,
+    tokens_before,
+    with_weights,
+)
 
 # Rows of the head computed at once: logits of every slot of a long answer would be large.
 _HEAD_ROWS = 512
@@ -39,8 +44,30 @@ class Acceptance:
     per_position: tuple[float, ...]
 
 
+def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
+    """Return the row numbers to train on and those held out, spread over the sources.
+
+    Rows are held out by a digest of their prompt, so that adding rows moves none of them to the
+    other side, and two answers to one prompt are never split.
+    """
+
+    def digest(number: int) -> bytes:
+        return sha256(np.asarray(rows[number].prompt, "<i4").tobytes()).digest()
+
+    by_source: dict[str, list[int]] = {}
+    for number in sorted(range(len(rows)), key=digest):
+        by_source.setdefault(rows[number].source, []).append(number)
+    held: set[int] = set()
+    share = count / len(rows)
+    for members in by_source.values():
+        held.update(members[: round(share * len(members))])
+    held_prompts = {rows[number].prompt for number in held}
+    held.update(n for n in range(len(rows)) if rows[n].prompt in held_prompts)
+    return [n for n in range(len(rows)) if n not in held], sorted(held)
+
+
 def drafted_tokens(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     model: DraftModel,
     frozen: Frozen,
     batch: SequenceBatch,
@@ -83,7 +110,7 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list
 
 
 def make_validation(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     model: DraftModel,
     builder: BatchBuilder,
     numbers: Sequence[int],
@@ -104,7 +131,7 @@ def make_validation(
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]
     used = greedy or list(numbers)
-    graph, abstract = nnx.split(model)
+    rebuilt = with_weights(model)
     slots = model.config.block_size - 1
 
     @jax.jit
@@ -112,9 +139,7 @@ def make_validation(
         params: Any, frozen: Frozen, batch: SequenceBatch
     ) -> Bool[Array, "anchors slots"]:
         batch = complete(frozen.decoder, batch)
-        state = jax.tree.map(lambda leaf: leaf, abstract)
-        nnx.replace_by_pure_dict(state, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
-        drafter = nnx.merge(graph, state)
+        drafter = rebuilt(params, dtype)
         anchors = batch.starts[:, None] + jnp.arange(builder.answer_length)[None, :]
         drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
         positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]

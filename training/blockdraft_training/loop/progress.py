@@ -1,15 +1,31 @@
-"""Progress of a run on a terminal: loss, accuracy by position, expected τ, speed, time left."""
+"""What a run tells while it goes on, and how a terminal shows it.
+
+Loss, accuracy by position, expected τ, speed and time left.
+"""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from blockdraft_training.loop.history import Reading
-from blockdraft_training.loop.run import Reporter
 
 _SHOWN_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """What a run tells while it goes on.
+
+    Attributes:
+        features: Called with tokens done and in all while features are computed.
+        reading: Called with each reading and the steps in all.
+    """
+
+    features: Callable[[int, int], None]
+    reading: Callable[[Reading, int], None]
 
 
 @contextlib.contextmanager

@@ -12,26 +12,26 @@ import optax
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
+from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import Completion, Frozen
-from blockdraft_training.methods.blocks import SequenceBatch, sample_anchors
-from blockdraft_training.methods.objective import BlockMetrics, block_loss, labels_of
-from blockdraft_training.methods.recipe import DraftModel, Recipe
-from blockdraft_training.methods.scores import draft_logits, tokens_before
+from blockdraft_training.methods.objective import (
+    BlockMetrics,
+    block_loss,
+    labels_of,
+    sample_anchors,
+)
+from blockdraft_training.methods.recipe import (
+    AnyRecipe,
+    draft_logits,
+    tokens_before,
+    with_weights,
+)
+from blockdraft_training.settings import TrainSettings
 
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """How blocks are drawn and judged.
-
-    Attributes:
-        blocks_per_sequence: Anchors drawn from each sequence.
-        decay: γ of the position weights.
-        distillation: Share of the target's distribution in the label.
-    """
-
-    blocks_per_sequence: int
-    decay: float
-    distillation: float
+_CLIP_NORM = 1.0
+# Of the peak; the last steps still move.
+_FINAL_RATE_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,22 @@ class TrainState:
 jax.tree_util.register_dataclass(TrainState)
 
 
+def make_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
+    """Return AdamW on a cosine with warm-up, gradients clipped (arXiv 2602.06036, app. A.1)."""
+    schedule = optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=settings.learning_rate,
+        warmup_steps=max(1, round(settings.steps * settings.warmup_share)),
+        decay_steps=max(2, settings.steps),
+        end_value=settings.learning_rate * _FINAL_RATE_SHARE,
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(_CLIP_NORM),
+        # Few steps, large batches: a short memory of squared gradients follows them better.
+        optax.adamw(schedule, b2=0.95, weight_decay=settings.weight_decay),
+    )
+
+
 def initial_state(model: DraftModel, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the state before the first step."""
     # Copied: a step donates them, and copied layers may share arrays with the target.
@@ -66,10 +82,9 @@ def initial_state(model: DraftModel, optimizer: optax.GradientTransformation) ->
 
 
 def make_step(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     model: DraftModel,
     optimizer: optax.GradientTransformation,
-    objective: Objective,
     *,
     complete: Completion,
     dtype: DTypeLike,
@@ -81,25 +96,21 @@ def make_step(
             in every run.
         model: The drafter; its weights are not used.
         optimizer: Of the weights.
-        objective: Anchors and loss.
         complete: Adds the features a batch lacks.
         dtype: Of activations and the weights' copies they meet; the weights stay float32.
     """
-    graph, abstract = nnx.split(model)
-    slots = model.config.block_size - 1
+    settings, rebuilt, slots = recipe.settings, with_weights(model), model.config.block_size - 1
+    decay = settings.decay or recipe.default_decay(model.config.block_size)
 
     def loss_of(
         params: Any, frozen: Frozen, batch: SequenceBatch, step: Array
     ) -> tuple[Float[Array, ""], BlockMetrics]:
         batch = complete(frozen.decoder, batch)
-        cast = jax.tree.map(lambda weight: weight.astype(dtype), params)
-        state = jax.tree.map(lambda leaf: leaf, abstract)
-        nnx.replace_by_pure_dict(state, cast)
-        drafter = nnx.merge(graph, state)
-        key = jax.random.fold_in(jax.random.key(recipe.settings.seed), step)
+        drafter = rebuilt(params, dtype)
+        key = jax.random.fold_in(jax.random.key(settings.seed), step)
         length = batch.token_ids.shape[1]
         anchors = sample_anchors(
-            key, batch.starts, batch.ends, objective.blocks_per_sequence, length
+            key, batch.starts, batch.ends, settings.blocks_per_sequence, length
         )
         hidden = recipe.draft(drafter, frozen.embedding, batch, anchors)
         before = tokens_before(batch.token_ids, anchors, slots)
@@ -107,9 +118,7 @@ def make_step(
         logits = draft_logits(drafter, frozen.head, rows, before.reshape(-1))
         logits = logits.reshape(*before.shape, -1)
         labels = labels_of(batch, anchors, slots, frozen.hot)
-        return block_loss(
-            logits, labels, decay=objective.decay, distillation=objective.distillation
-        )
+        return block_loss(logits, labels, decay=decay, distillation=settings.distillation)
 
     @jax.jit(donate_argnums=0)
     def step(state: TrainState, frozen: Frozen, batch: SequenceBatch) -> TrainState:

@@ -10,35 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_drafter.dflash.model import DFlash
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceBatch:
-    """Padded sequences with what the target says about them.
-
-    Attributes:
-        token_ids: Int[Array, "batch length"], prompt and answer, padded at the end.
-        starts: Int[Array, "batch"], position of the answer's first token.
-        ends: Int[Array, "batch"], tokens of each sequence; 0 for padding rows.
-        features: Float[Array, "batch length width"].
-        teacher_ids: Int[Array, "batch answer teacher"], the target's likeliest tokens at each
-            position of the answer.
-        teacher_logits: Float[Array, "batch answer teacher"].
-    """
-
-    # Any: NumPy arrays until they are placed on devices.
-    token_ids: Any
-    starts: Any
-    ends: Any
-    features: Any
-    teacher_ids: Any
-    teacher_logits: Any
-
-
-jax.tree_util.register_dataclass(SequenceBatch)
+from blockdraft_training.features.batches import SequenceBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +79,6 @@ class BlocksAttend:
         if self.window is not None:
             visible &= jnp.abs(distance) < self.window
         return visible
-
-
-def sample_anchors(
-    key: PRNGKeyArray,
-    starts: Int[Array, " batch"],
-    ends: Int[Array, " batch"],
-    blocks: int,
-    length: int,
-) -> Int[Array, "batch blocks"]:
-    """Draw distinct anchors among each answer's tokens that have a token after them.
-
-    Returns:
-        Positions; `length` where a sequence has fewer candidates than `blocks`.
-    """
-    positions = jnp.arange(length)
-    candidate = (positions[None] >= starts[:, None]) & (positions[None] < ends[:, None] - 1)
-    drawn = jnp.where(candidate, jax.random.uniform(key, candidate.shape), -1.0)
-    scores, anchors = jax.lax.top_k(drawn, min(blocks, length))
-    return jnp.where(scores >= 0, anchors, length).astype(jnp.int32)
 
 
 def draft_blocks(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_training.methods.blocks import SequenceBatch
+from blockdraft_training.features.batches import SequenceBatch
 
 # Keys and values, each [batch, blocks, entries, kv_heads, head_dim].
 _Own = tuple[Array, Array]

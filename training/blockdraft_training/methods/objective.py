@@ -5,52 +5,15 @@ counts only if all before it were right (arXiv 2602.06036, appendix A.1). The la
 with the target's own distribution over its likeliest tokens (distillation).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from blockdraft_training.methods.blocks import SequenceBatch
-
-# γ by block size as published; other sizes take the nearest.
-_PUBLISHED_DECAY = {8: 4.0, 10: 5.0, 16: 7.0}
-
-
-def default_decay(block_size: int) -> float:
-    """Return the published γ of a block size, or of the nearest published one, scaled."""
-    nearest = min(_PUBLISHED_DECAY, key=lambda size: abs(size - block_size))
-    return _PUBLISHED_DECAY[nearest] * block_size / nearest
-
-
-@dataclass(frozen=True, slots=True)
-class HotVocabulary:
-    """The token ids a loss is computed over.
-
-    Attributes:
-        ids: Int[Array, "hot"], rising.
-        index: Int[Array, "vocab"], place in `ids`, or -1.
-    """
-
-    # Any: JAX also rebuilds pytrees of descriptions of arrays.
-    ids: Any
-    index: Any
-
-    @classmethod
-    def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
-        """Return the `size` most frequent ids, all if there are no more."""
-        size = min(size, len(counts))
-        # Stable: among equals the smaller id, so that every run picks the same ones.
-        ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
-        index = np.full(len(counts), -1, np.int32)
-        index[ids] = np.arange(size, dtype=np.int32)
-        return cls(jnp.asarray(ids), jnp.asarray(index))
-
-
-jax.tree_util.register_dataclass(HotVocabulary)
+from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.features.frozen import HotVocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +65,25 @@ class BlockMetrics:
 
 
 jax.tree_util.register_dataclass(BlockMetrics)
+
+
+def sample_anchors(
+    key: PRNGKeyArray,
+    starts: Int[Array, " batch"],
+    ends: Int[Array, " batch"],
+    blocks: int,
+    length: int,
+) -> Int[Array, "batch blocks"]:
+    """Draw distinct anchors among each answer's tokens that have a token after them.
+
+    Returns:
+        Positions; `length` where a sequence has fewer candidates than `blocks`.
+    """
+    positions = jnp.arange(length)
+    candidate = (positions[None] >= starts[:, None]) & (positions[None] < ends[:, None] - 1)
+    drawn = jnp.where(candidate, jax.random.uniform(key, candidate.shape), -1.0)
+    scores, anchors = jax.lax.top_k(drawn, min(blocks, length))
+    return jnp.where(scores >= 0, anchors, length).astype(jnp.int32)
 
 
 def labels_of(
@@ -175,11 +157,3 @@ def block_loss(
         jnp.zeros(()),
     )
     return loss / jnp.maximum(weight, 1e-6), metrics
-
-
-def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
-    """Count how often each id occurs in some answers."""
-    counts = np.zeros(vocab_size, np.int64)
-    for answer in answers:
-        np.add.at(counts, np.asarray(answer), 1)
-    return counts

@@ -1,40 +1,48 @@
-"""What a training run must know of the method whose drafter it trains."""
+"""What a training run must know of the method whose drafter it trains, and of draft models."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
 
+from blockdraft_drafter.compiled.definition import Drafter, DraftModel, MethodDefinition
+from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.files.checkpoint import build, load_drafter, published_arrays, save_drafter
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.products import project
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_training.methods.blocks import SequenceBatch
+from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.settings import TrainSettings
 
-DraftModel = DFlash | Eagle3
+Config = TypeVar("Config", bound=DraftConfig)
+Model = TypeVar("Model", bound=DraftModel)
 
 
-@runtime_checkable
-class Recipe(Protocol):
-    """A draft method, as training sees it."""
+@dataclass(frozen=True, slots=True)
+class Recipe(ABC, Generic[Config, Model]):
+    """A draft method, as training sees it.
 
-    @property
-    def title(self) -> str:
-        """Its name in prose."""
+    Attributes:
+        settings: What the run is told.
+        method: The method, as the drafter defines it.
+        idea: How it drafts, for the model card.
+    """
 
-    @property
-    def idea(self) -> str:
-        """How it drafts, for the model card."""
-
-    @property
-    def settings(self) -> TrainSettings:
-        """What the run is told."""
+    settings: TrainSettings
+    method: ClassVar[MethodDefinition[Any, Any]]
+    idea: ClassVar[str]
 
     def initial_model(
         self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
-    ) -> DraftModel:
+    ) -> Model:
         """Return the model before the first step, in float32.
 
         Args:
@@ -47,18 +55,113 @@ class Recipe(Protocol):
             TrainingError: If the settings do not fit the target.
             ModelError: If the drafter to start from cannot be loaded.
         """
+        settings = self.settings
+        given = {
+            **self.given_fields(),
+            "draft_vocab_size": None if draft_ids is None else len(draft_ids),
+            "target_fingerprint": target.fingerprint,
+            "trained": True,
+        }
+        config = replace(self.default_config(target), **given)
+        if settings.init == "target":
+            return self.from_target(config, decoder)
+        if settings.init == "random":
+            model: Model = self.method.module(
+                config, dtype=jnp.float32, rngs=nnx.Rngs(settings.seed)
+            )
+            return model
+        earlier = load_drafter(
+            self.method,
+            Path(settings.init),
+            target,
+            dtype=jnp.float32,
+            block_size=settings.block_size,
+        )
+        return self.from_drafter(replace(earlier.model.config, **given), earlier, draft_ids)
 
+    @abstractmethod
+    def default_config(self, target: Checkpoint) -> Config:
+        """Return the shape of a drafter that does not go on from another."""
+
+    def given_fields(self) -> dict[str, Any]:
+        """Return the fields of a configuration that the settings alone decide."""
+        return {"block_size": self.settings.block_size}
+
+    @abstractmethod
+    def from_target(self, config: Config, decoder: Decoder) -> Model:
+        """Return a model that starts from the target's own layers."""
+
+    @abstractmethod
+    def from_drafter(
+        self, config: Config, earlier: Drafter[Model], draft_ids: np.ndarray | None
+    ) -> Model:
+        """Return a model that starts from an earlier drafter, as far as it fits."""
+
+    @abstractmethod
     def draft(
         self,
-        model: Any,
+        model: Model,
         embedding: Float[Array, "vocab hidden"],
         batch: SequenceBatch,
         anchors: Int[Array, "batch blocks"],
     ) -> Float[Array, "batch blocks slots hidden"]:
         """Return the input of the head for every token drafted after each anchor."""
 
+    @abstractmethod
     def default_decay(self, block_size: int) -> float:
         """Return the published γ of the position weights."""
 
-    def save(self, model: Any, directory: Path, draft_ids: np.ndarray | None) -> None:
+    def save(self, model: Model, directory: Path, draft_ids: np.ndarray | None) -> None:
         """Write the drafter in bfloat16, in the published format."""
+        arrays = published_arrays(self.method, model)
+        rounded = {name: array.astype(jnp.bfloat16) for name, array in arrays.items()}
+        model = build(self.method, model.config, rounded, dtype=jnp.bfloat16)
+        save_drafter(self.method, model, directory, draft_ids)
+
+
+AnyRecipe = Recipe[Any, Any]
+
+
+def with_weights(model: Model) -> Callable[[Any, DTypeLike], Model]:
+    """Return a function of weights, a pure dict, and their new type: the same model with those."""
+    graph, abstract = nnx.split(model)
+
+    def rebuilt(params: Any, dtype: DTypeLike) -> Model:
+        state = jax.tree.map(lambda leaf: leaf, abstract)
+        nnx.replace_by_pure_dict(state, jax.tree.map(lambda weight: weight.astype(dtype), params))
+        return nnx.merge(graph, state)
+
+    return rebuilt
+
+
+def tokens_before(
+    token_ids: Int[Array, "batch length"], anchors: Int[Array, "batch blocks"], slots: int
+) -> Int[Array, "batch blocks slots"]:
+    """Return the true token before each drafted one, the anchor before the first.
+
+    A serving draft that was right so far has the same, and after a miss nothing counts.
+    """
+    positions = anchors[..., None] + jnp.arange(slots)[None, None, :]
+    flat = positions.reshape(len(anchors), -1)
+    before = jnp.take_along_axis(token_ids, flat, axis=1, mode="clip")
+    return before.reshape(positions.shape)
+
+
+def draft_logits(
+    model: DraftModel,
+    head: Float[Array, "hot hidden"],
+    hidden: Float[Array, "rows hidden"],
+    previous: Int[Array, " rows"],
+) -> Float[Array, "rows hot"]:
+    """Return the logits over the hot vocabulary, float32, in training as in its measurement.
+
+    Args:
+        model: The drafter.
+        head: The target's output head, its hot rows.
+        hidden: Input of the head.
+        previous: The token before each row's.
+    """
+    logits = project(hidden, head.astype(hidden.dtype), dtype=jnp.float32)
+    if isinstance(model, DFlash) and model.markov_head is not None:
+        logits += model.markov_head(previous)
+    return logits

@@ -1,14 +1,14 @@
-"""What the frozen target says about a corpus: the features drafts are made from, and its choices.
+"""Features and the target's choices for every token of a corpus, kept on disk.
 
-A drafter sees the target only through these. Computing them costs one forward pass of the target
-over the corpus, so they are computed once, in batches of equal padded length, and kept on disk:
-bfloat16, as the verifier sends them. An interrupted computation goes on where it stopped.
+Computing them costs one forward pass of the target over the corpus, so they are computed once, in
+batches of equal padded length: bfloat16, as the verifier sends them. An interrupted computation
+goes on where it stopped.
 """
 
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -21,80 +21,19 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int
 
-from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
+from blockdraft_training.features.target_pass import (
+    FeatureSpec,
+    TargetPass,
+    padded_length,
+    target_pass,
+)
 
-# Padded lengths are multiples of this, so that few shapes are compiled.
-LENGTH_STEP = 32
 _SHUFFLE_SEED = 0
 # A greedy answer of this target agrees with it but for rounding; another target's seldom does.
 _MIN_GREEDY_AGREEMENT = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureSpec:
-    """What is computed of each token.
-
-    Attributes:
-        layer_ids: Target layers whose outputs, side by side, are a feature.
-        teacher_size: How many of the target's likeliest next tokens are kept for distillation.
-    """
-
-    layer_ids: tuple[int, ...]
-    teacher_size: int = 16
-
-
-@dataclass(frozen=True, slots=True)
-class TargetPass:
-    """The target's forward pass over a batch of whole sequences.
-
-    Attributes:
-        features: Float[Array, "batch length width"].
-        teacher_ids: Int[Array, "batch answer teacher"], the likeliest tokens at each position of
-            the answer, falling.
-        teacher_logits: Float[Array, "batch answer teacher"].
-    """
-
-    features: Array
-    teacher_ids: Array
-    teacher_logits: Array
-
-
-jax.tree_util.register_dataclass(TargetPass)
-
-
-def target_pass(
-    decoder: Decoder,
-    token_ids: Int[Array, "batch length"],
-    answer_starts: Int[Array, " batch"],
-    answer_length: int,
-    spec: FeatureSpec,
-) -> TargetPass:
-    """Run the target over padded sequences; what follows a sequence's end means nothing.
-
-    Args:
-        decoder: The target.
-        token_ids: Prompts and answers.
-        answer_starts: Position of each answer's first token, at least 1.
-        answer_length: Positions of each answer to score; head and top-k are a third of the work.
-        spec: What to return.
-    """
-    batch, length = token_ids.shape
-    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
-    caches = [None] * decoder.config.num_layers
-    attend = DenseAttend(batch, length)
-    output = decoder(token_ids.reshape(-1), positions, caches, attend, spec.layer_ids)
-    # The choice of a token is scored at the position before it.
-    scored = answer_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
-    hidden = output.hidden.reshape(batch, length, -1)
-    hidden = jnp.take_along_axis(hidden, scored[..., None], axis=1, mode="clip")
-    logits = decoder.logits(hidden.reshape(batch * answer_length, -1))
-    best, ids = jax.lax.top_k(logits, spec.teacher_size)
-    shape = (batch, answer_length, spec.teacher_size)
-    features = output.captured.reshape(batch, length, -1)
-    return TargetPass(features, ids.reshape(shape), best.reshape(shape))
 
 
 class FeatureCache:
@@ -180,8 +119,7 @@ class FeatureCache:
                 return
             token_ids = padded(self._rows, batch, length)
             starts = np.array([len(self._rows[row].prompt) for row in batch], np.int32)
-            longest = max(len(self._rows[row].response) for row in batch)
-            answer_length = -(-longest // LENGTH_STEP) * LENGTH_STEP
+            answer_length = padded_length(max(len(self._rows[row].response) for row in batch))
             out = run(state, token_ids, starts, answer_length)
             features = np.asarray(out.features.astype(jnp.bfloat16))
             ids, logits = np.asarray(out.teacher_ids), np.asarray(out.teacher_logits)
@@ -265,11 +203,11 @@ def length_batches(
     batch: list[int] = []
     length = 0
     for row in order:
-        padded_length = -(-len(rows[row].token_ids) // LENGTH_STEP) * LENGTH_STEP
-        if batch and (padded_length != length or (len(batch) + 1) * length > batch_tokens):
+        needed = padded_length(len(rows[row].token_ids))
+        if batch and (needed != length or (len(batch) + 1) * length > batch_tokens):
             batches.append((tuple(batch), length))
             batch = []
-        length = padded_length
+        length = needed
         batch.append(row)
     if batch:
         batches.append((tuple(batch), length))
