@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from blockdraft_models.decoder.block import LAYER_SCOPE
+from blockdraft_models.decoder.layer import LAYER_SCOPE
 
 _COLLECTIVE = re.compile(
     r"^.* = .*? (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"

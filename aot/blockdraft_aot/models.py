@@ -10,7 +10,7 @@ from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.weights.huggingface import read_json
+from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.resolve import resolve_target
 

@@ -19,8 +19,8 @@ from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.weights.download_progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.loading import load_embedding_and_head
+from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory

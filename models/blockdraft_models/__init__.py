@@ -1,6 +1,6 @@
-"""Target models; knows no gRPC.
+"""Target models: what they compute, their weights, their tokenizers; knows no gRPC.
 
-`decoder/` is the model in Flax NNX, `weights/` brings checkpoints onto devices, `tokenizer/`
-turns text into ids and back without JAX or NumPy. Each may import those named before it.
-`testing` makes real but tiny models, `errors` are what this package raises on purpose.
+Read `decoder/` (the model in Flax NNX), `weights/` (a name becomes weights on devices), then
+`tokenizer/` (text to ids and back, without JAX or NumPy). Each may import those named before it.
+`errors` are what this package raises on purpose. It must not import any other package of ours.
 """

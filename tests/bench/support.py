@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_bench.acceptance.measure import AcceptanceSettings
 from blockdraft_bench.common.answers import Answer
@@ -15,7 +16,6 @@ from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
@@ -17,7 +18,6 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
-from blockdraft_models.testing import tiny_config
 from blockdraft_models.weights.loading import Checkpoint, EmbeddingAndHead
 
 TARGET = Checkpoint(

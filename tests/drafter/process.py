@@ -7,10 +7,10 @@ from pathlib import Path
 
 from flax import nnx
 from prometheus_client import CollectorRegistry
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_drafter.app import DrafterApp
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings

@@ -11,6 +11,7 @@ from flax import nnx
 from prometheus_client import CollectorRegistry
 from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.support import Outcome
 
 from blockdraft_drafter.app import load_method
@@ -21,7 +22,6 @@ from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from flax import nnx
 from tests.e2e.ports import free_ports
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import (
     AsyncClient,
@@ -25,7 +26,6 @@ from blockdraft_client import (
     SpeculationParams,
 )
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0

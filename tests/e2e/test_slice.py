@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 from tests.e2e.ports import free_ports
 from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.support import decode
 
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub

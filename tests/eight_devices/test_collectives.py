@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.models.tiny import tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_models.decoder.sharding import model_mesh
-from blockdraft_models.testing import tiny_config
 from blockdraft_verifier.device.buckets import Bucket
 
 LIMITS = ServingLimits(max_sequences=2, max_step_tokens=8, max_context_tokens=32, page_size=4)

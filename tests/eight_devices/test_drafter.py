@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
+from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
@@ -26,7 +27,6 @@ from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh
-from blockdraft_models.testing import tiny_config
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 ROOM = Room(2, 200, 32, np.dtype(np.float32))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from tests.models.builders import random_decoder, write_gguf
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 
 

@@ -15,10 +15,10 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 from tests.models.builders import random_decoder, write_gguf
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 from blockdraft_models.weights.huggingface_export import hf_config
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head

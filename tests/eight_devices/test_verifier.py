@@ -10,11 +10,11 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh
 from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gguf import GGUFWriter
+from tests.models.tiny import decoder_tensors
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 from blockdraft_models.decoder.model import Decoder, DecoderOutput
-from blockdraft_models.testing import decoder_tensors
 
 LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 from tests.models.reference_decoder import params_from_decoder
+from tests.models.tiny import write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 
 

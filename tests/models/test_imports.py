@@ -5,7 +5,15 @@ import sys
 
 import pytest
 
-LIGHT = ["", ".config", ".gguf", ".tokenizer", ".embedded", ".resolve", ".errors"]
+LIGHT = [
+    "",
+    ".decoder.config",
+    ".tokenizer.tokenizer",
+    ".weights.gguf_header",
+    ".weights.default_target",
+    ".weights.resolve",
+    ".errors",
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

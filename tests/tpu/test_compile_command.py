@@ -4,10 +4,10 @@ import json
 
 import pytest
 from flax import nnx
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client.cli.main import main
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu

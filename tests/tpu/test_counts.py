@@ -2,12 +2,12 @@
 
 import jax.numpy as jnp
 import pytest
+from tests.models.tiny import tiny_config
 
 from blockdraft_aot.topology import describe_topology
 from blockdraft_bench.kflat.curve import StepShape
 from blockdraft_bench.kflat.decoder_cost import step_cost
 from blockdraft_bench.kflat.modelled import modelled_points
-from blockdraft_models.testing import tiny_config
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu

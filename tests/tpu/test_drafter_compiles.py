@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
+from tests.models.tiny import tiny_config
 
 from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
@@ -20,7 +21,6 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement
-from blockdraft_models.testing import tiny_config
 
 pytestmark = pytest.mark.tpu
 pytest.importorskip("libtpu")

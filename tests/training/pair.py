@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.loop.history import Reading

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file, save_file
+from tests.models.tiny import IM_END, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import IM_END, tiny_config, write_hf_checkpoint
 
 PRINTABLE = range(ord(" "), ord("~"))
 # Of the end against any one character: turns of some 20 characters.

@@ -17,7 +17,7 @@ from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
 from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.huggingface import read_json
+from blockdraft_models.weights.files import read_json
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.loop.held_out import Acceptance

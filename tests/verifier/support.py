@@ -8,10 +8,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 from prometheus_client import CollectorRegistry
+from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockdraft_models.weights.embedded import default_cache_dir
+from blockdraft_models.weights.default_target import default_cache_dir
 from blockdraft_training.settings import TrainSettings
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import jax
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.weights.download_progress import show_progress
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
+from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.device.runner import ModelRunner

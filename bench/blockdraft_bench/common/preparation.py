@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.prompts import PromptSet, make_prompts
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_models.weights.embedded import default_cache_dir
+from blockdraft_models.weights.default_target import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 
 

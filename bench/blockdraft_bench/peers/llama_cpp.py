@@ -10,7 +10,7 @@ from gguf import LlamaFileType
 from llama_cpp import Llama
 
 from blockdraft_bench.peers.answers import Limits, Stopwatch, TimedAnswer, Variant
-from blockdraft_models.weights.gguf import read_header
+from blockdraft_models.weights.gguf_header import read_header
 
 PEER = "llama.cpp"
 PLAIN = "plain"

@@ -6,9 +6,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
-from blockdraft_models.decoder.axes import VOCAB
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.sharding import VOCAB, Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 

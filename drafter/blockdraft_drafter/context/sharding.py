@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from jax.sharding import Mesh, PartitionSpec
 
-from blockdraft_models.decoder.axes import HEADS, KV_HEADS
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.sharding import HEADS, KV_HEADS, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled.vocabulary import likeliest
-from blockdraft_models.decoder.layers import parameter, random_weights
+from blockdraft_models.decoder.modules import parameter, random_weights
 from blockdraft_models.decoder.products import project
 
 

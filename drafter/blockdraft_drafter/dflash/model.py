@@ -17,10 +17,10 @@ from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.markov import MarkovHead
 from blockdraft_models.decoder.attention import Attend, LayerCache
-from blockdraft_models.decoder.axes import EMBED
-from blockdraft_models.decoder.block import DecoderLayer
-from blockdraft_models.decoder.layers import Linear, RMSNorm
+from blockdraft_models.decoder.layer import DecoderLayer
+from blockdraft_models.decoder.modules import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
+from blockdraft_models.decoder.sharding import EMBED
 
 
 class DFlash(DraftModel):

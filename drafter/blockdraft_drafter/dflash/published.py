@@ -12,7 +12,7 @@ from blockdraft_drafter.config import common_to_hf
 from blockdraft_drafter.dflash.config import FULL_ATTENTION, SLIDING_ATTENTION, DFlashConfig
 from blockdraft_drafter.files.tensors import DraftTensor
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.config_sources import section
+from blockdraft_models.decoder.published_config import section
 from blockdraft_models.weights.tensor_names import tensor_names
 
 _PREFIX = "model."

@@ -14,10 +14,10 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache
-from blockdraft_models.decoder.axes import EMBED
-from blockdraft_models.decoder.block import LAYER_SCOPE, AttentionProjections, GatedMLP
-from blockdraft_models.decoder.layers import Linear, RMSNorm
+from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, GatedMLP
+from blockdraft_models.decoder.modules import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
+from blockdraft_models.decoder.sharding import EMBED
 
 
 class Eagle3(DraftModel):

@@ -12,7 +12,7 @@ from blockdraft_drafter.config import common_to_hf
 from blockdraft_drafter.eagle3.config import Eagle3Config, published_layer_ids
 from blockdraft_drafter.files.tensors import DraftTensor
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.config_sources import section
+from blockdraft_models.decoder.published_config import section
 
 _ARCHITECTURE = "LlamaForCausalLMEagle3"
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"

@@ -20,7 +20,8 @@ from blockdraft_drafter.files.tensors import (
     write_files,
 )
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.huggingface import SafetensorsWeights, read_json
+from blockdraft_models.weights.files import read_json
+from blockdraft_models.weights.huggingface import SafetensorsWeights
 from blockdraft_models.weights.loading import Checkpoint
 
 _EMBEDDING = "embed_tokens.weight"

@@ -12,7 +12,7 @@ from blockdraft_drafter.catalogue import DEFAULT, METHODS, published_method
 from blockdraft_drafter.compiled.definition import Config, Drafter, MethodDefinition, Model
 from blockdraft_drafter.files.checkpoint import fingerprint, load_drafter, published_arrays
 from blockdraft_models.errors import CheckpointError, ResolveError
-from blockdraft_models.weights.huggingface import read_json
+from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_models.weights.resolve import resolve_target
 

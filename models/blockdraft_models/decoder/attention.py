@@ -85,8 +85,3 @@ class DenseAttend:
         weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
         attended = jnp.einsum("bkgqs,bskd->bqkgd", weights, values)
         return attended.reshape(tokens, heads, head_dim), cache
-
-
-def dense_causal_attention(batch: int, length: int) -> DenseAttend:
-    """Returns the `Attend` for `batch` whole sequences of `length` tokens each."""
-    return DenseAttend(batch, length)

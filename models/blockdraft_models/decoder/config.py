@@ -1,12 +1,16 @@
-"""The shape of a target decoder, read from Hugging Face or GGUF metadata."""
+"""The shape of a target decoder, as Hugging Face or GGUF metadata give it.
+
+A *config* is always the shape of a model, here and in the drafter; what a process is told by its
+user are *settings*.
+"""
 
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from blockdraft_models.decoder import config_sources
+from blockdraft_models.decoder import published_config
 
 # What does not change the function computed by the weights stays out of fingerprints: the same
 # weights are published under several names, context limits and stop tokens.
@@ -138,8 +142,7 @@ class DecoderConfig:
         Raises:
             ValueError: If a field is missing or asks for something this decoder does not compute.
         """
-        fields = config_sources.fields_from_hf(config, generation_config or {})
-        return cls._from_fields(fields)
+        return cls._from_fields(published_config.fields_from_hf(config, generation_config or {}))
 
     @classmethod
     def from_gguf(
@@ -153,22 +156,18 @@ class DecoderConfig:
                 biases: they show in which tensors exist. Without names, tied and bias-free.
 
         Returns:
-            The equivalent configuration. Llama 3's RoPE scaling is not in the metadata; see
-            `with_rope_scaling`.
+            The equivalent configuration, without Llama 3's RoPE scaling, which is not in the
+            metadata.
 
         Raises:
             ValueError: If a key is missing or asks for something this decoder does not compute.
         """
-        return cls._from_fields(config_sources.fields_from_gguf(metadata, tensor_names))
+        return cls._from_fields(published_config.fields_from_gguf(metadata, tensor_names))
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> "DecoderConfig":
         scaling = fields.pop("rope_scaling")
         return cls(**fields, rope_scaling=None if scaling is None else RopeScaling(**scaling))
-
-    def with_rope_scaling(self, scaling: RopeScaling | None) -> "DecoderConfig":
-        """Returns the same configuration with other rotary frequency scaling."""
-        return replace(self, rope_scaling=scaling)
 
     def rope_scaling_hf(self) -> dict[str, Any] | None:
         """Returns `rope_scaling` as a `config.json` has it."""

@@ -14,9 +14,8 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Shaped
 
 from blockdraft_models.decoder.attention import Attend, LayerCache
-from blockdraft_models.decoder.axes import LAYERS
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.sharding import LAYERS, Placement
 
 
 class ScannedDecoder(Decoder):

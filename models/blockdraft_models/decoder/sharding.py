@@ -1,4 +1,4 @@
-"""Placement of a decoder's weights on a device mesh by the logical names of their axes."""
+"""Logical names of weight axes, and the placement of weights on a device mesh by those names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,17 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from blockdraft_models.decoder.axes import EMBED, HEADS, KV_HEADS, LAYERS, MLP, VOCAB, Axes
 from blockdraft_models.decoder.config import DecoderConfig
+
+VOCAB = "vocab"
+EMBED = "embed"
+HEADS = "heads"
+KV_HEADS = "kv_heads"
+MLP = "mlp"
+LAYERS = "layers"
+
+Axes = tuple[str | None, ...]
+"""The logical name of each axis of a weight; None for one that is never divided."""
 
 MODEL_AXIS = "model"
 """The axis of a mesh over which a model's heads, inner width and vocabulary are divided."""

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.gguf import backend_from_gguf
-from blockdraft_models.weights.gguf import read_header
-from blockdraft_models.weights.huggingface import read_json
+from blockdraft_models.weights.files import read_json
+from blockdraft_models.weights.gguf_header import read_header
 
 
 @dataclass(frozen=True, slots=True)

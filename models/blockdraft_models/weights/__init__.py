@@ -1,7 +1,9 @@
 """Weights: where a target comes from, and how it reaches its devices.
 
-Read `resolve` (a name, a directory, a file, a hub id), `embedded` (the default target),
-`checkpoint` (what is there, checked), `loading` and `streaming` (onto the devices),
-`huggingface` and `gguf`/`gguf_weights` (the two formats), `tensor_names`, `quantization`
-(int8). `files` trusts no checkpoint; `huggingface_export` writes one.
+Read in the order in which a name becomes weights: `resolve` (a directory, a file, a hub id or
+`default_target`), `checkpoint` (what is there, identified and checked against `tensor_names`) over
+the two formats, `huggingface` and `gguf_header` with `gguf_weights`, then `loading` and
+`streaming` (part by part onto the devices, as int8 by `quantization`). `files` trusts no
+checkpoint, `progress` shows how far it is, `huggingface_export` writes a checkpoint. The tokenizer
+is not imported here.
 """

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,9 +12,10 @@ import numpy as np
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 from blockdraft_models.decoder.rope import base_frequencies, scaling_divisors
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.gguf import GGUFHeader, read_header
+from blockdraft_models.weights.files import read_json
+from blockdraft_models.weights.gguf_header import GGUFHeader, read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
-from blockdraft_models.weights.huggingface import Index, SafetensorsWeights, read_json
+from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 from blockdraft_models.weights.tensor_names import TensorName, embedding_name, tensor_names
 
 _FINGERPRINT_ROWS = 64
@@ -121,7 +122,8 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
         header = read_header(path)
         config = _checked(path, lambda: DecoderConfig.from_gguf(header.metadata, header.tensors))
         with GGUFWeights(header) as tensors:
-            config = config.with_rope_scaling(_gguf_rope_scaling(config, header, tensors))
+            scaling = _gguf_rope_scaling(config, header, tensors)
+            config = replace(config, rope_scaling=scaling)
             yield _identify(path, config, tensors, is_gguf=True)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")

@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 from jaxtyping import Float
 
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.gguf import GGUFHeader
+from blockdraft_models.weights.gguf_header import GGUFHeader
 
 _SLICE_ROWS = 2048
 # `dequantize` wants unquantized data in its own dtype.

@@ -9,8 +9,6 @@ from typing import Any
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.files import check_regular, read_json
 
-__all__ = ["Index", "SafetensorsWeights", "read_json"]
-
 Index = tuple[slice, ...]
 """A part of a tensor: one slice along each axis, of step one."""
 

@@ -42,7 +42,6 @@ def export_huggingface(source: Path, directory: Path) -> Checkpoint:
 
 def hf_config(config: DecoderConfig) -> dict[str, Any]:
     """Returns the `config.json` that `DecoderConfig.from_hf` reads back as `config`."""
-    scaling = config.rope_scaling
     return {
         "_name_or_path": config.name,
         "model_type": "qwen3" if config.qk_norm else "llama",
@@ -56,15 +55,7 @@ def hf_config(config: DecoderConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
-        "rope_scaling": None
-        if scaling is None
-        else {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position_embeddings,
-        },
+        "rope_scaling": config.rope_scaling_hf(),
         "tie_word_embeddings": config.tie_word_embeddings,
         "attention_bias": config.attention_bias,
         "max_position_embeddings": config.max_position_embeddings,

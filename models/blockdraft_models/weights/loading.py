@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
-from blockdraft_models.decoder.axes import EMBED, VOCAB
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.checkpoint import Checkpoint, open_checkpoint
-from blockdraft_models.weights.download_progress import Progress
+from blockdraft_models.weights.progress import Progress
 from blockdraft_models.weights.quantization import WeightFormat, hold_int8
 from blockdraft_models.weights.streaming import stream_weights
 from blockdraft_models.weights.tensor_names import embedding_name, head_name, tensor_names

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from blockdraft_models.errors import ResolveError
-from blockdraft_models.weights import embedded
+from blockdraft_models.weights import default_target
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Weights only as safetensors: pickles can run code when loaded.
@@ -16,7 +16,7 @@ def resolve_target(spec: str, *, progress: Callable[[int, int], None] | None = N
     """Finds the checkpoint a name stands for, downloading it if needed.
 
     Args:
-        spec: A Hugging Face directory, a `.gguf` file, `smollm2-135m` (the embedded default), or
+        spec: A Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or
             a hub id `org/name`. What exists on disk wins.
         progress: Called with bytes done and bytes in all while the default is downloaded.
 
@@ -31,12 +31,12 @@ def resolve_target(spec: str, *, progress: Callable[[int, int], None] | None = N
         return path
     if path.is_file():
         raise ResolveError(f"{path} is a file but not a .gguf file")
-    if spec == embedded.NAME:
-        return embedded.fetch(progress=progress)
+    if spec == default_target.NAME:
+        return default_target.fetch(progress=progress)
     if _HUB_ID.fullmatch(spec) and not spec.endswith(".gguf"):
         return _from_hub(spec)
     raise ResolveError(
-        f"{spec!r} is no directory, .gguf file or hub id (org/name), nor {embedded.NAME!r}"
+        f"{spec!r} is no directory, .gguf file or hub id (org/name), nor {default_target.NAME!r}"
     )
 
 

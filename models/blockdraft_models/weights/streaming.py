@@ -16,12 +16,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike
 
-from blockdraft_models.decoder.axes import Axes
-from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.sharding import Axes, Placement
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.checkpoint import OpenCheckpoint
-from blockdraft_models.weights.download_progress import Progress
 from blockdraft_models.weights.huggingface import Index
+from blockdraft_models.weights.progress import Progress
 from blockdraft_models.weights.quantization import (
     QuantizedRows,
     is_quantized,

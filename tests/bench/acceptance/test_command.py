@@ -10,6 +10,7 @@ import jax
 import pytest
 from flax import nnx
 from tests.bench.support import write_target
+from tests.models.tiny import tiny_config
 
 from blockdraft_bench.engine import load_pair
 from blockdraft_client.cli.main import main
@@ -17,7 +18,6 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_models.testing import tiny_config
 
 CACHE = Path(__file__).parents[3] / ".cache"
 Run = Callable[..., int]

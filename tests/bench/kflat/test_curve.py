@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from tests.models.tiny import tiny_config
 
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.roofline import PUBLISHED, Roofline
 from blockdraft_bench.kflat.curve import Curve, Point, StepShape, counted_point, step_shapes
 from blockdraft_bench.kflat.decoder_cost import step_cost, weight_count
 from blockdraft_bench.kflat.measure import engine_config, median_and_quartiles
-from blockdraft_models.testing import tiny_config
 
 # 100 operations or 10 bytes a second: with 2-byte weights the knee is at 10 tokens.
 ROOFLINE = Roofline(100.0, 10.0, "measured")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tests.bench.support import BLOCK_SIZE, PROMPTS, ScriptedPair, scripted_pair, tiny_decoder
 from tests.models.builders import run_dense, write_gguf
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.peers.answers import Limits, PeerDecoder, Variant
 from blockdraft_bench.peers.blockdraft import BlockdraftPeer
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_verifier.engine.loop import TokensGained

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from tests.drafter.builders import drafter_config
+from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.dflash.config import DFlashConfig, build_target_layer_ids
 from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
 from blockdraft_models.decoder.config import RopeScaling
-from blockdraft_models.testing import tiny_config
 
 # config.json of z-lab/Qwen3-4B-DFlash-b16, as far as it matters.
 QWEN3_4B: dict[str, Any] = {

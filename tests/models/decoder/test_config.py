@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.models.builders import LLAMA3_SCALING
+from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.testing import tiny_config
 from blockdraft_models.weights.huggingface_export import hf_config
 
 LLAMA_3_1_8B: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.gguf import read_header
+from blockdraft_models.weights.gguf_header import read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
 
 VALUES = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)

@@ -16,10 +16,10 @@ from gguf import GGUFReader
 from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, write_gguf
 from tests.models.hostile import change_json, entry, refused, write_raw
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.models.weights.test_loading import shard
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 
 WEIGHTS = "model.safetensors"

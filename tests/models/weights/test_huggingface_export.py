@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense, write_gguf
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import RopeScaling
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.huggingface_export import export_huggingface
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 

@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, run_dense, write_gguf
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import (
     load_checkpoint_config,
     load_decoder,

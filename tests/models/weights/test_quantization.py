@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, run_dense, write_gguf
 from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_models.decoder.layers import Linear
+from blockdraft_models.decoder.modules import Linear
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.testing import tiny_config, write_hf_checkpoint
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import quantize_rows
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import CACHE
+from tests.models.tiny import IM_END
 from tests.training.corpus.test_line_file import largest_file
 from tests.training.talkative_target import write_talkative_target
 
-from blockdraft_models.testing import IM_END
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_training.command import run as run_train

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.tiny import IM_START
 from tests.training.talkative_target import write_talkative_target
 
-from blockdraft_models.testing import IM_START
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from blockdraft_training.corpus.prompts import (
     Prompt,

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.models.builders import random_decoder, run_dense
+from tests.models.tiny import tiny_config
 from tests.training.pair import PROMPT, greedy_rows
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
 from blockdraft_training.features.cache import FeatureCache, length_batches

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.testing import tiny_config
 from blockdraft_training.generation.choice import choose, seed_words
 from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
 from blockdraft_verifier.device.accept import SamplingArrays, choose_tokens

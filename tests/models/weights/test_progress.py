@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from blockdraft_models.weights.download_progress import show_progress
+from blockdraft_models.weights.progress import show_progress
 
 
 class Terminal(io.StringIO):

@@ -1,7 +1,7 @@
 """Linear maps, RMS normalization, embedding: the parts a decoder layer is made of.
 
-Every weight is a separate `nnx.Param` that names its axes (`axes.py`) in its `out_sharding`
-metadata. Placing it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
+Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
+it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
 can be built where no mesh is set.
 """
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.axes import EMBED, VOCAB, Axes
 from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes
 
 
 def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
