@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blockdraft_models.decoder.sampling_noise import gumbel_noise
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from blockdraft_bench.engine.teacher_forcing import plain_pass
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling_noise import gumbel_noise
 from blockdraft_verifier.device.buckets import next_power_of_two
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.scheduling.sequence import GenerationRequest

@@ -14,8 +14,9 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_training.generation.choice import choose, seed_words
+from blockdraft_models.decoder.sampling_noise import seed_words
 from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
+from blockdraft_training.generation.step import choose
 from blockdraft_verifier.device.accept import SamplingArrays, choose_tokens
 
 VOCAB = 64
@@ -68,7 +69,7 @@ def reference(decoder: Decoder, request: Request, max_tokens: int) -> tuple[int,
         ids[: len(tokens)] = tokens
         logits = _logits(*nnx.split(decoder), jnp.asarray(ids))[len(tokens) - 1]
         if request.temperature > 0:
-            words = jnp.asarray(np.array(seed_words(request.seed), np.uint32))
+            words = jnp.asarray(seed_words(request.seed))
             key = jax.random.fold_in(jax.random.wrap_key_data(words), len(tokens))
             logits = logits / request.temperature + jax.random.gumbel(key, logits.shape)
         tokens.append(int(jnp.argmax(logits)))

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blockdraft_models.decoder.sampling_noise import gumbel_noise
 from blockdraft_verifier.device.accept import (
     SamplingArrays,
     choose_tokens,
     count_accepted,
     filter_logits,
-    gumbel_noise,
     log_probabilities,
 )
 from blockdraft_verifier.device.packing import pack_sampling

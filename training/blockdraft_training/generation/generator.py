@@ -11,8 +11,8 @@ from flax import nnx
 from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling_noise import seed_words
 from blockdraft_training.generation.attention import LayerKV, allocate
-from blockdraft_training.generation.choice import seed_words
 from blockdraft_training.generation.step import (
     NO_TOKEN,
     RowPrompt,
@@ -199,7 +199,7 @@ class BatchGenerator:
             jnp.int32(row),
             jnp.int32(self._limit(request)),
             jnp.float32(request.temperature),
-            jnp.asarray(np.array(seed_words(request.seed), np.uint32)),
+            jnp.asarray(seed_words(request.seed)),
         )
 
     def _advance(self) -> np.ndarray:

@@ -13,8 +13,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling_noise import gumbel_noise
 from blockdraft_training.generation.attention import LayerKV, PromptAttend, RowAttend
-from blockdraft_training.generation.choice import choose
 
 # What a row without an answer in the making puts out.
 NO_TOKEN = -1
@@ -149,6 +149,37 @@ def continue_rows(
     start = rows.token
     (caches, rows), chosen = jax.lax.scan(step, (list(caches), rows), None, length=steps)
     return list(caches), rows, jnp.concatenate([start[None], chosen])
+
+
+def choose(
+    logits: Float[Array, "rows vocab"],
+    position: Int[Array, " rows"],
+    temperature: Float[Array, " rows"],
+    seed: UInt[Array, "rows 2"],
+) -> Int[Array, " rows"]:
+    """Return `argmax(logits / temperature + gumbel(seed, position))`, plain argmax at 0.
+
+    This is the choice that serving makes of a request with the same seed and temperature.
+
+    Args:
+        logits: float32.
+        position: Absolute position of the token to be chosen.
+        temperature: 0 for greedy.
+        seed: The halves of each row's seed.
+    """
+    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+    def sample() -> Int[Array, " rows"]:
+        warm = temperature > 0.0
+        # The likeliest becomes 0: over a tiny temperature it would be infinite otherwise.
+        centered = logits - logits.max(axis=-1, keepdims=True)
+        scaled = centered / jnp.where(warm, temperature, 1.0)[:, None]
+        noisy = scaled + gumbel_noise(seed, position, logits.shape[-1])
+        return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
+
+    # Noise for a whole vocabulary costs more than the head on CPU: none for an all-greedy batch.
+    chosen: Int[Array, " rows"] = jax.lax.cond(jnp.any(temperature > 0.0), sample, lambda: greedy)
+    return chosen
 
 
 def _is_end(tokens: Int[Array, " tokens"], end_ids: Int[Array, " ends"]) -> Bool[Array, " tokens"]:

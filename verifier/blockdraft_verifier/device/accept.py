@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from blockdraft_models.decoder.sampling_noise import gumbel_noise
+
 MAX_LOG_PROBS = 20
 
 
@@ -76,18 +78,6 @@ def choose_tokens(
         jnp.any(sampling.temperature > 0.0), sample, lambda: greedy
     )
     return choices
-
-
-def gumbel_noise(
-    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], vocab_size: int
-) -> Float[Array, "choices vocab"]:
-    """Return standard Gumbel noise, a function of seed and position alone."""
-
-    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " vocab"]:
-        key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        return jax.random.gumbel(jax.random.fold_in(key, at), (vocab_size,), jnp.float32)
-
-    return jax.vmap(noise)(seed, position)
 
 
 def filter_logits(
