@@ -97,12 +97,11 @@ def _survey(args: argparse.Namespace) -> str:
     from rich.console import Console
     from rich.progress import Progress
 
-    from blockdraft_aot.models import NO_DRAFTER, drafter_shape, target_shape
+    from blockdraft_aot.model_shapes import NO_DRAFTER, drafter_shape, target_shape
     from blockdraft_aot.report import as_json, as_text
-    from blockdraft_aot.roles import role_topologies
     from blockdraft_aot.settings import Pair, ServingLimits
     from blockdraft_aot.survey import SurveyOptions, survey_drafter, survey_verifier
-    from blockdraft_aot.topology import describe_topology
+    from blockdraft_aot.topology import describe_topology, role_topologies
 
     drafting = args.drafter != NO_DRAFTER
     names = role_topologies(args.topology, args.tpu_split, drafting=drafting)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from blockdraft_aot.compiled import Compiled
 from blockdraft_aot.errors import DoesNotFitError
 
+_LENGTHS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -112,9 +114,6 @@ def batch_by_context(pages: int, page_size: int, most_tokens: int) -> dict[int, 
         lengths.append(length)
         length //= 2
     return {length: pages // -(-length // page_size) for length in lengths}
-
-
-_LENGTHS = 4
 
 
 def _largest(memory: Memory) -> str:

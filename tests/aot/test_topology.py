@@ -1,4 +1,4 @@
-"""Names of topologies that lead to no chips."""
+"""Names of topologies that lead to no chips, and which chips are whose."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from blockdraft_aot.errors import AotError
-from blockdraft_aot.topology import describe_topology
+from blockdraft_aot.topology import describe_topology, role_topologies
 
 
 @pytest.mark.parametrize("name", ["v5p", "v5p:", "v5p:2x0", "2x2x1", "v5p:2x2x1x1"])
@@ -41,3 +41,43 @@ def test_chips_of_a_host(name: str, chips: int, memory_gb: int) -> None:
 def test_says_which_topology_is_unknown() -> None:
     with pytest.raises(AotError, match="libtpu has no topology 'v9z:2x2'"):
         describe_topology("v9z:2x2")
+
+
+@pytest.mark.parametrize(
+    ("topology", "split", "verifier", "drafter"),
+    [
+        ("v5p:2x2x1", None, "v5p:1x2x1", "v5p:1x2x1"),
+        ("v5p:2x2x1", "2+1", "v5p:1x2x1", "v5p:1x1x1"),
+        ("v5e:2x4", None, "v5e:2x2", "v5e:2x2"),
+        ("v6e:2x4", "4+2", "v6e:2x2", "v6e:1x2"),
+    ],
+)
+def test_each_role_gets_a_rectangle(
+    topology: str, split: str | None, verifier: str, drafter: str
+) -> None:
+    assert role_topologies(topology, split, drafting=True) == (verifier, drafter)
+
+
+def test_a_verifier_alone_has_all_chips() -> None:
+    assert role_topologies("v5e:4x4", None, drafting=False) == ("v5e:4x4", None)
+    assert role_topologies("v5p:2x2x1", "2+0", drafting=False) == ("v5p:1x2x1", None)
+    assert role_topologies("v5p:2x2x2", "8+0", drafting=False) == ("v5p:2x2x2", None)
+
+
+@pytest.mark.parametrize(
+    ("topology", "split", "message"),
+    [
+        ("v5p:2x2x1", "3+1", "v5p-8 cannot be split 3\\+1: each process needs 1, 2, 4 or 8"),
+        ("v5p:2x2x1", "4+1", "v5p-8 cannot be split 4\\+1: .* Fits: 4\\+0, 2\\+2"),
+        ("v5e:1x1", None, "cannot both own its only chip"),
+        ("v5e:4x4", None, "the verifier takes all of a slice of 4 hosts"),
+        ("v5p:1x2x1", None, "is not made of hosts of 2x2x1"),
+        ("v5p:2x2x1", "2", "a split of chips is written V\\+D"),
+        ("v5p:2x2x1", "4+0", "contradict each other"),
+        ("v5p", None, "no slice is called v5p:"),
+        ("v5p:axb", None, "no slice is called v5p:axb"),
+    ],
+)
+def test_other_splits_are_refused(topology: str, split: str | None, message: str) -> None:
+    with pytest.raises(AotError, match=message):
+        role_topologies(topology, split, drafting=True)

@@ -7,8 +7,7 @@ import pytest
 
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.fit import memory_of, pages_that_fit
-from blockdraft_aot.model_shapes import SHAPES
-from blockdraft_aot.models import drafter_shape
+from blockdraft_aot.model_shapes import SHAPES, drafter_shape
 from blockdraft_aot.settings import Pair, ServingLimits
 from blockdraft_aot.survey import DTYPE
 from blockdraft_aot.target_programs import TargetPrograms
