@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_config(kind: Literal["llama", "qwen3"] = "llama", **overrides: Any) -> DecoderConfig:
-    """Returns a decoder configuration that runs in milliseconds.
+    """Return a decoder configuration that runs in milliseconds.
 
     Args:
         kind: `llama` (tied head) or `qwen3` (q/k norm, untied head).
@@ -62,7 +62,7 @@ def tiny_config(kind: Literal["llama", "qwen3"] = "llama", **overrides: Any) -> 
 
 
 def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
-    """Writes a Hugging Face directory: config, weights, byte-level tokenizer, chat template.
+    """Write a Hugging Face directory: config, weights, byte-level tokenizer, chat template.
 
     Tokens 0-255 are the bytes, 256 `<|endoftext|>`, 257 `<|im_start|>`, 258 `<|im_end|>`; the
     rest of the vocabulary is reserved control tokens. The template is ChatML without a default

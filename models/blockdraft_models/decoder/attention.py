@@ -56,7 +56,7 @@ class DenseAttend:
     length: int
 
     def __post_init__(self) -> None:
-        """Refuses empty shapes."""
+        """Refuse empty shapes."""
         if self.batch < 1 or self.length < 1:
             raise ValueError(f"batch and length must be positive: {self.batch}, {self.length}")
 
@@ -68,7 +68,7 @@ class DenseAttend:
         cache: LayerCache,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
-        """Attends within each sequence; returns `cache` untouched.
+        """Attend within each sequence; return `cache` untouched.
 
         Raises:
             ValueError: If there are not exactly `batch * length` tokens.

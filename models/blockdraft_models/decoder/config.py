@@ -40,7 +40,7 @@ class RopeScaling:
     original_max_position_embeddings: int
 
     def __post_init__(self) -> None:
-        """Refuses values for which the interpolation is undefined."""
+        """Refuse values for which the interpolation is undefined."""
         if not 1 <= self.factor < math.inf:
             raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
         if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
@@ -95,7 +95,7 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuses shapes no decoder can have."""
+        """Refuse shapes no decoder can have."""
         sizes = {
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
@@ -130,7 +130,7 @@ class DecoderConfig:
     def from_hf(
         cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
     ) -> "DecoderConfig":
-        """Reads a parsed `config.json`.
+        """Read a parsed `config.json`.
 
         Args:
             config: The parsed file; `model_type` llama or qwen3.
@@ -148,7 +148,7 @@ class DecoderConfig:
     def from_gguf(
         cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
     ) -> "DecoderConfig":
-        """Reads the key-value section of a GGUF file.
+        """Read the key-value section of a GGUF file.
 
         Args:
             metadata: Keys such as `llama.block_count`; architecture llama or qwen3.
@@ -170,13 +170,13 @@ class DecoderConfig:
         return cls(**fields, rope_scaling=None if scaling is None else RopeScaling(**scaling))
 
     def rope_scaling_hf(self) -> dict[str, Any] | None:
-        """Returns `rope_scaling` as a `config.json` has it."""
+        """Return `rope_scaling` as a `config.json` has it."""
         if self.rope_scaling is None:
             return None
         return {"rope_type": "llama3", **asdict(self.rope_scaling)}
 
     def canonical_json(self) -> str:
-        """Describes the computed function, for fingerprints.
+        """Describe the computed function, for fingerprints.
 
         Returns:
             JSON with sorted keys, without spaces, and without name, context limit and special

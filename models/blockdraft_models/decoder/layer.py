@@ -34,7 +34,7 @@ class AttentionProjections(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initializes random projections.
+        """Initialize random projections.
 
         Args:
             config: The decoder.
@@ -92,14 +92,14 @@ class GatedMLP(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initializes random projections."""
+        """Initialize random projections."""
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
         self.up = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
         self.down = Linear(inner, hidden, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
-        """Applies the MLP to each token."""
+        """Apply the MLP to each token."""
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
@@ -114,7 +114,7 @@ class DecoderLayer(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initializes a random layer."""
+        """Initialize a random layer."""
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
         self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
         self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
@@ -127,7 +127,7 @@ class DecoderLayer(nnx.Module):
         cache: LayerCache,
         attend: Attend[LayerCache],
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
-        """Returns the residual stream after this layer, and its updated cache."""
+        """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
             attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend)
             x = x + attended

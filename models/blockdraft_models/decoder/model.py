@@ -49,7 +49,7 @@ class Decoder(nnx.Module):
     def __init__(
         self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs | None
     ) -> None:
-        """Initializes random weights.
+        """Initialize random weights.
 
         Args:
             config: Architecture.
@@ -88,7 +88,7 @@ class Decoder(nnx.Module):
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
     ) -> DecoderOutput:
-        """Runs all layers over a flat batch of tokens of any number of sequences.
+        """Run all layers over a flat batch of tokens of any number of sequences.
 
         Args:
             token_ids: The tokens.
@@ -119,7 +119,7 @@ class Decoder(nnx.Module):
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
-        """Returns the last layer's output, the captured layers' outputs and the caches."""
+        """Return the last layer's output, the captured layers' outputs and the caches."""
         if len(caches) != len(self.layers):
             raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
         updated: list[LayerCache] = []
@@ -137,10 +137,10 @@ class Decoder(nnx.Module):
         return x, captured, updated
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
-        """Scores every token after each row of `DecoderOutput.hidden`, in float32."""
+        """Score every token after each row of `DecoderOutput.hidden`, in float32."""
         weight = self.embedding.table if self.head is None else self.head.weight
         return project(hidden, weight[...], dtype=jnp.float32)
 
     def embed(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
-        """Looks up token embeddings, as the drafter's input needs them."""
+        """Look up token embeddings, as the drafter's input needs them."""
         return self.embedding(token_ids)

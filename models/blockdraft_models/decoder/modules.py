@@ -15,14 +15,14 @@ from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes
 
 
 def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
-    """Wraps a weight together with the logical names of its axes."""
+    """Wrap a weight together with the logical names of its axes."""
     return nnx.Param(value, out_sharding=axes, eager_sharding=False)
 
 
 def random_weights(
     rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
 ) -> Float[Array, "rows columns"]:
-    """Draws normal weights, in float32 first so that every dtype gets the same ones.
+    """Draw normal weights, in float32 first so that every dtype gets the same ones.
 
     Args:
         rngs: Source of randomness, stream `params`; None gives zeros, for modules about to be
@@ -58,7 +58,7 @@ class Linear(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initializes to unit-variance outputs for unit-variance inputs.
+        """Initialize to unit-variance outputs for unit-variance inputs.
 
         Args:
             in_features: Width of the input.
@@ -74,13 +74,13 @@ class Linear(nnx.Module):
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
 
     def hold_int8(self) -> None:
-        """Gives the weight the form that `quantization.py` fills: int8 with scales, zeros."""
+        """Give the weight the form that `quantization.py` fills: int8 with scales, zeros."""
         rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
         self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
         self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
-        """Applies the map to each row."""
+        """Apply the map to each row."""
         if self.scale is None:
             y = project(x, self.weight[...])
         else:
@@ -102,12 +102,12 @@ class RMSNorm(nnx.Module):
     def __init__(
         self, width: int, eps: float, *, axis: str | None = EMBED, dtype: DTypeLike
     ) -> None:
-        """Starts with unit scale; `axis` names the normalized axis."""
+        """Start with unit scale; `axis` names the normalized axis."""
         self.scale = parameter(jnp.ones(width, dtype), (axis,))
         self.eps = eps
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
-        """Normalizes each row and scales it; the result has the dtype of `x`."""
+        """Normalize each row and scale it; the result has the dtype of `x`."""
         wide = x.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
@@ -123,10 +123,10 @@ class Embedding(nnx.Module):
     """
 
     def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initializes so that a tied head gives logits of about unit variance."""
+        """Initialize so that a tied head gives logits of about unit variance."""
         table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
         self.table = parameter(table, (VOCAB, EMBED))
 
     def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
-        """Looks up one row per token."""
+        """Look up one row per token."""
         return self.table[...][token_ids]

@@ -16,7 +16,7 @@ _LLAMA3_KEYS = (
 def fields_from_hf(
     config: Mapping[str, Any], generation_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Reads a Hugging Face `config.json` of a Llama or Qwen3 model.
+    """Read a Hugging Face `config.json` of a Llama or Qwen3 model.
 
     Defaults are those of `LlamaConfig` and `Qwen3Config` in transformers.
 
@@ -64,7 +64,7 @@ def fields_from_hf(
 
 
 def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> dict[str, Any]:
-    """Reads the key-value section of a GGUF file of a Llama or Qwen3 model.
+    """Read the key-value section of a GGUF file of a Llama or Qwen3 model.
 
     Key names are those of the GGUF specification (ggml `docs/gguf.md`).
 
@@ -155,7 +155,7 @@ def _hf_rope(config: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
 
 
 def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the JSON object under a key of another; empty if it is absent or null.
+    """Return the JSON object under a key of another; empty if it is absent or null.
 
     Raises:
         ValueError: If it is something else.
@@ -175,7 +175,7 @@ def _required(values: Mapping[str, Any], name: str) -> Any:
 
 
 def count(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Returns a whole number.
+    """Return a whole number.
 
     Args:
         values: A parsed configuration.

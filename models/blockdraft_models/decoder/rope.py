@@ -12,7 +12,7 @@ from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 def scaling_divisors(
     frequencies: Float[np.ndarray, " half"], scaling: RopeScaling
 ) -> Float[np.ndarray, " half"]:
-    """Computes by how much Llama 3 slows each rotary frequency.
+    """Compute by how much Llama 3 slows each rotary frequency.
 
     Args:
         frequencies: Unscaled angular frequencies, radians per token.
@@ -31,14 +31,14 @@ def scaling_divisors(
 
 
 def base_frequencies(head_dim: int, theta: float) -> Float[np.ndarray, " half"]:
-    """Returns `theta ** (-2i / head_dim)`, radians per token, in float64."""
+    """Return `theta ** (-2i / head_dim)`, radians per token, in float64."""
     return theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
 
 
 def rotary_tables(
     config: DecoderConfig, positions: Int[Array, " tokens"]
 ) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
-    """Computes the cosine and sine of every rotation, once for all layers.
+    """Compute the cosine and sine of every rotation, once for all layers.
 
     Args:
         config: Gives head width, base and scaling.
@@ -61,7 +61,7 @@ def rotate(
     cos: Float[Array, "tokens half"],
     sin: Float[Array, "tokens half"],
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Rotates dimension i against dimension i + head_dim/2 of every head.
+    """Rotate dimension i against dimension i + head_dim/2 of every head.
 
     Args:
         x: Queries or keys.

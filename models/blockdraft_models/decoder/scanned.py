@@ -34,7 +34,7 @@ class ScannedDecoder(Decoder):
     """
 
     def __init__(self, decoder: Decoder, placement: Placement | None = None) -> None:
-        """Stacks a decoder's layers, on the devices they lie on.
+        """Stack a decoder's layers, on the devices they lie on.
 
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.

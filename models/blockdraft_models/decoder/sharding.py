@@ -39,7 +39,7 @@ TENSOR_PARALLEL: Mapping[str, str | None] = MappingProxyType(
 
 
 def model_mesh(devices: Sequence[jax.Device]) -> Mesh:
-    """Returns devices in a row, over which XLA divides what a model computes."""
+    """Return devices in a row, over which XLA divides what a model computes."""
     return Mesh(np.asarray(devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
 
@@ -56,7 +56,7 @@ class Placement:
     rules: Mapping[str, str | None] = field(default_factory=lambda: TENSOR_PARALLEL)
 
     def __post_init__(self) -> None:
-        """Refuses rules that name no axis of the mesh."""
+        """Refuse rules that name no axis of the mesh."""
         for logical, physical in self.rules.items():
             if physical is not None and physical not in self.mesh.shape:
                 raise ValueError(
@@ -65,7 +65,7 @@ class Placement:
                 )
 
     def sharding(self, axes: Axes, config: DecoderConfig) -> NamedSharding:
-        """Returns the sharding of a weight with these axes.
+        """Return the sharding of a weight with these axes.
 
         An axis that does not divide evenly stays whole: heads are never cut in two, so with
         fewer key heads than devices every device holds all of them.
@@ -89,7 +89,7 @@ class Placement:
 
 
 def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None) -> Any:
-    """Returns the shapes of a model's weights, placed by the axes that they name.
+    """Return the shapes of a model's weights, placed by the axes that they name.
 
     Args:
         state: The weights, or what `nnx.eval_shape` makes of them.
@@ -108,7 +108,7 @@ def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None)
 
 
 def placement_on_all_devices() -> Placement | None:
-    """Returns where a process that owns all its devices puts a model.
+    """Return where a process that owns all its devices puts a model.
 
     None stands for a single device, unless that is a TPU: there a mesh of one also says that its
     kernels are to be used.

@@ -27,7 +27,7 @@ class RenderedChat:
     disarmed: Mapping[int, str]
 
     def plain(self, text: str) -> str:
-        """Puts the messages' own spelling back into a piece of `text`."""
+        """Put the messages' own spelling back into a piece of `text`."""
         return text.translate(self.disarmed)
 
 
@@ -35,7 +35,7 @@ class ChatTemplate:
     """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Compiles a template.
+        """Compile a template.
 
         Args:
             source: Jinja text.
@@ -67,7 +67,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
     ) -> RenderedChat:
-        """Renders a conversation.
+        """Render a conversation.
 
         A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
         are swapped for single private-use characters before rendering, so that the template

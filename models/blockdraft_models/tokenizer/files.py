@@ -35,7 +35,7 @@ class TokenizerFiles:
 
 
 def read_gguf(path: Path) -> TokenizerFiles:
-    """Reads the tokenizer of a `.gguf` file.
+    """Read the tokenizer of a `.gguf` file.
 
     Raises:
         CheckpointError: If it is not a GGUF file.
@@ -63,7 +63,7 @@ def read_gguf(path: Path) -> TokenizerFiles:
 
 
 def read_directory(path: Path) -> TokenizerFiles:
-    """Reads `tokenizer.json` and what surrounds it in a Hugging Face directory.
+    """Read `tokenizer.json` and what surrounds it in a Hugging Face directory.
 
     Raises:
         CheckpointError: If a JSON file is damaged.

@@ -19,7 +19,7 @@ _LLAMA3, _QWEN2 = _WORDS % r"\p{N}{1,3}", _WORDS % r"\p{N}"
 
 
 def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Builds the tokenizer a GGUF file describes.
+    """Build the tokenizer a GGUF file describes.
 
     Args:
         metadata: The file's key-value section.

@@ -46,7 +46,7 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Encodes text.
+        """Encode text.
 
         Args:
             text: Any Unicode text.
@@ -65,7 +65,7 @@ class Tokenizer:
         return prefix + self._encode_plain(text)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Decodes token ids.
+        """Decode token ids.
 
         Args:
             ids: Token ids.
@@ -86,7 +86,7 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes one token stands for.
+        """Return the bytes one token stands for.
 
         A token may end within a UTF-8 character; only the concatenation is text.
 
@@ -113,7 +113,7 @@ class Tokenizer:
     def render_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> str:
-        """Renders a conversation as the model was trained to see it.
+        """Render a conversation as the model was trained to see it.
 
         Args:
             messages: Each with `role` and `content`.
@@ -132,7 +132,7 @@ class Tokenizer:
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Renders and encodes a conversation; only the template can write control tokens.
+        """Render and encode a conversation; only the template can write control tokens.
 
         Args:
             messages: Each with `role` and `content`.
@@ -172,7 +172,7 @@ class Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Loads the tokenizer and chat template of a checkpoint.
+    """Load the tokenizer and chat template of a checkpoint.
 
     Args:
         path: A Hugging Face directory with `tokenizer.json`, or a `.gguf` file.

@@ -33,11 +33,11 @@ class Weights(Protocol):
     """Named tensors that can be read one at a time."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every tensor by name, in the order in which files hold them."""
+        """Return the shape of every tensor by name, in the order in which files hold them."""
         ...
 
     def read(self, name: str, rows: int | None = None) -> Any:
-        """Reads a tensor, or its first `rows` rows, into a fresh array."""
+        """Read a tensor, or its first `rows` rows, into a fresh array."""
         ...
 
 
@@ -72,14 +72,14 @@ class OpenCheckpoint:
     is_gguf: bool
 
     def read(self, name: TensorName, rows: int | None = None) -> Any:
-        """Reads a tensor as [out, in] with q and k rows in the order RoPE expects."""
+        """Read a tensor as [out, in] with q and k rows in the order RoPE expects."""
         stored = self.weights.read(self._stored_name(name), rows)
         if self.is_gguf and name.permuted_heads:
             return _unpermute(stored, name.permuted_heads)
         return stored
 
     def part_reader(self, name: TensorName) -> Callable[[Index], Any]:
-        """Returns a function that reads a part of a tensor, laid out as by `read`.
+        """Return a function that reads a part of a tensor, laid out as by `read`.
 
         Of safetensors it reads no more than the part; of GGUF, whose rows may be quantized and out
         of order, it holds the whole tensor.
@@ -91,7 +91,7 @@ class OpenCheckpoint:
         return lambda index: whole[index]
 
     def in_stored_order(self, names: Iterable[TensorName]) -> list[TensorName]:
-        """Sorts tensors as the files hold them: read so, a file passes by once from the start."""
+        """Sort tensors as the files hold them: read so, a file passes by once from the start."""
         place = {name: index for index, name in enumerate(self.weights.shapes())}
         return sorted(names, key=lambda name: place[self._stored_name(name)])
 
@@ -101,7 +101,7 @@ class OpenCheckpoint:
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
-    """Opens and checks a checkpoint.
+    """Open and check a checkpoint.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.
@@ -195,7 +195,7 @@ def _fingerprint(source: OpenCheckpoint) -> str:
 
 
 def _unpermute(rows: Any, heads: int) -> Any:
-    """Undoes `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`."""
+    """Undo `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`."""
     half = rows.shape[0] // heads // 2
     return rows.reshape(heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 

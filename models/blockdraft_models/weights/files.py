@@ -13,7 +13,7 @@ _MOST_LINKS = 16
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Reads a JSON object.
+    """Read a JSON object.
 
     Args:
         path: The file.
@@ -45,7 +45,7 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
 
 
 def check_regular(path: Path) -> None:
-    """Checks that a file of a checkpoint is one, and its directory's own.
+    """Check that a file of a checkpoint is one, and its directory's own.
 
     A link may lead within the directory, or into the `blobs` folder beside the `snapshots` in
     which the hub's cache keeps every file; what the cache does beyond that is its business.

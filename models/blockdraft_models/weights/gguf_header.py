@@ -102,7 +102,7 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Reads metadata and the tensor directory.
+    """Read metadata and the tensor directory.
 
     Args:
         path: A `.gguf` file.

@@ -22,7 +22,7 @@ class GGUFWeights:
     """The tensors of a GGUF file as float32 arrays, dequantized one at a time."""
 
     def __init__(self, header: GGUFHeader) -> None:
-        """Maps the file of `header`.
+        """Map the file of `header`.
 
         Raises:
             CheckpointError: If the data of a tensor is cut off, overlaps another's or is of an
@@ -35,21 +35,21 @@ class GGUFWeights:
         self._data = np.memmap(header.path, dtype=np.uint8, mode="r").view(np.ndarray)
 
     def __enter__(self) -> "GGUFWeights":
-        """Returns self."""
+        """Return self."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Drops the mapping."""
+        """Drop the mapping."""
         del self._data
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every tensor by name, in the order in which the file holds them."""
+        """Return the shape of every tensor by name, in the order in which the file holds them."""
         tensors = self._header.tensors
         in_order = sorted(tensors, key=lambda name: tensors[name].offset)
         return {name: tensors[name].shape for name in in_order}
 
     def read(self, name: str, rows: int | None = None) -> Float[np.ndarray, "..."]:
-        """Dequantizes a tensor.
+        """Dequantize a tensor.
 
         Args:
             name: One of `shapes()`.

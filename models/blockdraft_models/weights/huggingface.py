@@ -33,7 +33,7 @@ class SafetensorsWeights:
     """The tensors of a Hugging Face directory, read one at a time from mapped shards."""
 
     def __init__(self, directory: Path) -> None:
-        """Opens every shard and reads its header.
+        """Open every shard and read its header.
 
         Raises:
             CheckpointError: If the files are missing or damaged, lie outside the directory, do
@@ -52,20 +52,20 @@ class SafetensorsWeights:
             raise
 
     def __enter__(self) -> "SafetensorsWeights":
-        """Returns self."""
+        """Return self."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes the shards."""
+        """Close the shards."""
         self._tensors.clear()
         self._stack.close()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every tensor by name, in the order in which the files hold them."""
+        """Return the shape of every tensor by name, in the order in which the files hold them."""
         return {name: stored.shape for name, stored in self._tensors.items()}
 
     def check_floats(self, names: Iterable[str]) -> None:
-        """Checks that some tensors hold floating-point numbers of at least 16 bits.
+        """Check that some tensors hold floating-point numbers of at least 16 bits.
 
         Raises:
             CheckpointError: If one does not: it is quantized, or no weight at all.
@@ -79,7 +79,7 @@ class SafetensorsWeights:
                 )
 
     def read(self, name: str, rows: int | None = None) -> Any:
-        """Reads a tensor.
+        """Read a tensor.
 
         Args:
             name: One of `shapes()`.
@@ -92,7 +92,7 @@ class SafetensorsWeights:
         return shard.get_tensor(name) if rows is None else shard.get_slice(name)[:rows]
 
     def read_part(self, name: str, index: Index) -> Any:
-        """Reads a part of a tensor, and only that.
+        """Read a part of a tensor, and only that.
 
         Args:
             name: One of `shapes()`.
@@ -138,7 +138,7 @@ class SafetensorsWeights:
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:
-    """Returns which shard holds which tensor; None without an index."""
+    """Return which shard holds which tensor; None without an index."""
     index = read_json(directory / _INDEX)
     if not index and not (directory / _INDEX).exists():
         return None

@@ -13,7 +13,7 @@ from blockdraft_models.weights.tensor_names import tensor_names
 
 
 def export_huggingface(source: Path, directory: Path) -> Checkpoint:
-    """Writes configuration and float32 weights, dequantized if need be; no tokenizer.
+    """Write configuration and float32 weights, dequantized if need be; no tokenizer.
 
     All weights are held in memory meanwhile.
 
@@ -41,7 +41,7 @@ def export_huggingface(source: Path, directory: Path) -> Checkpoint:
 
 
 def hf_config(config: DecoderConfig) -> dict[str, Any]:
-    """Returns the `config.json` that `DecoderConfig.from_hf` reads back as `config`."""
+    """Return the `config.json` that `DecoderConfig.from_hf` reads back as `config`."""
     return {
         "_name_or_path": config.name,
         "model_type": "qwen3" if config.qk_norm else "llama",

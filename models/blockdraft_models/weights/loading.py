@@ -43,13 +43,13 @@ class EmbeddingAndHead(NamedTuple):
     head: Array | None
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
-        """Scores every token with the target's head, in float32."""
+        """Score every token with the target's head, in float32."""
         weight = self.embedding if self.head is None else self.head
         return project(hidden, weight, dtype=jnp.float32)
 
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
-    """Identifies a checkpoint, reading little of its weights.
+    """Identify a checkpoint, reading little of its weights.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.
@@ -72,7 +72,7 @@ def load_decoder(
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> tuple[Decoder, Checkpoint]:
-    """Loads a decoder.
+    """Load a decoder.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.
@@ -121,7 +121,7 @@ def load_embedding_and_head(
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> tuple[EmbeddingAndHead, Checkpoint]:
-    """Loads only the embedding and the head of a target.
+    """Load only the embedding and the head of a target.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.

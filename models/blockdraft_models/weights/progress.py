@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
-    """Shows bytes on stderr while the context is open.
+    """Show bytes on stderr while the context is open.
 
     Args:
         title: What is being done, such as "Fetching x".
@@ -49,7 +49,7 @@ def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
 
 @contextmanager
 def hide_progress(title: str) -> Iterator[Progress]:
-    """Shows nothing: for those who show progress in their own way."""
+    """Show nothing: for those who show progress in their own way."""
     yield lambda done, total: None
 
 

@@ -37,7 +37,7 @@ class QuantizedRows(NamedTuple):
 
 
 def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
-    """Rounds each row to 255 equally spaced values, its largest element being one of the ends.
+    """Round each row to 255 equally spaced values, its largest element being one of the ends.
 
     No element changes by more than half its row's scale.
 
@@ -62,17 +62,17 @@ def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
 
 
 def is_quantized(name: TensorName) -> bool:
-    """Returns whether int8 weights have this one as int8: the matrices of the layers."""
+    """Return whether int8 weights have this one as int8: the matrices of the layers."""
     return name.path.startswith("layers.") and len(name.shape) == 2
 
 
 def scale_path(name: TensorName) -> str:
-    """Returns the path, in `Decoder`, of the scales of an int8 weight."""
+    """Return the path, in `Decoder`, of the scales of an int8 weight."""
     return name.path.removesuffix("weight") + "scale"
 
 
 def hold_int8(decoder: Decoder) -> Decoder:
-    """Gives every matrix of a decoder's layers room for int8 weights and their scales, zeros.
+    """Give every matrix of a decoder's layers room for int8 weights and their scales, zeros.
 
     Args:
         decoder: Is changed; cannot have been scanned.

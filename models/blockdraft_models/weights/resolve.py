@@ -13,7 +13,7 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 
 
 def resolve_target(spec: str, *, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Finds the checkpoint a name stands for, downloading it if needed.
+    """Find the checkpoint a name stands for, downloading it if needed.
 
     Args:
         spec: A Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or

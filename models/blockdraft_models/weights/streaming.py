@@ -39,7 +39,7 @@ def stream_weights(
     progress: Progress | None,
     int8: bool = False,
 ) -> Iterator[tuple[str, Array]]:
-    """Places weights, each on its devices.
+    """Place weights, each on its devices.
 
     Args:
         source: Where they are read.
@@ -91,7 +91,7 @@ def _converted(
 def _quantized(
     source: OpenCheckpoint, name: TensorName, axes: Axes, placement: Placement | None
 ) -> dict[str, Array]:
-    """Places int8 values and scales; a scale is of a whole row, however the row is divided."""
+    """Place int8 values and scales; a scale is of a whole row, however the row is divided."""
     read = source.part_reader(name)
 
     @functools.cache
@@ -131,7 +131,7 @@ def _place(
     dtype: np.dtype[Any],
     where: NamedSharding | None,
 ) -> Array:
-    """Sends each device its part; all to the default device when there is no sharding."""
+    """Send each device its part; all to the default device when there is no sharding."""
     everything: Index = (slice(None),) * len(shape)
     if where is None:
         placed: Array = jax.device_put(part(everything))

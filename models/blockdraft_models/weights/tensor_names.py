@@ -32,13 +32,13 @@ class TensorName:
 
 
 def embedding_name(config: DecoderConfig) -> TensorName:
-    """Returns the embedding table's names."""
+    """Return the embedding table's names."""
     shape = (config.vocab_size, config.hidden_size)
     return TensorName("embedding.table", "model.embed_tokens.weight", "token_embd.weight", shape)
 
 
 def head_name(config: DecoderConfig) -> TensorName | None:
-    """Returns the untied head's names, or None when the embedding is the head."""
+    """Return the untied head's names, or None when the embedding is the head."""
     if config.tie_word_embeddings:
         return None
     shape = (config.vocab_size, config.hidden_size)
@@ -46,7 +46,7 @@ def head_name(config: DecoderConfig) -> TensorName | None:
 
 
 def tensor_names(config: DecoderConfig) -> Iterator[TensorName]:
-    """Yields every weight of the decoder, each once, in a fixed order."""
+    """Yield every weight of the decoder, each once, in a fixed order."""
     yield embedding_name(config)
     for layer in range(config.num_layers):
         yield from _layer(config, layer)
