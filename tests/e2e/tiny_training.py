@@ -84,7 +84,7 @@ def train_drafter(
         block = jnp.full(block_size, config.mask_token_id, jnp.int32).at[0].set(text[anchor])
         positions = anchor + jnp.arange(block_size, dtype=jnp.int32)
         attend = OneBlockAttend(anchor)
-        hidden = model.draft(decoder.embed(block), positions, context, [attend] * len(context))
+        hidden = model.draft(decoder.embedding(block), positions, context, [attend] * len(context))
         logits = decoder.logits(hidden[1:])
         wanted = jax.lax.dynamic_slice(text, (anchor + 1,), (block_size - 1,))
         loss: Array = optax.softmax_cross_entropy_with_integer_labels(logits, wanted).mean()

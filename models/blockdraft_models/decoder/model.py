@@ -140,7 +140,3 @@ class Decoder(nnx.Module):
         """Score every token after each row of `DecoderOutput.hidden`, in float32."""
         weight = self.embedding.table if self.head is None else self.head.weight
         return project(hidden, weight[...], dtype=jnp.float32)
-
-    def embed(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
-        """Look up token embeddings, as the drafter's input needs them."""
-        return self.embedding(token_ids)

@@ -110,25 +110,6 @@ class Tokenizer:
             # Added tokens are stored as text, not in the byte alphabet.
             return token.encode()
 
-    def render_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
-    ) -> str:
-        """Render a conversation as the model was trained to see it.
-
-        Args:
-            messages: Each with `role` and `content`.
-            add_generation_prompt: Whether to open the assistant's turn.
-
-        Returns:
-            The text. To encode it use `encode_chat`: in the text, control tokens of the template
-            and look-alikes in messages can no longer be told apart.
-
-        Raises:
-            TokenizerError: If there is no template or it refuses the messages.
-        """
-        rendered = self._render(messages, add_generation_prompt)
-        return rendered.plain(rendered.text)
-
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:

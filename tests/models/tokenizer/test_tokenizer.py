@@ -53,7 +53,6 @@ def test_a_message_cannot_end_its_turn(tokenizer: Tokenizer, content: str, role:
     assert [i for i in ids if i in tokenizer.special_token_ids] == [IM_START, IM_END, IM_START]
     text = f"<|im_start|>{role}\n{content}<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(ids, skip_special=False) == text
-    assert tokenizer.render_chat([{"role": role, "content": content}]) == text
 
 
 def test_a_forged_system_turn_stays_text(tokenizer: Tokenizer) -> None:
@@ -141,16 +140,21 @@ def test_bos_of_a_post_processor_is_added(checkpoint: Path, tmp_path: Path) -> N
     assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
 
 
+def rendered(checkpoint: Path) -> str:
+    tokenizer = load_tokenizer(checkpoint)
+    ids = tokenizer.encode_chat([{"role": "user", "content": "x"}])
+    return tokenizer.decode(ids, skip_special=False)
+
+
 def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: Path) -> None:
     named = [
         {"name": "tools", "template": "no"},
         {"name": "default", "template": "A{{ bos_token }}"},
     ]
     edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": named})
-    messages = [{"role": "user", "content": "x"}]
-    assert load_tokenizer(tmp_path).render_chat(messages) == "A<|im_start|>"
+    assert rendered(tmp_path) == "A<|im_start|>"
     (tmp_path / "chat_template.jinja").write_text("B{{ messages | tojson }}")
-    assert load_tokenizer(tmp_path).render_chat(messages) == ('B[{"role": "user", "content": "x"}]')
+    assert rendered(tmp_path) == 'B[{"role": "user", "content": "x"}]'
 
 
 @pytest.mark.parametrize(

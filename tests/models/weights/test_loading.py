@@ -102,7 +102,7 @@ def test_embedding_and_head_equal_the_decoders(kind: Any, tmp_path: Path) -> Non
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(5, 32)), jnp.float32)
     np.testing.assert_array_equal(shared.logits(hidden), decoder.logits(hidden))
     tokens = jnp.arange(4, dtype=jnp.int32)
-    np.testing.assert_array_equal(shared.embedding[tokens], decoder.embed(tokens))
+    np.testing.assert_array_equal(shared.embedding[tokens], decoder.embedding(tokens))
 
 
 def test_weights_are_placed_on_a_mesh(checkpoint: Path) -> None:

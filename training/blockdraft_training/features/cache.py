@@ -84,12 +84,7 @@ class FeatureCache:
         self.teacher_logits = self._map("teacher_logits.float16", "<f2", teacher)
 
     def fill(
-        self,
-        decoder: Decoder,
-        *,
-        batch_tokens: int,
-        report: Callable[[int, int], None],
-        stop_after: int | None = None,
+        self, decoder: Decoder, *, batch_tokens: int, report: Callable[[int, int], None]
     ) -> None:
         """Compute what is missing.
 
@@ -97,7 +92,6 @@ class FeatureCache:
             decoder: The target.
             batch_tokens: Tokens per forward pass, padding included.
             report: Called with tokens done and in all after each pass.
-            stop_after: Compute at most this many passes.
 
         Raises:
             CorpusError: If the greedy answers are not what this target answers.
@@ -111,15 +105,14 @@ class FeatureCache:
         ) -> TargetPass:
             return target_pass(nnx.merge(graph, state), ids, starts, answer_length, self.spec)
 
-        batches = list(length_batches(self._rows, batch_tokens))
-        for number, (batch, length) in enumerate(batches):
+        done, rows = 0, self._rows
+        for number, (batch, length) in enumerate(length_batches(rows, batch_tokens)):
+            done += sum(len(rows[row].token_ids) for row in batch)
             if number < self._done:
                 continue
-            if stop_after is not None and number >= stop_after:
-                return
-            token_ids = padded(self._rows, batch, length)
-            starts = np.array([len(self._rows[row].prompt) for row in batch], np.int32)
-            answer_length = padded_length(max(len(self._rows[row].response) for row in batch))
+            token_ids = padded(rows, batch, length)
+            starts = np.array([len(rows[row].prompt) for row in batch], np.int32)
+            answer_length = padded_length(max(len(rows[row].response) for row in batch))
             out = run(state, token_ids, starts, answer_length)
             features = np.asarray(out.features.astype(jnp.bfloat16))
             ids, logits = np.asarray(out.teacher_ids), np.asarray(out.teacher_logits)
@@ -131,15 +124,7 @@ class FeatureCache:
                 self.teacher_logits[answer:end] = logits[index, : end - answer]
             self._check_agreement(batch)
             self._write_progress(number + 1)
-            done = sum(
-                len(self._rows[row].token_ids) for b, _ in batches[: number + 1] for row in b
-            )
             report(done, int(self.offsets[-1]))
-
-    def rows_done(self, batch_tokens: int) -> list[int]:
-        """Return the rows whose features are there."""
-        batches = list(length_batches(self._rows, batch_tokens))[: self._done]
-        return sorted(row for batch, _ in batches for row in batch)
 
     def _check_agreement(self, batch: Sequence[int]) -> None:
         greedy = [row for row in batch if self._rows[row].temperature == 0]
