@@ -13,13 +13,13 @@ from blockdraft_drafter.compiled.vocabulary import DRAFT_TO_TARGET, draft_offset
 from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE, DraftConfig
 from blockdraft_drafter.files.tensors import (
     arrays_of,
-    check_tensors,
     fingerprint_of,
     module_of,
     names_by_published,
     write_files,
 )
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.checkpoint import check_tensors
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.huggingface import SafetensorsWeights
 from blockdraft_models.weights.loading import Checkpoint

@@ -50,37 +50,6 @@ def names_by_published(path: Path, stored: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def check_tensors(
-    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Check that a file holds what a configuration asks for, and no more.
-
-    Args:
-        path: Where it was read, for the message.
-        expected: Shapes by published name.
-        found: Shapes by published name.
-
-    Raises:
-        CheckpointError: If it does not.
-    """
-    misshapen = [
-        f"{name} is {list(found[name])}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    problems = [
-        f"{what}: {', '.join(names)}"
-        for what, names in (
-            ("missing", sorted(expected.keys() - found.keys())),
-            ("unexpected", sorted(found.keys() - expected.keys())),
-            ("shape", misshapen),
-        )
-        if names
-    ]
-    if problems:
-        raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
-
-
 def module_of(
     make: Callable[[], Module],
     tensors: Sequence[DraftTensor],

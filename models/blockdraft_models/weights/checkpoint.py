@@ -1,7 +1,7 @@
 """What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,17 +145,33 @@ def _checked(path: Path, build: Any) -> DecoderConfig:
 
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: bool) -> Any:
-    _check_tensors(path, config, weights, is_gguf=is_gguf)
+    expected = {(t.gguf if is_gguf else t.hf): t.shape for t in tensor_names(config)}
+    found = {
+        name: shape
+        for name, shape in weights.shapes().items()
+        if name in expected or not _ignorable(name, config)
+    }
+    check_tensors(path, expected, found)
+    if isinstance(weights, SafetensorsWeights):
+        weights.check_floats(expected)
     unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, is_gguf)
     fingerprint = _fingerprint(unnamed)
     return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, is_gguf)
 
 
-def _check_tensors(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: bool) -> None:
-    found = weights.shapes()
-    expected = {(t.gguf if is_gguf else t.hf): t.shape for t in tensor_names(config)}
-    missing = sorted(expected.keys() - found.keys())
-    extra = sorted(n for n in found.keys() - expected.keys() if not _ignorable(n, config))
+def check_tensors(
+    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Check that files hold the tensors that a configuration asks for, and no others.
+
+    Args:
+        path: Where they were read, for the message.
+        expected: Shapes by name.
+        found: Shapes by name.
+
+    Raises:
+        CheckpointError: If they do not; names the missing, unexpected or wrongly shaped ones.
+    """
     misshapen = [
         f"{name} is {found[name]}, expected {shape}"
         for name, shape in expected.items()
@@ -163,13 +179,15 @@ def _check_tensors(path: Path, config: DecoderConfig, weights: Weights, *, is_gg
     ]
     problems = [
         f"{what}: {_some(names)}"
-        for what, names in (("missing", missing), ("unexpected", extra), ("shape", misshapen))
+        for what, names in (
+            ("missing", sorted(expected.keys() - found.keys())),
+            ("unexpected", sorted(found.keys() - expected.keys())),
+            ("shape", misshapen),
+        )
         if names
     ]
     if problems:
         raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
-    if isinstance(weights, SafetensorsWeights):
-        weights.check_floats(expected)
 
 
 def _ignorable(name: str, config: DecoderConfig) -> bool:

@@ -92,7 +92,7 @@ def reshape(tensors: Tensors) -> None:
     [
         (remove, "missing: layers.1.self_attn.k_norm.weight"),
         (add, "unexpected: embed_tokens.weight"),
-        (reshape, r"shape: fc.weight is \[96, 32\], expected \[32, 96\]"),
+        (reshape, r"shape: fc.weight is \(96, 32\), expected \(32, 96\)"),
     ],
 )
 def test_wrong_tensors_are_named(
