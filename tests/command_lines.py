@@ -15,6 +15,10 @@ MODULES = (
     "blockdraft_verifier.command",
     "blockdraft_drafter.command",
     "blockdraft_server.supervise.command",
+    "blockdraft_training.corpus.command",
+    "blockdraft_training.dflash_command",
+    "blockdraft_training.eagle3_command",
+    "blockdraft_aot.command",
 )
 CONFIGURATIONS: dict[str, Configuration[Any]] = {
     module.CONFIGURATION.command: module.CONFIGURATION

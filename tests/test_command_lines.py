@@ -53,6 +53,9 @@ def toml(value: Any) -> str:
 def examples(setting: Setting) -> tuple[Any, Any]:
     """Return two values that differ from each other and from the default."""
     kind = setting.kind
+    if setting.many:
+        first, second = examples(dataclasses.replace(setting, many=False))
+        return (first,), (second,)
     if kind is bool:
         return (not setting.default, setting.default)
     if kind is int:
@@ -64,8 +67,8 @@ def examples(setting: Setting) -> tuple[Any, Any]:
         return kind.__args__[-1], kind.__args__[0]
     if setting.said.metavar == "HOST:PORT":
         return "a:1", "b:2"
-    texts = [(setting.said.parse or kind)(text) for text in ("one", "two")]
-    return tuple((text,) if setting.many else text for text in texts)  # type: ignore[return-value]
+    parse_text = setting.said.parse or kind
+    return parse_text("one.jsonl"), parse_text("two.jsonl")
 
 
 def resolve_one(
@@ -85,13 +88,27 @@ def resolve_one(
 
 def companions(configuration: Configuration[Any], setting: Setting) -> list[str]:
     """Return flags without which a setting means nothing, or nothing valid."""
+    needed = {
+        "corpus": ("--corpus=c",),
+        "output": ("--output=o.jsonl",),
+        "prompts": ("--self-chat=1",),
+        "topology": ("--topology=v5p:2x2x1",),
+        "context-tokens": ("--context-tokens=9",),
+    }
+    found = [
+        flag
+        for name, flags in needed.items()
+        if name in configuration.settings and name != setting.name
+        for flag in flags
+        if not flag.startswith(f"--{setting.name}=")
+    ]
     if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
-        return ["--max-step-tokens=4096"]
+        found.append("--max-step-tokens=4096")
     groups = ({"tls-cert", "tls-key"}, {"coordinator", "num-processes", "process-id"})
     others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
     others["process-id"] = "0"
     group = next((group for group in groups if setting.name in group), set())
-    return [f"--{name}={others[name]}" for name in sorted(group - {setting.name})]
+    return found + [f"--{name}={others[name]}" for name in sorted(group - {setting.name})]
 
 
 def flags_for(setting: Setting, value: Any) -> list[str]:
@@ -109,7 +126,7 @@ def test_flag_before_variable_before_file_before_default(
     file = tmp_path / "settings.toml"
     file.write_text(f"[{section}]\n{setting.name} = {toml(first)}\n", "utf-8")
     name = variable(configuration.command, setting.name)
-    text = str(second[0] if setting.many else second).lower() if second is not None else "none"
+    [text] = to_texts(setting, second)
     config = f"--config={file}"
     assert resolve_one(configuration, setting, [config]) == first
     assert resolve_one(configuration, setting, [config], {name: text}) == second

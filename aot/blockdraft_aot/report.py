@@ -6,7 +6,8 @@ from typing import Any
 
 from blockdraft_aot.fit import batch_by_context
 from blockdraft_aot.modelled import Modelled
-from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.pair import Pair
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import RoleSurvey
 
 

@@ -1,49 +1,89 @@
-"""What is compiled ahead of time."""
+"""What `blockdraft compile` is told."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from blockdraft_drafter.config import DraftConfig
-from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_runtime.configuration.definition import check, group, required, setting
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """Limits of the service, as its processes take them.
+    """Limits of the service, as its processes take them."""
 
-    Attributes:
-        max_sequences: Sequences at a time.
-        max_step_tokens: Tokens of a verifier's step.
-        max_context_tokens: Tokens of a sequence.
-        page_size: Tokens per page of the K/V cache.
-    """
+    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
+    max_step_tokens: int = setting(1024, "most tokens of one forward pass", minimum=1)
+    max_context_tokens: int = setting(4096, "most tokens of one sequence", minimum=1)
+    page_size: int = setting(32, "tokens per page of the KV cache", minimum=1)
 
-    max_sequences: int
-    max_step_tokens: int
-    max_context_tokens: int
-    page_size: int
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A target and the drafter beside it.
+class SurveySettings:
+    """What is compiled and how it is judged."""
+
+    memory_share: float = setting(
+        0.9, "share of each chip's memory that may be used", above=0, maximum=1
+    )
+    context_tokens: int = setting(
+        1024,
+        "tokens that each sequence has already, for the modelled cost of attention; at most "
+        "--max-context-tokens",
+        minimum=0,
+    )
+    ends_only: bool = setting(
+        False, "compile only the smallest and the largest program of each kind"
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSettings:
+    """Everything `blockdraft compile` is told.
 
     Attributes:
-        target: The target's shape.
-        drafter: The drafter's shape; None to decode plainly.
-        weights: How the matrices of the target's layers are stored.
+        limits: Limits of the service.
+        survey: What is compiled and how it is judged.
     """
 
-    target: DecoderConfig
-    drafter: DraftConfig | None
-    weights: WeightFormat = "float"
+    topology: str = required("chips, such as `v5p:2x2x1`, `v5e:1x1` or `v6e:2x4`", metavar="TPU")
+    tpu_split: str | None = setting(
+        None,
+        "chips of the verifier and of the drafter; unset: half each, or all for the verifier with "
+        "--drafter none",
+        metavar="V+D",
+    )
+    target: str = setting(
+        "llama-3.1-8b",
+        "a published shape (`llama-3.1-8b`, `llama-3.2-1b`, `llama-3.2-3b`, `qwen3-0.6b`, "
+        "`qwen3-1.7b`, `qwen3-4b`, `qwen3-8b`, `qwen3-14b`, `qwen3-32b`), for which no weights are "
+        "needed, or a target as for `serve`",
+        metavar="SPEC",
+    )
+    drafter: str = setting(
+        "dflash",
+        "`dflash` or `eagle3` in their published shapes, a drafter's directory, or `none`",
+        metavar="SPEC",
+    )
+    weights: Literal["float", "int8"] = setting(
+        "float", "of the target's layers; `float` is bfloat16 here"
+    )
+    block_size: int = setting(
+        16, "tokens per block, the anchor included, where the drafter does not say", minimum=2
+    )
+    limits: ServingLimits = group(ServingLimits)
+    survey: SurveySettings = group(SurveySettings)
 
-    @property
-    def capture(self) -> tuple[int, ...]:
-        """Target layers whose outputs make a feature."""
-        return () if self.drafter is None else self.drafter.target_layer_ids
-
-    @property
-    def max_block(self) -> int:
-        """Most tokens of a decoding row, the anchor included."""
-        return 1 if self.drafter is None else self.drafter.block_size
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
+        if self.survey.context_tokens > self.limits.max_context_tokens:
+            raise ValueError(
+                f"--context-tokens must be at most --max-context-tokens, "
+                f"got {self.survey.context_tokens}"
+            )

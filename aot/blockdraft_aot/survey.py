@@ -14,8 +14,9 @@ from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.errors import DoesNotFitError
 from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
 from blockdraft_aot.modelled import Modelled, compile_all
+from blockdraft_aot.pair import Pair
 from blockdraft_aot.programs import Program, draft_programs, target_programs
-from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.settings import ServingLimits, SurveySettings
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
 from blockdraft_drafter.catalogue import method_of
@@ -28,21 +29,6 @@ DTYPE: DTypeLike = jnp.bfloat16
 
 # The cache that programs are compiled with; how large it may be is known only afterwards.
 _FIRST_GUESS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyOptions:
-    """What is compiled and how it is judged.
-
-    Attributes:
-        memory_share: Share of a chip's memory that may be used.
-        context_tokens: Tokens of each sequence, for the cost of attention.
-        ends_only: Compile only the smallest and the largest program of each kind.
-    """
-
-    memory_share: float
-    context_tokens: int
-    ends_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,7 @@ def survey_verifier(
     topology: Topology,
     pair: Pair,
     limits: ServingLimits,
-    options: SurveyOptions,
+    settings: SurveySettings,
     on_program: Callable[[], None] = lambda: None,
 ) -> RoleSurvey:
     """Compile the verifier's programs.
@@ -75,13 +61,13 @@ def survey_verifier(
         topology: Its chips.
         pair: The models.
         limits: Of the service.
-        options: What to compile.
+        settings: What to compile.
         on_program: Called after each.
 
     Raises:
         DoesNotFitError: If it does not fit.
     """
-    usable = int(topology.memory_bytes * options.memory_share)
+    usable = int(topology.memory_bytes * settings.memory_share)
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
     weights, page_bytes = programs.weight_bytes(), programs.layout.page_bytes
@@ -89,7 +75,7 @@ def survey_verifier(
     guess = int(_FIRST_GUESS * pages_that_fit(empty, page_bytes, needed))
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)
-    chosen = _chosen(target_programs(programs, options.context_tokens), options)
+    chosen = _chosen(target_programs(programs, settings.context_tokens), settings)
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
     pages = pages_that_fit(memory, page_bytes, needed)
@@ -100,7 +86,7 @@ def survey_drafter(
     topology: Topology,
     pair: Pair,
     limits: ServingLimits,
-    options: SurveyOptions,
+    settings: SurveySettings,
     on_program: Callable[[], None] = lambda: None,
 ) -> RoleSurvey:
     """Compile the drafter's programs; see `survey_verifier`."""
@@ -116,11 +102,11 @@ def survey_drafter(
     programs = abstract_programs(
         method_of(drafter), drafter, pair.target, room, dtype=DTYPE, placement=placement
     )
-    chosen = _chosen(draft_programs(programs, drafter, options.context_tokens), options)
+    chosen = _chosen(draft_programs(programs, drafter, settings.context_tokens), settings)
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of(
         [each.compiled for each in compiled],
-        usable=int(topology.memory_bytes * options.memory_share),
+        usable=int(topology.memory_bytes * settings.memory_share),
         weights=bytes_on_one_device(programs.weights),
         context=bytes_on_one_device(programs.steps.context()),
     )
@@ -128,9 +114,9 @@ def survey_drafter(
     return RoleSurvey(topology, compiled, memory, None)
 
 
-def _chosen(programs: Iterable[Program], options: SurveyOptions) -> list[Program]:
+def _chosen(programs: Iterable[Program], settings: SurveySettings) -> list[Program]:
     """Return all programs, or the smallest and the largest of each kind."""
-    if not options.ends_only:
+    if not settings.ends_only:
         return list(programs)
     by_kind: dict[str, list[Program]] = {}
     for program in programs:

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from blockdraft_aot.compiled import bytes_on_one_device
-from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.pair import Pair
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder

@@ -16,12 +16,12 @@ from blockdraft_client.cli.main import COMMANDS
 from blockdraft_training import command as train_command
 
 PAGE = "docs/configuration.md"
-GENERATED = ("serve", "server", "verifier", "drafter")
-OWN_SECTION = ("demo", "compile")
+GENERATED = ("serve", "server", "verifier", "drafter", "compile")
+OWN_SECTION = ("demo",)
 # Commands of a command, and where each is implemented.
 SUBCOMMANDS = {
     f"bench {name}": subcommand.module for name, subcommand in bench_command.SUBCOMMANDS.items()
-} | {f"train {name}": subcommand.module for name, subcommand in train_command.SUBCOMMANDS.items()}
+} | {"train card": train_command.SUBCOMMANDS["card"].module}
 # Stated by the page in other words than the parser's value.
 IN_WORDS = {"--prompt", "--compilation-cache", "--dataset"}
 

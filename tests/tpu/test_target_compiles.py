@@ -8,7 +8,8 @@ import pytest
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.fit import memory_of, pages_that_fit
 from blockdraft_aot.model_shapes import SHAPES, drafter_shape
-from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.pair import Pair
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import DTYPE
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology, describe_topology

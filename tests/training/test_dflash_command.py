@@ -56,8 +56,10 @@ def test_what_is_wrong_is_said_without_a_trace(
     message = capsys.readouterr().err
     assert message.startswith("blockdraft train: ")
     assert corpus in message
-    assert train("--corpus", corpus, "--output", str(tmp_path), "--block-size", "1") == 1
-    assert "block_size must be at least 2" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        train("--corpus", corpus, "--output", str(tmp_path), "--block-size", "1")
+    assert caught.value.code == 2
+    assert "--block-size must be at least 2" in capsys.readouterr().err
 
 
 def test_a_reading_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

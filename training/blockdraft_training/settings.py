@@ -4,63 +4,76 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from blockdraft_runtime.configuration.definition import check, required, setting
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """What a run of any method is told.
+    """What a run of any method is told."""
 
-    Attributes:
-        corpus: Corpora of the target's answers.
-        output: Directory of the run: checkpoints, history, plot and the drafter.
-        target: Directory, .gguf file, hub id or the default's name.
-        init: Where weights start: "target" (copies of its layers), "random", or a drafter's
-            directory.
-        feature_layers: Target layers whose outputs make a feature; empty for the method's own
-            choice.
-        block_size: Tokens per block, the anchor included.
-        steps: Optimizer steps.
-        batch_size: Sequences per step, over all devices.
-        blocks_per_sequence: Anchors drawn from each sequence.
-        max_length: Longer rows are cut to this many tokens; None for the longest row's.
-        learning_rate: Peak.
-        warmup_share: Of the steps, linear.
-        weight_decay: Of AdamW.
-        decay: γ of the position weights; None for the published one.
-        distillation: Share of the target's distribution in the labels.
-        hot_vocabulary: Size of the draft vocabulary, the corpus' most frequent ids: what the loss
-            runs over and the drafter can propose; 0 for all.
-        validation_rows: Rows held out to measure acceptance.
-        checkpoint_every: Steps between checkpoints.
-        report_every: Steps between readings of the metrics.
-        online: Compute features in each step instead of keeping them on disk.
-        features: Directory of kept features; None for one inside `output`.
-        dtype: Of activations: float32, bfloat16 or auto.
-        seed: Of weights, batches and anchors.
-    """
-
-    corpus: tuple[Path, ...]
-    output: Path
-    target: str = "smollm2-135m"
-    init: str = "target"
-    feature_layers: tuple[int, ...] = ()
-    block_size: int = 16
-    steps: int = 10_000
-    batch_size: int = 16
-    blocks_per_sequence: int = 64
-    max_length: int | None = None
-    learning_rate: float = 6e-4
-    warmup_share: float = 0.04
-    weight_decay: float = 0.01
-    decay: float | None = None
-    distillation: float = 0.5
-    hot_vocabulary: int = 8192
-    validation_rows: int = 32
-    checkpoint_every: int = 500
-    report_every: int = 50
-    online: bool = False
-    features: Path | None = None
-    dtype: str = "auto"
-    seed: int = 0
+    corpus: tuple[Path, ...] = required(
+        "one or more corpora, JSONL files, of this target's answers", metavar="FILE"
+    )
+    output: Path = required(
+        "folder of the run: checkpoints, `history.jsonl`, `history.png`, `drafter/`; a run that "
+        "was begun there is resumed",
+        metavar="DIR",
+    )
+    target: str = setting(
+        DEFAULT_TARGET,
+        "target model: a known name, a directory, a `.gguf` file or a hub id",
+        metavar="SPEC",
+    )
+    init: str = setting(
+        "target",
+        "where weights start: `target` (copies of its layers), `random`, or a drafter's directory",
+        metavar="START",
+    )
+    feature_layers: tuple[int, ...] = setting(
+        (),
+        "target layers whose outputs make a feature; unset: five, spread evenly, or for EAGLE-3 "
+        "1, L/2 - 1 and L - 4 of L, as published",
+        metavar="I,J,...",
+        separator=",",
+    )
+    block_size: int = setting(16, "tokens per block, the anchor included", minimum=2)
+    steps: int = setting(10_000, "optimizer steps", minimum=1)
+    batch_size: int = setting(16, "sequences per step, over all devices", minimum=1)
+    blocks_per_sequence: int = setting(64, "random anchors per sequence and step", minimum=1)
+    max_length: int | None = setting(
+        None, "cut longer rows to this many tokens; unset: as long as the longest", minimum=1
+    )
+    learning_rate: float = setting(6e-4, "the peak", above=0)
+    warmup_share: float = setting(
+        0.04, "share of the steps with a linearly rising rate", minimum=0, maximum=1
+    )
+    weight_decay: float = setting(0.01, "of AdamW", minimum=0)
+    decay: float | None = setting(
+        None, "γ of the position weights; unset: as published for the method and block size"
+    )
+    distillation: float = setting(
+        0.5, "share of the target's own distribution in the labels", minimum=0, maximum=1
+    )
+    hot_vocabulary: int = setting(
+        8192,
+        "the loss runs over, and the drafter proposes, only so many ids, the corpus' most frequent "
+        "ones; 0: any",
+        minimum=0,
+    )
+    validation_rows: int = setting(32, "rows held out to measure acceptance", minimum=0)
+    checkpoint_every: int = setting(
+        500, "steps between checkpoints, each with a validation", minimum=1
+    )
+    report_every: int = setting(50, "steps between readings", minimum=1)
+    online: bool = setting(
+        False, "compute features in each step, for accelerators, instead of keeping them on disk"
+    )
+    features: Path | None = setting(
+        None, "folder of kept features; unset: in --output", metavar="DIR"
+    )
+    dtype: Dtype = setting("auto", "of activations; `auto` is float32 on CPU, bfloat16 elsewhere")
+    seed: int = setting(0, "of weights, batches and anchors", minimum=0)
 
     def __post_init__(self) -> None:
         """Refuse what no run can do.
@@ -68,27 +81,9 @@ class TrainSettings:
         Raises:
             ValueError: Naming the setting.
         """
+        check(self)
         if not self.corpus:
-            raise ValueError("corpus must name at least one file")
-        for name in (
-            "steps",
-            "batch_size",
-            "blocks_per_sequence",
-            "checkpoint_every",
-            "report_every",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.block_size < 2:
-            raise ValueError(f"block_size must be at least 2, got {self.block_size}")
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        for name in ("warmup_share", "distillation"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        for name in ("validation_rows", "hot_vocabulary", "weight_decay", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            raise ValueError("--corpus must name at least one file")
 
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share for one to continue the other, as JSON values."""
@@ -102,33 +97,22 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True)
 class DFlashSettings(TrainSettings):
-    """A run of `blockdraft train dflash`.
+    """A run of `blockdraft train dflash`."""
 
-    Attributes:
-        copied_layers: Target layers that the draft layers start from, if they do; their number is
-            the number of draft layers.
-        layers: Draft layers of a random start.
-        sample_from_anchor: Whether the anchor's slot drafts too (`DFlashConfig`).
-        markov_rank: Rank of the bias by the token before; 0 for none.
-    """
-
-    copied_layers: tuple[int, ...] = ()
-    layers: int = 2
-    sample_from_anchor: bool = False
-    markov_rank: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can do.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
-        # Not `super()`: a slotted dataclass is another class than the one it was written as.
-        TrainSettings.__post_init__(self)
-        if self.layers < 1:
-            raise ValueError(f"layers must be at least 1, got {self.layers}")
-        if self.markov_rank < 0:
-            raise ValueError(f"markov_rank must not be negative, got {self.markov_rank}")
+    layers: int = setting(2, "draft layers of a random start", minimum=1)
+    copied_layers: tuple[int, ...] = setting(
+        (),
+        "target layers that the draft layers start from, such as `0,29`; their number is that of "
+        "the draft layers; unset: the first and the last ones",
+        metavar="I,J,...",
+        separator=",",
+    )
+    sample_from_anchor: bool = setting(
+        False, "let the anchor's slot draft too: one mask fewer per block"
+    )
+    markov_rank: int = setting(
+        0, "rank of a bias on each token by the one before it, as in DSpark; 0: none", minimum=0
+    )
 
 
 def _plain(value: Any) -> Any:

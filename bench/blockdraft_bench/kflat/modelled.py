@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from blockdraft_aot.modelled import layered_counts, modelled_seconds
+from blockdraft_aot.pair import Pair
 from blockdraft_aot.programs import step_program
-from blockdraft_aot.settings import Pair, ServingLimits
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
 from blockdraft_bench.kflat.curve import Point, StepShape, counted_point

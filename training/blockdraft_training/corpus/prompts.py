@@ -58,6 +58,10 @@ class PromptFile:
             stem = stem.removesuffix(suffix)
         return cls(stem, Path(text))
 
+    def __str__(self) -> str:
+        """Return what `parse` reads."""
+        return f"{self.source}={self.path}"
+
 
 @dataclass(slots=True)
 class Selection:

@@ -1,78 +1,99 @@
 """What a corpus is to be; imports nothing heavy, so that `--help` stays quick."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockdraft_runtime.configuration.definition import check, required, setting
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
 from blockdraft_training.corpus.contamination import ExcludedTexts
 from blockdraft_training.corpus.prompts import PromptFile
-
-DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings:
-    """Which prompts are answered by which target, and how.
+    """Which prompts are answered by which target, and how."""
 
-    Attributes:
-        output: The .jsonl file to write, or to go on with.
-        target: Directory, .gguf file, hub id or the default's name.
-        prompts: Files of prompts.
-        self_chat: Prompts that the target makes up itself.
-        openings: How the user begins in those, in turn.
-        exclude: Files whose prompts must not occur: the test sets.
-        licences: Of the prompts, by source; the name "" stands for all others.
-        greedy_share: Share of rows answered greedily.
-        temperature: Of the other rows.
-        seed: All randomness follows from it.
-        max_tokens: Longest answer.
-        max_prompt_tokens: Longest prompt, chat template included; longer ones are dropped.
-        limit: Most rows; None for all.
-        batch_size: Answers in the making at once.
-        dtype: Element type to compute in.
-    """
-
-    output: Path
-    target: str = "smollm2-135m"
-    prompts: tuple[PromptFile, ...] = ()
-    self_chat: int = 0
-    openings: tuple[str, ...] = ("",)
-    exclude: tuple[Path, ...] = ()
-    licences: Mapping[str, str] = field(default_factory=dict)
-    greedy_share: float = 0.7
-    temperature: float = 0.7
-    seed: int = 0
-    max_tokens: int = 256
-    max_prompt_tokens: int = 256
-    limit: int | None = None
-    batch_size: int = 32
-    dtype: str = "auto"
+    output: Path = required(
+        "the `.jsonl` file to write, or to go on with; `NAME.manifest.json` is written beside "
+        "`NAME.jsonl`",
+        metavar="FILE",
+    )
+    target: str = setting(
+        DEFAULT_TARGET,
+        "target model: a known name, a directory, a `.gguf` file or a hub id",
+        metavar="SPEC",
+    )
+    prompts: tuple[PromptFile, ...] = setting(
+        (),
+        "files of prompts to answer, `.jsonl` or `.jsonl.gz`; NAME is their source, else the file "
+        "is",
+        metavar="[NAME=]FILE",
+        parse=PromptFile.parse,
+    )
+    self_chat: int = setting(
+        0,
+        "so many prompts the target makes up itself: the user's turn, sampled at temperature 1; "
+        "kept in `NAME.self-chat.jsonl`",
+        minimum=0,
+    )
+    openings: tuple[str, ...] = setting(
+        ("",),
+        "how the user begins in those, such as `Write a Python function`; several take turns",
+        flag="self-prefix",
+    )
+    exclude: tuple[Path, ...] = setting(
+        (),
+        "files of prompts, the test sets: prompts that occur in them are dropped",
+        metavar="FILE",
+    )
+    licences: tuple[str, ...] = setting(
+        (),
+        "licence of the prompts, for the manifest; `NAME=TEXT` for those of one source",
+        flag="licence",
+        metavar="[NAME=]TEXT",
+    )
+    greedy_share: float = setting(0.7, "share of rows answered greedily", minimum=0, maximum=1)
+    temperature: float = setting(0.7, "of the other rows", above=0)
+    seed: int = setting(
+        0,
+        "all randomness follows from it: each row's own seed is made from this and the row's id",
+        minimum=0,
+    )
+    max_tokens: int = setting(256, "most tokens of an answer; a longer one is cut", minimum=1)
+    max_prompt_tokens: int = setting(
+        256, "most tokens of a prompt, chat template included; a longer one is dropped", minimum=1
+    )
+    limit: int | None = setting(None, "most rows, those of --prompts first; unset: all", minimum=1)
+    batch_size: int = setting(
+        32, "answers in the making at once; changes the speed, not the answers", minimum=1
+    )
+    dtype: Dtype = setting(
+        "auto", "element type of weights and cache; `auto` is bfloat16 on TPU, float32 elsewhere"
+    )
+    compilation_cache: Path | None = setting(
+        None,
+        "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
+        metavar="DIR",
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
+        check(self)
         if self.output.suffix != ".jsonl":
-            raise ValueError(f"the output must be a .jsonl file, got {self.output}")
+            raise ValueError(f"--output must be a .jsonl file, got {self.output}")
         if not self.prompts and not self.self_chat:
             raise ValueError("there is nothing to answer: give --prompts or --self-chat")
-        if not 0 <= self.greedy_share <= 1:
-            raise ValueError(f"greedy_share must be from 0 to 1, got {self.greedy_share}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}")
-        if self.self_chat < 0 or self.seed < 0:
-            raise ValueError("self_chat and seed must not be negative")
         if not self.openings:
-            raise ValueError("there must be at least one opening; it may be empty")
-        for name in ("max_tokens", "max_prompt_tokens", "limit", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype}")
+            raise ValueError("--self-prefix must be at least one text; it may be empty")
 
     def licence(self, source: str) -> str | None:
         """Return the licence of the prompts of one source, or None if it was not given."""
-        return self.licences.get(source, self.licences.get(""))
+        by_source: dict[str, str] = {}
+        for text in self.licences:
+            name, separator, licence = text.partition("=")
+            by_source[name if separator else ""] = licence if separator else text
+        return by_source.get(source, by_source.get(""))
 
     def sampling(self, *, dtype: str, excluded: ExcludedTexts) -> dict[str, Any]:
         """Return what every row of the corpus depends on; a corpus has one such for all rows.
