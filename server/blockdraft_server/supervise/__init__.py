@@ -1,6 +1,7 @@
 """`blockdraft serve`: all processes of one host, started, watched, restarted and stopped.
 
-Read `command` (flags and run), `plan` (which processes with which flags), `supervisor` (the
-loop), `child` (one process), `restart` (when to try again), `die_with_parent` (no orphans),
-`describe` (the line that says it is ready). It talks to its children over gRPC only.
+Read `settings` (what it is told), `command` (run and signals), `plan` (which processes with which
+flags), `supervisor` (the loop), `child` (one process), `restart` (when to try again),
+`die_with_parent` (no orphans), `announcement` (the line that says it is ready). It talks to its
+children over gRPC only.
 """

@@ -60,30 +60,14 @@ def run(args: argparse.Namespace) -> int:
 
 async def _supervise(plan: ServePlan) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
+    from blockdraft_server.supervise.announcement import announcement
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
 
     started = time.monotonic()
 
     async def announce() -> None:
-        from blockdraft_server.supervise.describe import describe_drafter
-
-        if plan.follows and plan.host is not None:
-            print(
-                f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
-                f"as process {plan.host.worker_id} of {plan.host.num_hosts}",
-                file=sys.stderr,
-                flush=True,
-            )
-            return
-        drafter = await describe_drafter(plan.verifier.process.address)
-        seconds = time.monotonic() - started
-        print(
-            f"blockdraft serves {plan.server.served_name} on {plan.server.process.address}, "
-            f"drafter: {drafter}, "
-            f"ready after {seconds:.1f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = await announcement(plan, time.monotonic() - started)
+        print(line, file=sys.stderr, flush=True)
 
     supervisor = Supervisor(plan.children())
     stop_requested = asyncio.Event()

@@ -8,8 +8,8 @@ from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, running_verifier
 
 from blockdraft_runtime.settings.slice import SliceSettings
+from blockdraft_server.supervise.announcement import describe_drafter
 from blockdraft_server.supervise.command import CONFIGURATION
-from blockdraft_server.supervise.describe import describe_drafter
 from blockdraft_server.supervise.plan import ServePlan
 
 FOLDER = Path("/run/bd")

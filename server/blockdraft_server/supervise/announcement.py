@@ -1,8 +1,28 @@
-"""What a verifier drafts with, in words."""
+"""The line with which `blockdraft serve` says that everything is ready."""
 
 import grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_server.supervise.plan import ServePlan
+
+
+async def announcement(plan: ServePlan, seconds: float) -> str:
+    """Return the line.
+
+    Args:
+        plan: What is served.
+        seconds: How long it took until everything was ready.
+    """
+    if plan.follows and plan.host is not None:
+        return (
+            f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
+            f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
+        )
+    drafter = await describe_drafter(plan.verifier.process.address)
+    return (
+        f"blockdraft serves {plan.server.served_name} on {plan.server.process.address}, "
+        f"drafter: {drafter}, ready after {seconds:.1f} s"
+    )
 
 
 async def describe_drafter(verifier_address: str) -> str:
