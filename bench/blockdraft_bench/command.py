@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.flags import add_output_arguments
 from blockdraft_bench.common.run import run_measurement
 
 
@@ -58,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         module.add_arguments(child)
         if hasattr(module, "measure"):
-            add_output_arguments(child)
             child.set_defaults(
                 run_subcommand=functools.partial(run_measurement, name, module.measure)
             )

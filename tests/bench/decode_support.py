@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from tests.bench.support import DRAFT_LENGTH, ENGINE, MAX_TOKENS, ScriptedPair, scripted_pair
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.timed_answers import PLAIN, DecodedAnswer, DecodedSample, DecodedSet
-from blockdraft_bench.decode.measure import DecodeSettings
+from blockdraft_bench.common.answers import PLAIN, Answer, DecodedAnswer
+from blockdraft_bench.decode.samples import DecodedSample, DecodedSet
+from blockdraft_bench.decode.setup import DecodeSettings
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax.numpy as jnp
+import pytest
 from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
@@ -55,6 +56,21 @@ def write_target(directory: Path, num_layers: int = 5) -> None:
     # As many layers as a default drafter takes features from.
     decoder = Decoder(tiny_config(num_layers=num_layers), dtype=jnp.float32, rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, directory)
+
+
+def check_refusal(capsys: pytest.CaptureFixture[str], codes: tuple[int, int], message: str) -> None:
+    """Check that a command ended with the expected code, one line that says why, and no output.
+
+    Args:
+        capsys: What it printed.
+        codes: Its exit code and the expected one.
+        message: Part of the line.
+    """
+    assert codes[0] == codes[1]
+    printed = capsys.readouterr()
+    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
+    assert message in line
+    assert not printed.out
 
 
 @dataclass

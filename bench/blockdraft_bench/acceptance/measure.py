@@ -1,16 +1,31 @@
 """Measuring acceptance: every prompt decoded with and without drafting, then summed up."""
 
+import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from blockdraft_bench.acceptance.statistics import DatasetAcceptance, summarize
-from blockdraft_bench.acceptance.store import AnswerKey, AnswerStore
+from blockdraft_bench.acceptance.figure import draw
+from blockdraft_bench.acceptance.report import AcceptanceReport, DatasetAcceptance, markdown
+from blockdraft_bench.acceptance.statistics import summarize
 from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.line_store import digest
+from blockdraft_bench.common.datasets import Dataset
+from blockdraft_bench.common.preparation import prepare
 from blockdraft_bench.common.prompts import PromptSet
+from blockdraft_bench.common.provenance import Drafter, Target, origin
+from blockdraft_bench.common.record import digest
+from blockdraft_bench.common.run import Outcome, Run
+from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.engine.loading import (
+    Capacity,
+    load_drafting,
+    load_methods,
+    whole_proposal,
+)
 from blockdraft_bench.engine.sample_request import sample_request
+from blockdraft_models.decoder.dtypes import compute_dtype
+
+DRAFTED = "drafted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +44,74 @@ class AcceptanceSettings:
     stop_token_ids: frozenset[int]
     seed: int = 0
 
-    def identity(self, decoder: InProcessDecoder, dtype: str) -> str:
-        """Return a digest of all that decides an answer beside prompt and temperature."""
-        fields = {
-            **asdict(self),
-            "stop_token_ids": sorted(self.stop_token_ids),
-            "target": decoder.target.fingerprint,
-            "drafter": decoder.drafter.fingerprint,
-            "dtype": dtype,
-        }
-        return digest(fields)
+    def conditions(self, decoder: InProcessDecoder, dtype: str) -> tuple[object, ...]:
+        """Return all that decides an answer beside prompt and temperature."""
+        return self, decoder.target.fingerprint, decoder.drafter.fingerprint, dtype
 
 
-def draft_length(wanted: int | None, block_size: int) -> int:
-    """Return the tokens of a whole proposal: `wanted`, or all that a block holds.
+@dataclass(frozen=True, slots=True)
+class AnswerKey:
+    """Which answer.
 
-    Raises:
-        BenchUsageError: If a block does not hold as many.
+    Attributes:
+        dataset: Name of the dataset.
+        sample: Id of the sample.
+        prompt: Digest of the prompt's tokens, so that a changed prompt is a new one.
+        temperature: Of the target.
+        drafted: Whether with drafting.
     """
-    most = block_size - 1
-    if wanted is not None and not 1 <= wanted <= most:
-        raise BenchUsageError(
-            f"the draft length must be 1 to {most}, a block of {block_size} less its anchor;"
-            f" got {wanted}"
-        )
-    return most if wanted is None else wanted
+
+    dataset: str
+    sample: str
+    prompt: str
+    temperature: float
+    drafted: bool
+
+
+AnswerStore = ResultStore[AnswerKey, Answer]
+
+
+def load_and_measure(args: argparse.Namespace, datasets: Sequence[Dataset], run: Run) -> Outcome:
+    """Load, measure, report.
+
+    Args:
+        args: The flags of `bench acceptance`, checked.
+        datasets: What `--dataset` names.
+        run: Where results are kept.
+    """
+    prepared = prepare(args, datasets)
+    loading = run.phase("loading and compiling")
+    capacity = Capacity(args.concurrency, args.max_prompt_tokens + args.max_tokens, args.dtype)
+    drafting = load_drafting(args.target, args.drafter, capacity, block_size=args.block_size)
+    methods = load_methods(args.target, {DRAFTED: drafting}, capacity, "fixed")
+    decoder = methods.decoders[DRAFTED]
+    drafter = decoder.drafter
+    settings = AcceptanceSettings(
+        max_tokens=args.max_tokens,
+        draft_length=whole_proposal(args.draft_length, drafter.block_size),
+        stop_token_ids=prepared.stop_token_ids,
+        seed=args.seed,
+    )
+    run.identify(settings.conditions(decoder, str(compute_dtype(args.dtype))))
+    store = run.store(AnswerKey, Answer)
+    decoder.warm_up(loading.reach)
+    decoding = run.phase("decoding", total=prepared.count * len(args.temperature) * 2)
+    results = measure_acceptance(
+        decoder, prepared.prompt_sets, args.temperature, settings, store, decoding.advance
+    )
+    decoder.close()
+    report = AcceptanceReport(
+        **origin(),
+        target=Target.of(methods.checkpoint),
+        drafter=Drafter(drafter.method, drafter.fingerprint, drafter.trained),
+        block_size=drafter.block_size,
+        draft_length=settings.draft_length,
+        max_tokens=args.max_tokens,
+        max_prompt_tokens=args.max_prompt_tokens,
+        seed=args.seed,
+        results=tuple(results),
+    )
+    return Outcome(report, markdown(report), {"": draw(report)})
 
 
 def measure_acceptance(
@@ -61,8 +119,7 @@ def measure_acceptance(
     prompt_sets: Sequence[PromptSet],
     temperatures: Sequence[float],
     settings: AcceptanceSettings,
-    *,
-    store: AnswerStore | None = None,
+    store: AnswerStore,
     on_answer: Callable[[], None] = lambda: None,
 ) -> list[DatasetAcceptance]:
     """Decode every prompt with and without drafting at each temperature.
@@ -78,7 +135,6 @@ def measure_acceptance(
     Returns:
         One result for each dataset and temperature, in this order.
     """
-    store = AnswerStore("memory") if store is None else store
     results = []
     for prompt_set in prompt_sets:
         for temperature in temperatures:

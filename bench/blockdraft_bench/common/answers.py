@@ -1,8 +1,10 @@
-"""One decoded answer: its tokens, and what each verification on the way accepted."""
+"""One decoded answer: its tokens, what each verification on the way accepted, how long it took."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+# Among draft methods, decoding without drafts.
+PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +21,6 @@ class Answer:
     steps: tuple[tuple[int, int], ...]
     stopped: bool
 
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> "Answer":
-        """Return the answer that `to_fields` wrote.
-
-        Raises:
-            ValueError: If it did not; a KeyError or TypeError says the same.
-        """
-        steps = tuple((drafted, accepted) for drafted, accepted in fields["steps"])
-        return cls(tuple(fields["token_ids"]), steps, fields["stopped"])
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"token_ids": self.token_ids, "steps": self.steps, "stopped": self.stopped}
-
     def full_steps(self, draft_length: int) -> tuple[int, ...]:
         """Return the accepted tokens of each verification that measures the drafter.
 
@@ -47,3 +35,39 @@ class Answer:
         """
         steps = self.steps[:-1] if self.stopped else self.steps
         return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedAnswer:
+    """One answer, decoded alone.
+
+    Attributes:
+        answer: Its tokens and verifications.
+        ttft_seconds: From the request to the first token.
+        decode_seconds: From the first token to the last.
+    """
+
+    answer: Answer
+    ttft_seconds: float
+    decode_seconds: float
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Tokens that came in `decode_seconds`: all but the first."""
+        return len(self.answer.token_ids) - 1
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """Time per output token after the first; None if there is no other."""
+        return self.decode_seconds / self.decoded_tokens if self.decoded_tokens else None
+
+
+def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """Return the first index at which two answers differ, or None if they do not.
+
+    If one is the beginning of the other, they differ where it ends.
+    """
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return None if len(first) == len(second) else min(len(first), len(second))

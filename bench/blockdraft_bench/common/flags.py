@@ -5,6 +5,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.run import RESULTS
@@ -48,7 +49,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     option("--json", action="store_true", help="print the JSON report instead of Markdown")
 
 
-def check_at_least(args: argparse.Namespace, bounds: Mapping[str, float]) -> None:
+def check_at_least(args: argparse.Namespace, bounds: Mapping[str, int | float]) -> None:
     """Check numbers, or each of several, against their lower bounds; those not given pass.
 
     Args:
@@ -77,7 +78,7 @@ def check_different(args: argparse.Namespace, *names: str) -> None:
             raise BenchUsageError(f"{flag(name)} has the same value twice")
 
 
-def given(args: argparse.Namespace, name: str) -> Sequence[float]:
+def given(args: argparse.Namespace, name: str) -> Sequence[Any]:
     """Return the values of a flag, of one value or several; none if it was not given."""
     value = getattr(args, name)
     if value is None:

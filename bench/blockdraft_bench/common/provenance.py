@@ -8,7 +8,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from blockdraft_models.weights.checkpoint import Checkpoint
 
 PACKAGES = ("blockdraft", "jax", "jaxlib", "flax", "numpy")
 
@@ -39,6 +42,11 @@ class Target:
 
     fingerprint: str
     name: str | None = None
+
+    @classmethod
+    def of(cls, checkpoint: "Checkpoint") -> "Target":
+        """Return what a report says of a checkpoint."""
+        return cls(checkpoint.fingerprint, checkpoint.config.name)
 
     def __str__(self) -> str:
         """Return what to call it in captions."""

@@ -45,10 +45,17 @@ def to_json(record: object) -> str:
 def from_json(kind: type[Record], content: bytes | str) -> Record:
     """Return the dataclass that `to_json` wrote; keys that it does not have are left alone.
 
+    A class whose JSON had another form in earlier versions has a static method `upgraded`, which
+    is given such an object and returns it in today's form.
+
     Raises:
         ValueError: If it is something else; the message names the place.
     """
-    return msgspec.convert(_gathered(msgspec.json.decode(content)), kind)
+    fields = _gathered(msgspec.json.decode(content))
+    upgraded = getattr(kind, "upgraded", None)
+    if upgraded is not None and isinstance(fields, dict):
+        fields = upgraded(fields)
+    return msgspec.convert(fields, kind)
 
 
 def read_record(kind: type[Record], path: Path, what: str) -> Record:

@@ -103,6 +103,14 @@ def percentiles(
     return tuple(float(value) for value in found)
 
 
+def quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the first and the third quartile; None of nothing."""
+    if not values:
+        return None
+    first, third = percentiles(values, (25, 75))
+    return first, third
+
+
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known; None if none is."""
     known = [value for value in values if value is not None]

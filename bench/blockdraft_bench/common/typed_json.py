@@ -4,7 +4,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from blockdraft_bench.acceptance.statistics import Estimate
+from blockdraft_bench.common.statistics import Estimate
 
 Row = TypeVar("Row")
 

@@ -1,133 +1,181 @@
-"""Decoding speed on paper: the JSON report and the Markdown table."""
+"""Decoding speed on paper: what the JSON report holds, and the page of it."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from blockdraft_bench.acceptance.statistics import Estimate
-from blockdraft_bench.common.timed_answers import PLAIN
-from blockdraft_bench.decode.figure import draw_speedups
-from blockdraft_bench.decode.speed import MethodAverage, MethodSpeed, average
-
-NAME = "decode"
+from blockdraft_bench.common.answers import PLAIN
+from blockdraft_bench.common.markdown import INTERVALS_NOTE, Cell, number, page, share, table
+from blockdraft_bench.common.provenance import Report
+from blockdraft_bench.common.statistics import Estimate
 
 
-def write_report(
-    about: Mapping[str, Any], results: Sequence[MethodSpeed], folder: Path
-) -> tuple[str, str]:
-    """Write report, table and figure; return the text of the first two.
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """An answer that is not that of plain decoding.
 
-    Args:
-        about: Environment, target, drafters, settings and recompilations.
-        results: One for each dataset, temperature and method, in this order.
-        folder: Where to.
+    Attributes:
+        sample: Id of the sample.
+        position: Index of the first token that differs, from 0 at the start of the answer.
+        logit_margin: Margin of the target's choice there; see `choice_margin`.
+        temperature: Of the target.
     """
-    averages = average(results)
-    report = {
-        "benchmark": NAME,
-        **about,
-        "results": [result_json(result) for result in results],
-        "average": [asdict(mean) for mean in averages],
-    }
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    table = markdown(about, results, averages)
-    (folder / f"{NAME}.json").write_text(text, encoding="utf-8")
-    (folder / f"{NAME}.md").write_text(table, encoding="utf-8")
-    draw_speedups(results, folder / f"{NAME}.png")
-    return text, table
+
+    sample: str
+    position: int
+    logit_margin: float
+    temperature: float
 
 
-def result_json(result: MethodSpeed) -> dict[str, Any]:
-    """Return one result as a JSON object; null where nothing was measured."""
-    return {
-        "dataset": result.dataset,
-        "method": result.method,
-        "temperature": result.temperature,
-        "samples": result.samples,
-        "tokens": result.tokens,
-        "tpot_seconds": result.tpot_seconds,
-        "tpot_seconds_quartiles": result.tpot_seconds_quartiles,
-        "ttft_seconds": result.ttft_seconds,
-        "tokens_per_second": result.tokens_per_second,
-        "speedup": result.speedup.value,
-        "speedup_ci95": result.speedup.ci95,
-        "acceptance_length": result.acceptance_length.value,
-        "acceptance_length_ci95": result.acceptance_length.ci95,
-        "acceptance_per_position": result.acceptance_per_position,
-        "mean_draft_length": result.mean_draft_length,
-        "identical_share": result.identical_share,
-        "divergences": [
-            {
-                "sample": divergence.sample_id,
-                "position": divergence.position,
-                "logit_margin": divergence.logit_margin,
-                "temperature": divergence.temperature,
-            }
-            for divergence in result.divergences
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class MethodSpeed:
+    """How fast one method decodes one dataset at one temperature; None where nothing tells.
+
+    Attributes:
+        dataset: Name of the dataset.
+        method: Of drafting, or `PLAIN`.
+        temperature: Of the target; 0 is greedy.
+        samples: Answers.
+        tokens: Tokens of all answers, the first ones included.
+        tpot_seconds: Time per token of an answer, the median over answers.
+        tpot_seconds_quartiles: The first and the third quartile of the same.
+        ttft_seconds: Time to the first token, the median over answers.
+        tokens_per_second: All tokens over all seconds.
+        speedup: Plain decoding's seconds per token over this method's.
+        acceptance_length: Tokens gained per verification.
+        acceptance_per_position: Share of the verifications of a proposal at least that long in
+            which the token at that position was accepted, hence all before it.
+        mean_draft_length: Tokens verified per verification.
+        identical_share: Share of answers whose tokens are those of plain decoding.
+        divergences: Where the others first differ.
+    """
+
+    dataset: str
+    method: str
+    temperature: float
+    samples: int
+    tokens: int
+    tpot_seconds: float | None
+    tpot_seconds_quartiles: tuple[float, float] | None
+    ttft_seconds: float
+    tokens_per_second: float | None
+    speedup: Estimate
+    acceptance_length: Estimate
+    acceptance_per_position: tuple[float | None, ...]
+    mean_draft_length: float | None
+    identical_share: float
+    divergences: tuple[Divergence, ...] = ()
 
 
-def markdown(
-    about: Mapping[str, Any], results: Sequence[MethodSpeed], averages: Sequence[MethodAverage]
-) -> str:
-    """Return the table people read, with what they have to know about it."""
-    drafting = [m for m in dict.fromkeys(r.method for r in results) if m != PLAIN]
-    headings = ["Dataset", "T", "Answers", "plain: TPOT ms", "tok/s"]
+@dataclass(frozen=True, slots=True)
+class MethodAverage:
+    """One method at one temperature over all datasets, each counting the same.
+
+    Attributes:
+        method: Of drafting, or `PLAIN`.
+        temperature: Of the target.
+        speedup: Geometric mean.
+        acceptance_length: Arithmetic mean.
+        identical_share: Arithmetic mean.
+    """
+
+    method: str
+    temperature: float
+    speedup: float | None
+    acceptance_length: float | None
+    identical_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MethodDrafter:
+    """The drafter of one method, and how many tokens a whole proposal of it has."""
+
+    fingerprint: str
+    trained: bool
+    block_size: int
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFlags:
+    """What was asked for; see the flags of `bench decode`."""
+
+    datasets: tuple[str, ...]
+    samples: int
+    max_tokens: int
+    max_prompt_tokens: int
+    temperature: tuple[float, ...]
+    draft_policy: str
+    seed: int
+    dtype: str
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeReport(Report):
+    """The whole report.
+
+    Attributes:
+        drafters: What drafts, by method.
+        settings: What was asked for.
+        recompilations: Steps compiled while answers were timed; 0, or nothing was measured.
+        results: One for each dataset, temperature and method, in this order.
+        average: One for each method and temperature.
+    """
+
+    benchmark: Literal["decode"] = "decode"
+    drafters: dict[str, MethodDrafter]
+    settings: DecodeFlags
+    recompilations: int
+    results: tuple[MethodSpeed, ...]
+    average: tuple[MethodAverage, ...]
+
+
+def markdown(report: DecodeReport) -> str:
+    """Return the page."""
+    drafting = [m for m in dict.fromkeys(row.method for row in report.results) if m != PLAIN]
+    headings = ["Dataset", "T", "Answers", "plain: TTFT ms", "TPOT ms", "tok/s"]
     for method in drafting:
-        headings += [f"{method}: TPOT ms", "tok/s", "τ", "speed-up", "identical"]
-    lines = [_caption(about), "", _row(headings), _row(["---"] * len(headings))]
-    for dataset, temperature in dict.fromkeys((r.dataset, r.temperature) for r in results):
-        by_method = {
-            r.method: r for r in results if (r.dataset, r.temperature) == (dataset, temperature)
-        }
-        plain = by_method[PLAIN]
-        cells = [dataset, f"{temperature:g}", str(plain.samples), *_speed_cells(plain)]
+        headings += [f"{method}: TTFT ms", "TPOT ms", "tok/s", "τ", "speed-up", "identical"]
+    rows: list[list[Cell]] = []
+    by_set: dict[tuple[str, float], dict[str, MethodSpeed]] = {}
+    for row in report.results:
+        by_set.setdefault((row.dataset, row.temperature), {})[row.method] = row
+    for (dataset, temperature), speeds in by_set.items():
+        plain = speeds[PLAIN]
+        cells: list[Cell] = [dataset, f"{temperature:g}", plain.samples, *_speed_cells(plain)]
         for method in drafting:
-            result = by_method[method]
-            cells += [
-                *_speed_cells(result),
-                _number(result.acceptance_length.value, 2),
-                _speedup(result.speedup),
-                f"{result.identical_share:.1%}",
-            ]
-        lines.append(_row(cells))
-    for temperature in dict.fromkeys(mean.temperature for mean in averages):
-        means = {mean.method: mean for mean in averages if mean.temperature == temperature}
-        cells = ["mean", f"{temperature:g}", "", "", ""]
+            row = speeds[method]
+            cells += [*_speed_cells(row), number(row.acceptance_length.value)]
+            cells += [number(row.speedup, unit="x"), share(row.identical_share)]
+        rows.append(cells)
+    for temperature in dict.fromkeys(mean.temperature for mean in report.average):
+        means = {mean.method: mean for mean in report.average if mean.temperature == temperature}
+        cells = ["mean", f"{temperature:g}", "", "", "", ""]
         for method in drafting:
             mean = means[method]
-            cells += [
-                "",
-                "",
-                _number(mean.acceptance_length, 2),
-                _speedup(Estimate(mean.speedup, None)),
-                f"{mean.identical_share:.1%}",
-            ]
-        lines.append(_row(cells))
-    return "\n".join([*lines, "", _divergence_line(results)]) + "\n"
+            cells += ["", "", "", mean.acceptance_length, number(mean.speedup, unit="x")]
+            cells.append(share(mean.identical_share))
+        rows.append(cells)
+    return page(_caption(report), table(headings, rows), _divergence_line(report.results))
 
 
-def _caption(about: Mapping[str, Any]) -> str:
-    target, settings, hardware = about["target"], about["settings"], about["hardware"]
+def _caption(report: DecodeReport) -> str:
+    settings = report.settings
     drafters = [
-        f"{method} ({'trained' if drafter['trained'] else 'untrained'}, {drafter['fingerprint']}, "
-        f"blocks of {drafter['block_size']})"
-        for method, drafter in about["drafters"].items()
+        f"{method} ({'trained' if drafter.trained else 'untrained'}, {drafter.fingerprint}, "
+        f"blocks of {drafter.block_size})"
+        for method, drafter in report.drafters.items()
     ]
     return (
-        f"Target {target['name']} ({target['fingerprint']}), {settings['dtype']}; drafters: "
-        f"{', '.join(drafters) or 'none'}; {settings['draft_policy']} policy; one answer at a "
-        f"time, of at most {settings['max_tokens']} tokens; "
-        f"{hardware['accelerator'] or hardware['cpu']}; commit {about['commit'] or 'unknown'}."
+        f"Target {report.target}, {settings.dtype}; drafters: {', '.join(drafters) or 'none'}; "
+        f"{settings.draft_policy} policy; one answer at a time, of at most {settings.max_tokens} "
+        f"tokens; {report.made_on}. {INTERVALS_NOTE}"
     )
 
 
-def _divergence_line(results: Sequence[MethodSpeed]) -> str:
-    margins = [d.logit_margin for result in results for d in result.divergences]
-    drafted = sum(result.samples for result in results if result.method != PLAIN)
+def _divergence_line(results: tuple[MethodSpeed, ...]) -> str:
+    margins = [d.logit_margin for row in results for d in row.divergences]
+    drafted = sum(row.samples for row in results if row.method != PLAIN)
     if not drafted:
         return "No draft method was measured."
     if not margins:
@@ -139,21 +187,9 @@ def _divergence_line(results: Sequence[MethodSpeed]) -> str:
     )
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _speed_cells(result: MethodSpeed) -> list[str]:
-    milliseconds = None if result.tpot_seconds is None else 1e3 * result.tpot_seconds
-    return [_number(milliseconds, 1), _number(result.tokens_per_second, 1)]
-
-
-def _speedup(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "-"
-    interval = "" if estimate.ci95 is None else " ({:.2f}–{:.2f})".format(*estimate.ci95)
-    return f"{estimate.value:.2f}x{interval}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _speed_cells(row: MethodSpeed) -> list[str]:
+    return [
+        number(row.ttft_seconds, 0, factor=1e3),
+        number(row.tpot_seconds, 1, factor=1e3),
+        number(row.tokens_per_second, 1),
+    ]

@@ -2,79 +2,26 @@
 
 Seconds and tokens are those after an answer's first token, unless the name says otherwise. Speeds
 are ratios of sums over the answers of a dataset, and the speed-up is a ratio of two of them over
-the same samples. Each 95 % interval is a percentile bootstrap over samples.
+the same samples.
 """
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.acceptance.statistics import Estimate
-from blockdraft_bench.common.bootstrap import percentile_interval, resampled_totals
-from blockdraft_bench.common.timed_answers import PLAIN, DecodedAnswer, DecodedSet
-from blockdraft_bench.decode.divergence import Divergence
-
-
-@dataclass(frozen=True, slots=True)
-class MethodSpeed:
-    """How fast one method decodes one dataset at one temperature; None where nothing tells.
-
-    Attributes:
-        dataset: Name of the dataset.
-        method: Of drafting, or `PLAIN`.
-        temperature: Of the target; 0 is greedy.
-        samples: Answers.
-        tokens: Tokens of all answers, the first ones included.
-        tpot_seconds: Time per token of an answer, the median over answers.
-        tpot_seconds_quartiles: The first and the third quartile of the same.
-        ttft_seconds: Time to the first token, the median over answers.
-        tokens_per_second: All tokens over all seconds.
-        speedup: Plain decoding's seconds per token over this method's.
-        acceptance_length: Tokens gained per verification.
-        acceptance_per_position: Share of the verifications of a proposal at least that long in
-            which the token at that position was accepted, hence all before it.
-        mean_draft_length: Tokens verified per verification.
-        identical_share: Share of answers whose tokens are those of plain decoding.
-        divergences: Where the others first differ.
-    """
-
-    dataset: str
-    method: str
-    temperature: float
-    samples: int
-    tokens: int
-    tpot_seconds: float | None
-    tpot_seconds_quartiles: tuple[float, float] | None
-    ttft_seconds: float
-    tokens_per_second: float | None
-    speedup: Estimate
-    acceptance_length: Estimate
-    acceptance_per_position: tuple[float | None, ...]
-    mean_draft_length: float | None
-    identical_share: float
-    divergences: tuple[Divergence, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MethodAverage:
-    """One method at one temperature over all datasets, each counting the same.
-
-    Attributes:
-        method: Of drafting, or `PLAIN`.
-        temperature: Of the target.
-        speedup: Geometric mean.
-        acceptance_length: Arithmetic mean.
-        identical_share: Arithmetic mean.
-    """
-
-    method: str
-    temperature: float
-    speedup: float | None
-    acceptance_length: float | None
-    identical_share: float
+from blockdraft_bench.common.answers import PLAIN, DecodedAnswer
+from blockdraft_bench.common.statistics import (
+    bootstrap,
+    geometric_mean,
+    identical_share,
+    mean,
+    median,
+    quartiles,
+)
+from blockdraft_bench.decode.report import Divergence, MethodAverage, MethodSpeed
+from blockdraft_bench.decode.samples import DecodedSet
 
 
 def summarize_method(
@@ -94,42 +41,33 @@ def summarize_method(
         seed: Of the bootstrap.
         divergences: Where its answers differ from plain decoding.
     """
-    answers, plain = decoded.answers(method), decoded.answers(PLAIN)
+    answers = decoded.answers(method)
+    pairs = list(zip(decoded.answers(PLAIN), answers, strict=True))
     counts = np.array(
         [
             [p.decode_seconds, p.decoded_tokens, a.decode_seconds, a.decoded_tokens, steps]
-            for p, a in zip(plain, answers, strict=True)
+            for p, a in pairs
             for steps in [len(a.answer.steps)]
         ],
         np.float64,
     )
-    measured = _ratios(counts.sum(axis=0, keepdims=True))[0]
-    resampled = _ratios(resampled_totals(counts, seed)) if len(answers) > 1 else None
-    rate, speedup, acceptance_length = (
-        Estimate(
-            float(value) if np.isfinite(value) else None,
-            percentile_interval(resampled[:, column]) if resampled is not None else None,
-        )
-        for column, value in enumerate(measured)
-    )
+    rate, speedup, acceptance_length = bootstrap(counts, _ratios, seed)
     tpots = [tpot for a in answers if (tpot := a.tpot_seconds) is not None]
-    steps = [step for a in answers for step in a.answer.steps]
-    same = [p.answer.token_ids == a.answer.token_ids for p, a in zip(plain, answers, strict=True)]
     return MethodSpeed(
         dataset=decoded.dataset,
         method=method,
         temperature=decoded.temperature,
         samples=len(answers),
         tokens=sum(len(a.answer.token_ids) for a in answers),
-        tpot_seconds=statistics.median(tpots) if tpots else None,
-        tpot_seconds_quartiles=_quartiles(tpots) if tpots else None,
+        tpot_seconds=median(tpots),
+        tpot_seconds_quartiles=quartiles(tpots),
         ttft_seconds=statistics.median(a.ttft_seconds for a in answers),
         tokens_per_second=rate.value,
         speedup=speedup,
         acceptance_length=acceptance_length,
         acceptance_per_position=acceptance_per_position(answers, draft_length),
-        mean_draft_length=statistics.fmean(drafted for drafted, _ in steps) if steps else None,
-        identical_share=statistics.fmean(same),
+        mean_draft_length=mean(drafted for a in answers for drafted, _ in a.answer.steps),
+        identical_share=identical_share((p.answer.token_ids, a.answer.token_ids) for p, a in pairs),
         divergences=tuple(divergences),
     )
 
@@ -144,41 +82,31 @@ def acceptance_per_position(
         draft_length: How many positions; None stands where no proposal was so long.
     """
     steps = [step for a in answers for step in a.answer.steps]
-    shares: list[float | None] = []
-    for position in range(1, draft_length + 1):
-        accepted = [accepted >= position for drafted, accepted in steps if drafted >= position]
-        shares.append(statistics.fmean(accepted) if accepted else None)
-    return tuple(shares)
+    return tuple(
+        mean(float(accepted >= position) for drafted, accepted in steps if drafted >= position)
+        for position in range(1, draft_length + 1)
+    )
 
 
 def average(results: Sequence[MethodSpeed]) -> list[MethodAverage]:
     """Return the means over datasets, of each method at each temperature."""
-    averages = []
-    for method, temperature in dict.fromkeys((r.method, r.temperature) for r in results):
-        chosen = [r for r in results if (r.method, r.temperature) == (method, temperature)]
-        speedups = [r.speedup.value for r in chosen if r.speedup.value is not None]
-        lengths = [r.acceptance_length.value for r in chosen]
-        known = [length for length in lengths if length is not None]
-        averages.append(
-            MethodAverage(
-                method,
-                temperature,
-                statistics.geometric_mean(speedups) if speedups else None,
-                statistics.fmean(known) if known else None,
-                statistics.fmean(r.identical_share for r in chosen),
-            )
+    groups: dict[tuple[str, float], list[MethodSpeed]] = {}
+    for row in results:
+        groups.setdefault((row.method, row.temperature), []).append(row)
+    return [
+        MethodAverage(
+            method,
+            temperature,
+            geometric_mean(row.speedup.value for row in rows),
+            mean(row.acceptance_length.value for row in rows),
+            sum(row.identical_share for row in rows) / len(rows),
         )
-    return averages
+        for (method, temperature), rows in groups.items()
+    ]
 
 
-def _ratios(totals: Float[np.ndarray, "samples 5"]) -> Float[np.ndarray, "samples 3"]:
+def _ratios(totals: Float[np.ndarray, "rows 5"]) -> Float[np.ndarray, "rows 3"]:
     """Return tokens per second, speed-up and tokens per verification; not finite if undefined."""
     plain_seconds, plain_tokens, seconds, tokens, steps = totals.T
-    with np.errstate(divide="ignore", invalid="ignore"):  # answers of one token
-        speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
-        return np.stack([tokens / seconds, speedup, tokens / steps], axis=1)
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    first, third = np.percentile(np.array(values), (25, 75))
-    return float(first), float(third)
+    speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
+    return np.stack([tokens / seconds, speedup, tokens / steps], axis=1)

@@ -4,9 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.answers import Answer, DecodedAnswer
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.common.timed_answers import DecodedAnswer
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.engine.loop import TokensGained

@@ -1,5 +1,6 @@
 """A target's own greedy answers, and how far its logits over them are off with int8 weights."""
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +9,17 @@ import numpy as np
 from jaxtyping import Float
 
 from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.datasets import Dataset
+from blockdraft_bench.common.preparation import prepare
 from blockdraft_bench.common.prompts import PromptSet
+from blockdraft_bench.common.provenance import Target, origin
+from blockdraft_bench.common.run import Outcome, Run
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.load_pair import Dtype, engine_config
+from blockdraft_bench.engine.loading import Capacity, Dtype, engine_settings
 from blockdraft_bench.engine.sample_request import sample_request
 from blockdraft_bench.engine.teacher_forcing import TeacherForcing
 from blockdraft_bench.int8.logit_error import LogitError, logit_error
+from blockdraft_bench.int8.report import DatasetError, Int8Report, markdown
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
@@ -73,13 +79,62 @@ class Int8Result:
     float_bytes: int
     int8_bytes: int
 
-    @property
-    def overall(self) -> LogitError:
-        """The error over all datasets, every position counting alike."""
+    def rows(self) -> tuple[DatasetError, ...]:
+        """Return the error of each dataset, then that over all positions."""
         total = LogitError()
         for error in self.errors.values():
             total = total.plus(error)
-        return total
+        answers = {**self.answers, "all": sum(self.answers.values())}
+        return tuple(
+            DatasetError(
+                dataset,
+                answers[dataset],
+                error.positions,
+                error.relative_rms,
+                error.max_error,
+                error.same_choice_share,
+                error.mean_kl_nats,
+            )
+            for dataset, error in (*self.errors.items(), ("all", total))
+        )
+
+
+def load_and_measure(args: argparse.Namespace, datasets: Sequence[Dataset], run: Run) -> Outcome:
+    """Load, measure, report.
+
+    Args:
+        args: The flags of `bench int8`, checked.
+        datasets: What `--dataset` names.
+        run: Where results are kept.
+    """
+    prepared = prepare(args, datasets)
+    settings = Int8Settings(
+        args.max_tokens, args.max_prompt_tokens, prepared.stop_token_ids, args.dtype
+    )
+    loading = run.phase("loading and compiling")
+    comparing = run.phase("comparing", total=2 * prepared.count)
+    result = measure_int8(
+        prepared.target,
+        prepared.prompt_sets,
+        settings,
+        on_compiled=loading.reach,
+        on_answer=comparing.advance,
+    )
+    *rows, overall = result.rows()
+    report = Int8Report(
+        **origin(),
+        target=Target.of(result.checkpoint),
+        dtype=compute_dtype(args.dtype).name,
+        max_tokens=args.max_tokens,
+        max_prompt_tokens=args.max_prompt_tokens,
+        seed=args.seed,
+        float_weight_bytes=result.float_bytes,
+        int8_weight_bytes=result.int8_bytes,
+        overall=overall,
+        results=tuple(rows),
+    )
+    run.identify(settings, report.target, args.dataset, args.samples, args.seed, report.hardware)
+    return Outcome(report, markdown(report))
 
 
 def measure_int8(
@@ -142,9 +197,8 @@ def _greedy_answers(
     on_compiled: Progress,
 ) -> list[list[tuple[int, ...]]]:
     """Return the answers to every prompt of every set, decoded by the verifier's engine."""
-    context_tokens = settings.max_prompt_tokens + settings.max_tokens
-    config = engine_config(1, 1, context_tokens, settings.dtype)
-    engine = InProcessDecoder(decoder, checkpoint, None, config)
+    capacity = Capacity(1, settings.max_prompt_tokens + settings.max_tokens, settings.dtype)
+    engine = InProcessDecoder(decoder, checkpoint, None, engine_settings(capacity, block_size=1))
     engine.warm_up(on_compiled)
     found = []
     for prompt_set in prompt_sets:

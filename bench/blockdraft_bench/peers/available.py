@@ -1,10 +1,10 @@
 """Which peers can take part, found out without loading them."""
 
-import importlib.metadata
 import importlib.util
 from pathlib import Path
 
 from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.provenance import version
 
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
 # What each is imported as, and what it is called where it is installed from.
@@ -45,14 +45,7 @@ def obstacle(peer: str, target: Path) -> str | None:
 
 def peer_versions() -> dict[str, str | None]:
     """Return the version of every package a peer needs; None if it is not installed."""
-    found: dict[str, str | None] = {}
-    for modules in MODULES.values():
-        for package in modules.values():
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = None
-    return found
+    return {package: version(package) for names in MODULES.values() for package in names.values()}
 
 
 def _installed(module: str) -> bool:

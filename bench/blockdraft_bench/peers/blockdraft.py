@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from blockdraft_bench.common.answers import PLAIN
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.sample_decoder import decode_alone
 from blockdraft_bench.peers.answers import BLOCKDRAFT, Limits, TimedAnswer, Variant
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-PLAIN, DRAFTED = "plain", "drafted"
+DRAFTED = "drafted"
 
 
 class BlockdraftPeer:

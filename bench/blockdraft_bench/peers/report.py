@@ -1,116 +1,125 @@
-"""Peers on paper: the JSON report and the Markdown table."""
+"""Peers on paper: what the JSON report holds, and the page of it."""
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from blockdraft_bench.acceptance.statistics import Estimate
-from blockdraft_bench.common.prompts import PromptSet
-from blockdraft_bench.peers.answers import BLOCKDRAFT
-from blockdraft_bench.peers.figure import draw_peers
-from blockdraft_bench.peers.speeds import PeerResult
+from blockdraft_bench.common.markdown import INTERVALS_NOTE, Cell, number, page, share, table
+from blockdraft_bench.common.provenance import Drafter, Report, Target
+from blockdraft_bench.common.statistics import Estimate
+
+LLAMA_CPP_NOTE = (
+    "llama.cpp computes with the quantized weights of the file, the others with the same weights "
+    "dequantized: it reads fewer bytes a token and rounds differently."
+)
 
 
-def results_json(
-    results: Sequence[PeerResult], skipped: Mapping[str, str], prompt_sets: Sequence[PromptSet]
-) -> list[dict[str, Any]]:
-    """Return the results as JSON objects, then the peers that did not take part, with the reason.
+@dataclass(frozen=True, slots=True)
+class FirstDivergence:
+    """Where an answer first differs from that of our plain decoding: at the token of an index."""
 
-    Args:
-        results: One for each decoder.
-        skipped: Why each of the others did not take part.
-        prompt_sets: Prompts, in the order of the answers.
+    dataset: str
+    sample: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """How one decoder compares.
+
+    Attributes:
+        peer: The program.
+        variant: How it decodes.
+        dtype: Of its weights.
+        samples: Answers.
+        tokens: Tokens of all answers.
+        tokens_per_second: Tokens after the first, over the time after the first; None if no
+            answer has more than one.
+        ttft_seconds: Time to the first token, median.
+        ratio_to_plain: Its speed over that of our plain decoding.
+        ratio_to_drafted: Its speed over that of our drafted decoding.
+        identical_share: Share of answers whose tokens are those of our plain decoding.
+        first_divergences: Where the rest first differ.
     """
-    names = [(group.dataset, p.sample_id) for group in prompt_sets for p in group.prompts]
-    return [
-        *(_result_json(result, names) for result in results),
-        *({"peer": peer, "skipped": reason} for peer, reason in skipped.items()),
-    ]
+
+    peer: str
+    variant: str
+    dtype: str
+    samples: int
+    tokens: int
+    tokens_per_second: float | None
+    ttft_seconds: float
+    ratio_to_plain: Estimate
+    ratio_to_drafted: Estimate
+    identical_share: float
+    first_divergences: tuple[FirstDivergence, ...]
 
 
-def _result_json(result: PeerResult, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return {
-        "peer": result.variant.peer,
-        "variant": result.variant.name,
-        "dtype": result.variant.dtype,
-        "samples": result.samples,
-        "tokens": result.tokens,
-        "tokens_per_second": result.tokens_per_second,
-        "ttft_seconds": result.ttft_seconds,
-        **_estimate("ratio_to_plain", result.ratio_to_plain),
-        **_estimate("ratio_to_drafted", result.ratio_to_drafted),
-        "identical_share": result.identical_share,
-        "first_divergences": [
-            {"dataset": names[index][0], "sample": names[index][1], "token": place}
-            for index, place in result.first_divergences
-        ],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersReport(Report):
+    """The whole report.
+
+    Attributes:
+        drafter: What drafts for our drafted decoding.
+        block_size: Its tokens per block.
+        draft_policy: Of our engine.
+        assistant: The smaller model of assisted generation; None if there was none.
+        max_tokens: Most tokens of an answer.
+        max_prompt_tokens: Where prompts were cut.
+        threads: Of the peers.
+        seed: Of rows and intervals.
+        peer_versions: Of the packages the peers need.
+        results: One for each decoder.
+        skipped: Why each of the other peers did not take part.
+    """
+
+    benchmark: Literal["peers"] = "peers"
+    drafter: Drafter
+    block_size: int
+    draft_policy: str
+    assistant: Target | None
+    max_tokens: int
+    max_prompt_tokens: int
+    threads: int
+    seed: int
+    peer_versions: dict[str, str | None]
+    results: tuple[PeerRow, ...]
+    skipped: dict[str, str]
+
+    @staticmethod
+    def upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the JSON of an earlier version, where the skipped stood among the results."""
+        if "skipped" in fields:
+            return fields
+        rows = fields.get("results") or []
+        skipped = {row["peer"]: row["skipped"] for row in rows if "skipped" in row}
+        measured = [row for row in rows if "skipped" not in row]
+        return {**fields, "results": measured, "skipped": skipped}
 
 
-def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
-    return {
-        name: estimate.value,
-        f"{name}_ci95": None if estimate.ci95 is None else list(estimate.ci95),
-    }
-
-
-def markdown(report: dict[str, Any]) -> str:
-    """Return the table people read, with what they have to know about it."""
-    target, drafter, hardware = report["target"], report["drafter"], report["hardware"]
-    lines = [
-        f"Target {target['name']} ({target['fingerprint']}), {drafter['method']} drafter "
-        f"({drafter['fingerprint']}), blocks of {report['block_size']}; greedy, answers of at most "
-        f"{report['max_tokens']} tokens, one at a time; "
-        f"{hardware['accelerator'] or hardware['cpu']}, {report['threads']} threads; "
-        f"commit {report['commit'] or 'unknown'}.",
-        "",
-        "| Decoder | Weights | Answers | Tokens/s | Over our plain | Over our drafted | "
-        "First token | Identical to our plain |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    absent = [row for row in report["results"] if "skipped" in row]
-    for row in report["results"]:
-        if row in absent:
-            continue
-        cells = [
-            f"{row['peer']} {row['variant']}",
-            row["dtype"],
-            str(row["samples"]),
-            "-" if row["tokens_per_second"] is None else f"{row['tokens_per_second']:.1f}",
-            _ratio(row, "ratio_to_plain"),
-            _ratio(row, "ratio_to_drafted"),
-            f"{row['ttft_seconds'] * 1000:.0f} ms",
-            f"{row['identical_share']:.1%}",
+def markdown(report: PeersReport) -> str:
+    """Return the page."""
+    caption = (
+        f"Target {report.target}, {report.drafter}, blocks of {report.block_size}; greedy, answers "
+        f"of at most {report.max_tokens} tokens, one at a time; {report.threads} threads; "
+        f"{report.made_on}. {INTERVALS_NOTE}"
+    )
+    headings = ["Decoder", "Weights", "Answers", "Tokens/s", "Over our plain", "Over our drafted"]
+    rows: list[list[Cell]] = [
+        [
+            f"{row.peer} {row.variant}",
+            row.dtype,
+            row.samples,
+            number(row.tokens_per_second, 1),
+            number(row.ratio_to_plain, unit="x"),
+            number(row.ratio_to_drafted, unit="x"),
+            number(row.ttft_seconds, 0, " ms", factor=1e3),
+            share(row.identical_share),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Brackets hold 95 % intervals."]
-    if any(row["peer"] == "llama.cpp" and row not in absent for row in report["results"]):
-        lines += [
-            "",
-            "llama.cpp computes with the quantized weights of the file, the others with the same "
-            "weights dequantized: it reads fewer bytes a token and rounds differently.",
-        ]
-    lines += [line for row in absent for line in ("", f"{row['peer']}: {row['skipped']}.")]
-    return "\n".join(lines) + "\n"
-
-
-def write_report(
-    report: dict[str, Any], results: Sequence[PeerResult], folder: Path
-) -> tuple[str, str]:
-    """Write report, table and figure; return the text of the first two."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    table = markdown(report)
-    (folder / "peers.json").write_text(text, encoding="utf-8")
-    (folder / "peers.md").write_text(table, encoding="utf-8")
-    ours = [result.variant for result in results if result.variant.peer == BLOCKDRAFT]
-    draw_peers(results, ours, folder / "peers.png")
-    return text, table
-
-
-def _ratio(row: dict[str, Any], name: str) -> str:
-    if row[name] is None:
-        return "-"
-    interval = row[f"{name}_ci95"]
-    edges = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-    return f"{row[name]:.2f}x{edges}"
+        for row in report.results
+    ]
+    return page(
+        caption,
+        table([*headings, "First token", "Identical to our plain"], rows),
+        LLAMA_CPP_NOTE if any(row.peer == "llama.cpp" for row in report.results) else "",
+        *(f"{peer}: {reason}." for peer, reason in report.skipped.items()),
+    )

@@ -1,72 +1,52 @@
 """The arithmetic of the comparison: speeds over the same prompts, and their ratios to ours.
 
 A decoder's speed is a ratio of sums over answers: tokens after the first over the time after the
-first. Its ratio to another's is that of their speeds, and the 95 % interval a percentile bootstrap
-that draws prompts, each with the answers of both.
+first. Its ratio to another's is that of their speeds, and the interval draws prompts, each with the
+answers of both.
 """
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
-from blockdraft_bench.acceptance.statistics import Estimate
-from blockdraft_bench.common.bootstrap import percentile_interval, resampled_totals
+from blockdraft_bench.common.answers import first_difference
+from blockdraft_bench.common.statistics import Estimate, bootstrap
 from blockdraft_bench.peers.answers import TimedAnswer, Variant
-
-
-@dataclass(frozen=True, slots=True)
-class PeerResult:
-    """How one decoder compares.
-
-    Attributes:
-        variant: The decoder.
-        samples: Answers.
-        tokens: Tokens of all answers.
-        tokens_per_second: Tokens after the first, over the time after the first; None if no
-            answer has more than one.
-        ttft_seconds: Time to the first token, median.
-        ratio_to_plain: Its speed over that of our plain decoding.
-        ratio_to_drafted: Its speed over that of our drafted decoding.
-        identical_share: Share of answers whose tokens are those of our plain decoding.
-        first_divergences: Index of the answer and of its first token that differs, for the rest.
-    """
-
-    variant: Variant
-    samples: int
-    tokens: int
-    tokens_per_second: float | None
-    ttft_seconds: float
-    ratio_to_plain: Estimate
-    ratio_to_drafted: Estimate
-    identical_share: float
-    first_divergences: tuple[tuple[int, int], ...]
+from blockdraft_bench.peers.report import FirstDivergence, PeerRow
 
 
 def compare(
-    answers: Mapping[Variant, Sequence[TimedAnswer]], *, plain: Variant, drafted: Variant, seed: int
-) -> list[PeerResult]:
+    answers: Mapping[Variant, Sequence[TimedAnswer]],
+    names: Sequence[tuple[str, str]],
+    *,
+    plain: Variant,
+    drafted: Variant,
+    seed: int,
+) -> tuple[PeerRow, ...]:
     """Sum up all decoders.
 
     Args:
         answers: The answers of each to the same prompts, at least one, in the same order.
+        names: Dataset and sample of each prompt.
         plain: Our plain decoding.
         drafted: Our drafted decoding.
         seed: Of the bootstrap.
     """
     reference = answers[plain]
-    results = []
+    rows = []
     for variant, own in answers.items():
-        diverged = [
-            (index, place)
-            for index, (answer, expected) in enumerate(zip(own, reference, strict=True))
-            if (place := first_divergence(answer.token_ids, expected.token_ids)) is not None
-        ]
-        results.append(
-            PeerResult(
-                variant=variant,
+        diverged = tuple(
+            FirstDivergence(*name, place)
+            for name, answer, expected in zip(names, own, reference, strict=True)
+            if (place := first_difference(answer.token_ids, expected.token_ids)) is not None
+        )
+        rows.append(
+            PeerRow(
+                peer=variant.peer,
+                variant=variant.name,
+                dtype=variant.dtype,
                 samples=len(own),
                 tokens=sum(len(answer.token_ids) for answer in own),
                 tokens_per_second=_speed(own),
@@ -74,16 +54,10 @@ def compare(
                 ratio_to_plain=speed_ratio(own, reference, seed),
                 ratio_to_drafted=speed_ratio(own, answers[drafted], seed),
                 identical_share=1 - len(diverged) / len(own),
-                first_divergences=tuple(diverged),
+                first_divergences=diverged,
             )
         )
-    return results
-
-
-def first_divergence(tokens: Sequence[int], expected: Sequence[int]) -> int | None:
-    """Return the first index at which they differ, or where the shorter ends; None if equal."""
-    pairs = itertools.zip_longest(tokens, expected)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), None)
+    return tuple(rows)
 
 
 def speed_ratio(own: Sequence[TimedAnswer], other: Sequence[TimedAnswer], seed: int) -> Estimate:
@@ -95,17 +69,13 @@ def speed_ratio(own: Sequence[TimedAnswer], other: Sequence[TimedAnswer], seed: 
         ],
         np.float64,
     )
+    [ratio] = bootstrap(columns, _ratio, seed)
+    return ratio
 
-    def ratio(totals: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):  # answers of a single token
-            speeds = totals[:, 0::2] / totals[:, 1::2]
-            return np.asarray(speeds[:, 0] / speeds[:, 1])
 
-    value = float(ratio(columns.sum(axis=0, keepdims=True))[0])
-    return Estimate(
-        value if np.isfinite(value) else None,
-        percentile_interval(ratio(resampled_totals(columns, seed))) if len(columns) > 1 else None,
-    )
+def _ratio(totals: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 1"]:
+    speeds = totals[:, 0::2] / totals[:, 1::2]
+    return np.asarray(speeds[:, :1] / speeds[:, 1:])
 
 
 def _speed(answers: Sequence[TimedAnswer]) -> float | None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from blockdraft_bench.acceptance.figure import BAR_SPACE, error_bars
 from blockdraft_bench.common.datasets import DOMAINS
+from blockdraft_bench.common.figure import BAR_SPACE, error_bars
 from blockdraft_bench.common.published import SPEED_MARK, TPU_V5P_SPEEDS
 from blockdraft_bench.peers.answers import BLOCKDRAFT
 from blockdraft_bench.report.choice import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blockdraft_bench.acceptance.statistics import Estimate
+from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.common.typed_json import read_row
 
 Json = Mapping[str, Any]

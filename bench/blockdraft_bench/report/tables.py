@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from blockdraft_bench.acceptance.statistics import Estimate
 from blockdraft_bench.common.published import (
     KFLAT,
     KFLAT_SOURCE,
@@ -15,6 +14,7 @@ from blockdraft_bench.common.published import (
     TPU_V5P_METHODS,
     TPU_V5P_SPEEDS,
 )
+from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.report.choice import PLAIN, coolest, domain_of
 from blockdraft_bench.report.inputs import Results
 from blockdraft_bench.report.results import (

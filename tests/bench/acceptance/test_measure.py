@@ -14,16 +14,28 @@ from tests.bench.support import (
     scripted_pair,
 )
 
-from blockdraft_bench.acceptance.measure import AcceptanceSettings, draft_length, measure_acceptance
-from blockdraft_bench.acceptance.statistics import DatasetAcceptance, Estimate
-from blockdraft_bench.acceptance.store import AnswerStore
-from blockdraft_bench.common.errors import BenchError, BenchUsageError
+from blockdraft_bench.acceptance.measure import (
+    AcceptanceSettings,
+    AnswerKey,
+    AnswerStore,
+    measure_acceptance,
+)
+from blockdraft_bench.acceptance.report import DatasetAcceptance
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.common.prompts import Prompt, PromptSet
+from blockdraft_bench.common.record import digest
+from blockdraft_bench.common.statistics import Estimate
+from blockdraft_bench.common.store import ResultStore
 
 
 @pytest.fixture(scope="module")
 def pair() -> ScriptedPair:
     return scripted_pair()
+
+
+def answer_store(path: Path | None = None) -> AnswerStore:
+    return ResultStore(AnswerKey, Answer, "x", path)
 
 
 def measure(
@@ -32,7 +44,8 @@ def measure(
     settings: AcceptanceSettings = SETTINGS,
     store: AnswerStore | None = None,
 ) -> DatasetAcceptance:
-    [result] = measure_acceptance(pair.decoder, [prompts], [0.0], settings, store=store)
+    store = store or answer_store()
+    [result] = measure_acceptance(pair.decoder, [prompts], [0.0], settings, store)
     return result
 
 
@@ -43,10 +56,10 @@ def values(estimates: tuple[Estimate, ...]) -> list[float | None]:
 def test_a_drafter_that_knows_everything_gains_a_block(pair: ScriptedPair) -> None:
     pair.script(lambda offset: DRAFT_LENGTH)
     result = measure(pair)
-    assert result.acceptance_length == Estimate(4.0, (4.0, 4.0))
-    assert values(result.per_position) == [1.0, 1.0, 1.0]
-    assert values(result.conditional) == [1.0, 1.0, 1.0]
-    assert values(result.decay) == [1.0, 1.0]
+    assert result.acceptance_length == Estimate(4.0, None, 2)
+    assert values(result.acceptance_per_position) == [1.0, 1.0, 1.0]
+    assert values(result.conditional_acceptance_per_position) == [1.0, 1.0, 1.0]
+    assert values(result.acceptance_decay) == [1.0, 1.0]
     assert (result.samples, result.tokens) == (2, 2 * MAX_TOKENS)
     # Four blocks an answer, the last of them just as long as the answer may still get.
     assert result.steps == result.verifications == 8
@@ -56,10 +69,10 @@ def test_a_drafter_that_knows_everything_gains_a_block(pair: ScriptedPair) -> No
 def test_a_drafter_that_is_always_wrong_gains_nothing(pair: ScriptedPair) -> None:
     pair.script(lambda offset: 0)
     result = measure(pair)
-    assert result.acceptance_length == Estimate(1.0, (1.0, 1.0))
-    assert values(result.per_position) == [0.0, 0.0, 0.0]
-    assert values(result.conditional) == [0.0, None, None]
-    assert values(result.decay) == [None, None]
+    assert result.acceptance_length == Estimate(1.0, None, 2)
+    assert values(result.acceptance_per_position) == [0.0, 0.0, 0.0]
+    assert values(result.conditional_acceptance_per_position) == [0.0, None, None]
+    assert values(result.acceptance_decay) == [None, None]
     # One token a verification; the last three of an answer have shorter proposals.
     assert result.verifications == 2 * (MAX_TOKENS - 1)
     assert result.steps == result.verifications - 2 * 3
@@ -73,9 +86,9 @@ def test_a_drafter_that_is_right_at_times(pair: ScriptedPair) -> None:
     result = measure(pair)
     assert result.steps == result.verifications == 2 * 5
     assert result.acceptance_length.value == pytest.approx((4 + 2 + 2 + 4 + 4) / 5)
-    assert values(result.per_position) == pytest.approx([1.0, 0.6, 0.6])
-    assert values(result.conditional) == pytest.approx([1.0, 0.6, 1.0])
-    assert values(result.decay) == pytest.approx([0.6, 1.0 / 0.6])
+    assert values(result.acceptance_per_position) == pytest.approx([1.0, 0.6, 0.6])
+    assert values(result.conditional_acceptance_per_position) == pytest.approx([1.0, 0.6, 1.0])
+    assert values(result.acceptance_decay) == pytest.approx([0.6, 1.0 / 0.6])
 
 
 def test_shortened_proposals_do_not_count(pair: ScriptedPair) -> None:
@@ -92,8 +105,8 @@ def test_a_shorter_draft_length(pair: ScriptedPair) -> None:
     pair.script(lambda offset: DRAFT_LENGTH)
     result = measure(pair, settings=settings)
     assert result.acceptance_length.value == 2.0
-    assert values(result.per_position) == [1.0]
-    assert result.decay == ()
+    assert values(result.acceptance_per_position) == [1.0]
+    assert result.acceptance_decay == ()
 
 
 @pytest.mark.parametrize("right", [0, DRAFT_LENGTH])
@@ -110,13 +123,13 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
     pair.script(lambda offset: right, prompts=prompts, settings=settings)
     result = measure(pair, prompts, settings)
     assert result.tokens == end + 1
-    assert result.acceptance_length == Estimate(right + 1.0, None)
+    assert result.acceptance_length == Estimate(right + 1.0, None, 1)
     assert result.steps == result.verifications - 1
 
 
 def test_sampled_answers_are_those_of_plain_decoding(pair: ScriptedPair) -> None:
     pair.method.propose = lambda position, anchor, length: [anchor] * length
-    [result] = measure_acceptance(pair.decoder, [PROMPTS], [1.0], SETTINGS)
+    [result] = measure_acceptance(pair.decoder, [PROMPTS], [1.0], SETTINGS, answer_store())
     assert result.temperature == 1.0
     assert result.identical_share == 1.0
 
@@ -125,10 +138,8 @@ def test_the_seed_decides_what_is_sampled(pair: ScriptedPair) -> None:
     pair.method.propose = lambda position, anchor, length: [anchor] * length
 
     def answers(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
-        store = AnswerStore("x")
-        measure_acceptance(
-            pair.decoder, [prompts], [1.0], replace(SETTINGS, seed=seed), store=store
-        )
+        store = answer_store()
+        measure_acceptance(pair.decoder, [prompts], [1.0], replace(SETTINGS, seed=seed), store)
         return {answer.token_ids for answer in store}
 
     first = answers(7, PROMPTS)
@@ -147,6 +158,7 @@ def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair)
         [PromptSet("many", tuple(prompts))],
         [0.0],
         settings,
+        answer_store(),
         on_answer=lambda: done.append(1),
     )
     assert (result.samples, result.tokens, len(done)) == (9, 72, 18)
@@ -171,17 +183,17 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
             [PROMPTS],
             [0.0],
             SETTINGS,
-            store=AnswerStore("x", path),
+            answer_store(path),
             on_answer=interrupt,
         )
     # The fourth answer was being written.
     with path.open("a", encoding="utf-8") as file:
         file.write('{"settings": "x", "data')
-    assert measure(pair, store=AnswerStore("x", path)) == whole
+    assert measure(pair, store=answer_store(path)) == whole
     assert len(path.read_text("utf-8").splitlines()) == 4
     # Once more: nothing is left to decode, and nothing counts twice.
     pair.method.propose = lambda position, anchor, length: pytest.fail("decoded again")
-    assert measure(pair, store=AnswerStore("x", path)) == whole
+    assert measure(pair, store=answer_store(path)) == whole
 
 
 def test_drafts_that_get_lost_end_the_measurement() -> None:
@@ -198,14 +210,8 @@ def test_whatever_decides_an_answer_is_part_of_the_identity(pair: ScriptedPair) 
         replace(SETTINGS, draft_length=1),
         replace(SETTINGS, stop_token_ids=frozenset({1})),
     ]
-    identities = [settings.identity(pair.decoder, "float32") for settings in (SETTINGS, *changed)]
-    identities.append(SETTINGS.identity(pair.decoder, "bfloat16"))
+    identities = [
+        digest(*settings.conditions(pair.decoder, "float32")) for settings in (SETTINGS, *changed)
+    ]
+    identities.append(digest(*SETTINGS.conditions(pair.decoder, "bfloat16")))
     assert len(set(identities)) == len(identities)
-
-
-def test_draft_length() -> None:
-    assert draft_length(None, 8) == 7
-    assert draft_length(3, 8) == 3
-    for wrong in (0, 8):
-        with pytest.raises(BenchUsageError, match="1 to 7"):
-            draft_length(wrong, 8)

@@ -13,6 +13,7 @@ from blockdraft_bench.common.statistics import (
     mean,
     median,
     percentiles,
+    quartiles,
     resampled_totals,
 )
 
@@ -80,4 +81,5 @@ def test_means_leave_out_what_is_not_known() -> None:
     assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
     assert mean([None]) is median([]) is geometric_mean([None]) is None
     assert percentiles([1.0, 2.0, 3.0], (0, 25, 100)) == (1.0, 1.5, 3.0)
+    assert (quartiles([1.0, 2.0, 3.0]), quartiles([])) == ((1.5, 2.5), None)
     assert identical_share([(1, 1), ("a", "b")]) == 0.5

@@ -11,9 +11,10 @@ from tests.bench.support import CONFIG, PROMPTS, ScriptedPair, scripted_pair, ti
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.timed_answers import DecodedSample, DecodedSet
 from blockdraft_bench.decode.choice_margin import ChoiceMargin
-from blockdraft_bench.decode.divergence import Divergence, find_divergences, first_difference
+from blockdraft_bench.decode.divergence import find_divergences
+from blockdraft_bench.decode.report import Divergence
+from blockdraft_bench.decode.samples import DecodedSample, DecodedSet
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 SEED = 5_000_000_011  # more than 32 bits
@@ -22,22 +23,6 @@ SEED = 5_000_000_011  # more than 32 bits
 @pytest.fixture(scope="module")
 def reference() -> ReferenceDecoder:
     return ReferenceDecoder(CONFIG, params_from_decoder(tiny_decoder()))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ((1, 2, 3), (1, 2, 3), None),
-        ((1, 2, 3), (1, 5, 3), 1),
-        ((4,), (5,), 0),
-        ((1, 2), (1, 2, 3), 2),
-        ((1, 2, 3), (1,), 1),
-    ],
-)
-def test_first_difference(
-    first: tuple[int, ...], second: tuple[int, ...], expected: int | None
-) -> None:
-    assert first_difference(first, second) == expected
 
 
 def test_a_divergence_has_the_margin_of_the_greedy_choice(reference: ReferenceDecoder) -> None:
@@ -56,7 +41,7 @@ def test_a_divergence_has_the_margin_of_the_greedy_choice(reference: ReferenceDe
     decoded = DecodedSet("tiny", 0.0, tuple(samples))
     [found] = find_divergences(decoded, "dflash", ChoiceMargin(tiny_decoder()))
     second, first = sorted(reference.logits([*prompt, 9, 8])[-1])[-2:]
-    assert found == Divergence("other", 0.0, 2, found.logit_margin)
+    assert found == Divergence("other", 2, found.logit_margin, 0.0)
     assert found.logit_margin == pytest.approx(first - second, abs=1e-4)
     assert first - second > 1e-3
     assert find_divergences(decoded, "plain", ChoiceMargin(tiny_decoder())) == ()

@@ -14,10 +14,11 @@ from tests.bench.decode_support import LENGTHS, METHODS, SETTINGS, Methods
 from tests.bench.support import BLOCK_SIZE, DRAFT_LENGTH, MAX_TOKENS, PROMPTS, tiny_decoder
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
+from blockdraft_bench.common.answers import PLAIN
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.common.timed_answers import PLAIN, DecodedSet
-from blockdraft_bench.decode.measure import measure_decode
-from blockdraft_bench.decode.store import DecodeStore
+from blockdraft_bench.common.store import ResultStore
+from blockdraft_bench.decode.measure import SampleStore, measure_decode
+from blockdraft_bench.decode.samples import DecodedSet, SampleAnswers, SampleKey
 from blockdraft_bench.engine.sample_decoder import decode_alone
 from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -45,14 +46,23 @@ def draft_the_anchor(position: int, anchor: int, length: int) -> Sequence[int]:
     return [anchor] * length
 
 
+def sample_store(path: Path | None = None, settings: str = "x") -> SampleStore:
+    return ResultStore(SampleKey, SampleAnswers, settings, path)
+
+
 def measure(
     methods: Methods,
     temperatures: Sequence[float] = (0.0,),
-    store: DecodeStore | None = None,
+    store: SampleStore | None = None,
     on_sample: Callable[[], None] = lambda: None,
 ) -> list[DecodedSet]:
     return measure_decode(
-        methods.decoder(), [PROMPTS], temperatures, SETTINGS, store=store, on_sample=on_sample
+        methods.decoder(),
+        [PROMPTS],
+        temperatures,
+        SETTINGS,
+        store or sample_store(),
+        on_sample=on_sample,
     )
 
 
@@ -84,8 +94,8 @@ def test_the_order_of_the_methods_rotates(methods: Methods, tmp_path: Path) -> N
     for method in METHODS:
         methods.pair(method).method.propose = draft_the_anchor
     path = tmp_path / "samples.jsonl"
-    measure(methods, (0.0, 1.0), DecodeStore("x", path))
-    assert [list(line["methods"]) for line in lines(path)] == [*ORDERS, ORDERS[0]]
+    measure(methods, (0.0, 1.0), sample_store(path))
+    assert [list(line["record"]["methods"]) for line in lines(path)] == [*ORDERS, ORDERS[0]]
 
 
 def test_times_are_those_of_decoding(methods: Methods) -> None:
@@ -144,7 +154,7 @@ def test_a_compilation_while_being_timed_is_an_error(methods: Methods, tmp_path:
     methods.wrong.method.propose = compiling
     path = tmp_path / "samples.jsonl"
     with pytest.raises(BenchError, match="were compiled while being timed"):
-        measure(methods, store=DecodeStore("x", path))
+        measure(methods, store=sample_store(path))
     assert not path.exists()
 
 
@@ -152,7 +162,7 @@ def test_nothing_is_compiled_while_being_timed(methods: Methods) -> None:
     for method in METHODS:
         methods.pair(method).method.propose = draft_the_anchor
     decoder = methods.decoder()
-    measure_decode(decoder, [PROMPTS], [0.0, 1.0], SETTINGS)
+    measure_decode(decoder, [PROMPTS], [0.0, 1.0], SETTINGS, sample_store())
     assert decoder.recompilations == 0
 
 
@@ -173,11 +183,11 @@ def test_a_sample_that_was_interrupted_is_decoded_again_as_a_whole(
     with monkeypatch.context() as patched:
         patched.setattr(decoder, "stream", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            measure(methods, store=DecodeStore("x", path))
+            measure(methods, store=sample_store(path))
     [kept] = lines(path)
-    assert (kept["sample"], list(kept["methods"])) == ("short", ORDERS[0])
-    measure(methods, store=DecodeStore("x", path))
-    assert [list(line["methods"]) for line in lines(path)] == ORDERS[:2]
+    assert (kept["key"]["sample"], list(kept["record"]["methods"])) == ("short", ORDERS[0])
+    measure(methods, store=sample_store(path))
+    assert [list(line["record"]["methods"]) for line in lines(path)] == ORDERS[:2]
 
 
 def test_an_interrupted_measurement_goes_on(methods: Methods, tmp_path: Path) -> None:
@@ -187,30 +197,23 @@ def test_an_interrupted_measurement_goes_on(methods: Methods, tmp_path: Path) ->
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        measure(methods, store=DecodeStore("x", path), on_sample=interrupt)
+        measure(methods, store=sample_store(path), on_sample=interrupt)
     first = path.read_bytes()
     assert len(first.splitlines()) == 1
     # The second sample was being written.
     with path.open("a", encoding="utf-8") as file:
         file.write('{"settings": "x", "data')
-    [decoded] = measure(methods, store=DecodeStore("x", path))
+    [decoded] = measure(methods, store=sample_store(path))
     assert path.read_bytes().startswith(first)
-    assert [list(line["methods"]) for line in lines(path)] == ORDERS[:2]
+    assert [list(line["record"]["methods"]) for line in lines(path)] == ORDERS[:2]
     # Once more: nothing is left to decode, and the times are those that were measured.
     for method in METHODS:
         methods.pair(method).method.propose = lambda *_: pytest.fail("decoded again")
-    assert measure(methods, store=DecodeStore("x", path)) == [decoded]
+    assert measure(methods, store=sample_store(path)) == [decoded]
 
 
 def test_other_settings_are_decoded_anew(methods: Methods, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     for settings in ("x", "y", "x"):
-        measure(methods, store=DecodeStore(settings, path))
+        measure(methods, store=sample_store(path, settings))
     assert [line["settings"] for line in lines(path)] == ["x", "x", "y", "y"]
-
-
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
-    path.write_text('{"settings": "x", "dataset": "d"}\n', encoding="utf-8")
-    with pytest.raises(BenchError, match="line 1 is no answer"):
-        DecodeStore("x", path)

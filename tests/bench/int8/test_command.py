@@ -1,26 +1,24 @@
 """`blockdraft bench int8` on a tiny target, from the command line to the files."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.bench.support import write_target
+from tests.bench.support import check_refusal, write_target
 from tests.models.quantized import dequantized_params
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_bench.common.prompts import Prompt, PromptSet
-from blockdraft_bench.engine import load_pair
+from blockdraft_bench.engine import loading
 from blockdraft_bench.int8.logit_error import LogitError, logit_error
 from blockdraft_bench.int8.measure import Int8Settings, measure_int8
 from blockdraft_client.cli.main import main
 from blockdraft_models.weights.loading import load_decoder
 
-CACHE = Path(__file__).parents[3] / ".cache"
 Run = Callable[..., int]
 
 
@@ -32,35 +30,23 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def bench(target: Path, workplace: Path) -> Run:
     """Run the command with the arguments that make it small, and these."""
-    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(CACHE))
-    monkeypatch.chdir(tmp_path)
-    for name in ("one", "two"):
-        rows = [{"id": f"row/{i}", "turns": [f"{name} {i}?"]} for i in range(4)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    # Fewer shapes to compile.
-    monkeypatch.setattr(load_pair, "PROMPT_STEP_TOKENS", 16)
-    settings = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in settings}
 
     def call(*arguments: str) -> int:
-        small = ["--target", str(target), "--dataset", "one.jsonl", "two.jsonl"]
+        small = ["--target", str(target), "--dataset", "gsm8k", "mbpp"]
         small += ["--max-prompt-tokens", "64", "--max-tokens", "9", "--samples", "2"]
         return main(["bench", "int8", *small, *arguments])
 
-    yield call
-    for name, value in before.items():
-        jax.config.update(name, value)
+    return call
 
 
 def test_measures_and_reports(
-    bench: Run, tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
+    bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench("--json") == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    [output] = (tmp_path / "bench-results").iterdir()
+    [output] = (workplace / "bench-results").iterdir()
     assert output.name.startswith("int8-")
     assert json.loads((output / "int8.json").read_text("utf-8")) == report
     assert report["benchmark"] == "int8"
@@ -68,8 +54,8 @@ def test_measures_and_reports(
     assert report["dtype"] == "float32"
     assert set(report["hardware"]) == {"cpu", "cores", "accelerator"}
     assert [(row["dataset"], row["answers"]) for row in report["results"]] == [
-        ("one", 2),
-        ("two", 2),
+        ("gsm8k", 2),
+        ("mbpp", 2),
     ]
     overall = report["overall"]
     assert overall["answers"] == 4
@@ -91,7 +77,7 @@ def test_measures_and_reports(
 
 
 def test_errors_are_those_of_the_references(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_pair, "PROMPT_STEP_TOKENS", 16)
+    monkeypatch.setattr(loading, "PROMPT_STEP_TOKENS", 16)
     prompts = (Prompt("a", (5, 77, 130)), Prompt("b", tuple(range(40, 64))), Prompt("c", (9,)))
     sets = [PromptSet("x", prompts[:2]), PromptSet("y", prompts[2:])]
     done: list[int] = []
@@ -139,8 +125,4 @@ def test_says_what_is_wrong(
     code: int,
     message: str,
 ) -> None:
-    assert bench(*arguments) == code
-    printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
-    assert message in line
-    assert not printed.out
+    check_refusal(capsys, (bench(*arguments), code), message)

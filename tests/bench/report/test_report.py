@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from blockdraft_bench.acceptance.statistics import Estimate
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.published import TPU_V5P_MEAN, TPU_V5P_SPEEDS
+from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.report.choice import decay_by_domain, domain_of, simplest_curves
 from blockdraft_bench.report.inputs import Results, find_files, merge, read_source
 from blockdraft_bench.report.panels import panels_of

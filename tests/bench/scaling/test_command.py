@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockdraft_bench.acceptance.report import result_json
 from blockdraft_bench.acceptance.statistics import summarize
 from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.record import to_json
 from blockdraft_client.cli.main import main
 
 Run = Callable[..., int]
@@ -31,7 +31,7 @@ def acceptance_report(drafted: int, seed: int, answers: int = 12) -> dict[str, A
     for name, temperature in (("gsm8k", 0.0), ("mbpp", 0.0), ("gsm8k", 1.0)):
         made = [answer() for _ in range(answers)]
         summary = summarize(name, temperature, made, made, draft_length=drafted, seed=0)
-        results.append(result_json(summary))
+        results.append(json.loads(to_json(summary)))
     return {
         "target": {"fingerprint": "0123456789abcdef"},
         "drafter": {"fingerprint": "fedcba9876543210"},

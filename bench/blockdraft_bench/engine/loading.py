@@ -1,0 +1,161 @@
+"""Loading a target and its drafters into one process, with room for every proposal in full."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from blockdraft_bench.common.answers import PLAIN
+from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_drafter.app import load_method
+from blockdraft_drafter.service import LoadedMethod
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import Checkpoint, load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.buckets import next_power_of_two
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+# Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
+PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens
+# The queue is ours alone; nobody has to be refused.
+MAX_WAITING = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What target and drafter have room for.
+
+    Attributes:
+        concurrency: Answers decoded at a time.
+        context_tokens: Most tokens of prompt and answer together.
+        dtype: Element type of weights, cache and contexts.
+    """
+
+    concurrency: int
+    context_tokens: int
+    dtype: Dtype
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingMethods:
+    """A target and the ways to decode with it.
+
+    Attributes:
+        target: The target; its weights are in memory once, whatever the number of methods.
+        checkpoint: What it was loaded from.
+        decoders: By method, `PLAIN` first. Which layers an engine takes features from is fixed
+            when it compiles, so each drafter has its own; plain decoding uses the first of them,
+            or one without a drafter if there is none.
+    """
+
+    target: Decoder
+    checkpoint: Checkpoint
+    decoders: Mapping[str, InProcessDecoder]
+
+    @property
+    def engines(self) -> tuple[InProcessDecoder, ...]:
+        """The decoders, each once."""
+        return tuple(dict.fromkeys(self.decoders.values()))
+
+
+def load_methods(
+    target: str,
+    drafters: Mapping[str, LoadedMethod],
+    capacity: Capacity,
+    draft_policy: DraftPolicy,
+) -> DecodingMethods:
+    """Load the target and join it with each drafter.
+
+    Args:
+        target: A directory, `.gguf` file, hub id or the default's name.
+        drafters: Drafters for it, by method, loaded with the same capacity.
+        capacity: Of every engine.
+        draft_policy: Of every engine.
+
+    Returns:
+        The methods; the engines' `warm_up` is yet to come.
+
+    Raises:
+        ModelError: If the target cannot be loaded.
+        ValueError: If a drafter drafts for another target.
+    """
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(capacity.dtype))
+
+    def join(drafter: LoadedMethod | None) -> InProcessDecoder:
+        block_size = 1 if drafter is None else drafter.method.spec.block_size
+        config = engine_settings(capacity, block_size, draft_policy)
+        return InProcessDecoder(decoder, checkpoint, drafter, config)
+
+    drafting = {method: join(drafter) for method, drafter in drafters.items()}
+    plain = next(iter(drafting.values())) if drafting else join(None)
+    return DecodingMethods(decoder, checkpoint, {PLAIN: plain, **drafting})
+
+
+def load_drafting(
+    target: str, drafter: str, capacity: Capacity, *, block_size: int
+) -> LoadedMethod:
+    """Load a drafter with what it shares with its target, and compile its steps.
+
+    Args:
+        target: A directory, `.gguf` file, hub id or the default's name.
+        drafter: As for `blockdraft drafter`.
+        capacity: Of its contexts.
+        block_size: Tokens per block of a random drafter.
+
+    Raises:
+        ModelError: If one of them cannot be loaded, or they do not fit.
+    """
+    return load_method(
+        DrafterSettings(
+            target=target,
+            drafter=drafter,
+            max_sequences=capacity.concurrency,
+            max_context_tokens=capacity.context_tokens,
+            # What a step of the target computes goes to the drafter in one piece.
+            max_feature_rows=PROMPT_STEP_TOKENS,
+            block_size=block_size,
+            dtype=capacity.dtype,
+        )
+    )
+
+
+def engine_settings(
+    capacity: Capacity, block_size: int, draft_policy: DraftPolicy = "fixed"
+) -> EngineSettings:
+    """Return limits under which no proposal is cut short and nobody is preempted.
+
+    A step has room for a whole block of every sequence and one more token, which the scheduler
+    keeps for a waiting prompt; the cache holds every sequence at full length.
+    """
+    page_size = EngineSettings().page_size
+    blocks = next_power_of_two(capacity.concurrency * block_size + 1)
+    return EngineSettings(
+        scheduler=SchedulerSettings(
+            max_sequences=capacity.concurrency,
+            max_step_tokens=max(PROMPT_STEP_TOKENS, blocks),
+            max_context_tokens=capacity.context_tokens,
+            max_waiting=MAX_WAITING,
+        ),
+        num_pages=capacity.concurrency * (-(-capacity.context_tokens // page_size) + 1),
+        dtype=capacity.dtype,
+        draft_policy=draft_policy,
+    )
+
+
+def whole_proposal(wanted: int | None, block_size: int) -> int:
+    """Return the tokens of a whole proposal: `wanted`, or all that a block holds.
+
+    Raises:
+        BenchUsageError: If a block does not hold as many.
+    """
+    most = block_size - 1
+    if wanted is not None and not 1 <= wanted <= most:
+        raise BenchUsageError(
+            f"the draft length must be 1 to {most}, a block of {block_size} less its anchor;"
+            f" got {wanted}"
+        )
+    return most if wanted is None else wanted

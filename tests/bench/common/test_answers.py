@@ -1,0 +1,28 @@
+"""Where answers differ, and which of their verifications measure a drafter."""
+
+import pytest
+
+from blockdraft_bench.common.answers import Answer, first_difference
+
+
+def test_only_whole_proposals_that_reached_no_stop_token_count() -> None:
+    steps = ((3, 2), (0, 0), (2, 2), (3, 3))
+    assert Answer((1,), steps, stopped=False).full_steps(3) == (2, 3)
+    assert Answer((1,), steps, stopped=True).full_steps(3) == (2,)
+    assert Answer((1,), (), stopped=True).full_steps(3) == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected", "place"),
+    [
+        ([1, 2], [1, 2], None),
+        ([1, 3], [1, 2], 1),
+        ([1], [1, 2], 1),
+        ([1, 2], [1], 1),
+        ([4], [5], 0),
+        ([1, 5, 3], [1, 2, 3], 1),
+        ([], [], None),
+    ],
+)
+def test_first_difference(tokens: list[int], expected: list[int], place: int | None) -> None:
+    assert first_difference(tokens, expected) == place

@@ -1,0 +1,32 @@
+"""What the tests of whole commands share: a folder to run them in, with small data sets."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from blockdraft_bench.engine import loading
+
+CACHE = Path(__file__).parents[2] / ".cache"
+# What a command changes of jax.
+JAX_SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Run in a folder with `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
+    for name in ("gsm8k", "mbpp"):
+        rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(6)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(CACHE))
+    monkeypatch.setenv("BLOCKDRAFT_DATASETS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    # Fewer shapes to compile.
+    monkeypatch.setattr(loading, "PROMPT_STEP_TOKENS", 16)
+    before = {name: getattr(jax.config, name) for name in JAX_SETTINGS}
+    yield tmp_path
+    for name, value in before.items():
+        jax.config.update(name, value)
