@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
@@ -13,7 +12,6 @@ from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.methods.blocks import draft_blocks
 from blockdraft_training.methods.initialize import from_drafter, from_target
 from blockdraft_training.methods.recipe import Recipe
@@ -33,6 +31,8 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         "Drafts a block of tokens in one pass from the target's hidden states (block diffusion,\n"
         "arXiv 2602.06036)."
     )
+
+    draft = staticmethod(draft_blocks)
 
     def default_config(self, target: Checkpoint) -> DFlashConfig:
         """Return the shape of a drafter that does not go on from another."""
@@ -62,16 +62,6 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
     ) -> DFlash:
         """Return a model that starts from an earlier drafter."""
         return from_drafter(config, earlier, draft_ids, seed=self.settings.seed)
-
-    def draft(
-        self,
-        model: DFlash,
-        embedding: Float[Array, "vocab hidden"],
-        batch: SequenceBatch,
-        anchors: Int[Array, "batch blocks"],
-    ) -> Float[Array, "batch blocks slots hidden"]:
-        """Return the input of the head for every token drafted after each anchor."""
-        return draft_blocks(model, embedding, batch, anchors)
 
     def default_decay(self, block_size: int) -> float:
         """Return the published γ of a block size, or of the nearest published one, scaled."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config
@@ -14,7 +13,6 @@ from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.methods.chains import draft_chains
 from blockdraft_training.methods.initialize import eagle3_from_target
 from blockdraft_training.methods.recipe import Recipe
@@ -32,6 +30,8 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         "Drafts token by token with one layer that starts from the target's hidden states and\n"
         "feeds on its own output (arXiv 2503.01840). Embedding and head are the target's."
     )
+
+    draft = staticmethod(draft_chains)
 
     def default_config(self, target: Checkpoint) -> Eagle3Config:
         """Return the shape of a drafter that does not go on from another."""
@@ -56,16 +56,6 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
             raise TrainingError(f"{self.settings.init} has an embedding or a head of its own")
         earlier.model.config = config
         return earlier.model
-
-    def draft(
-        self,
-        model: Eagle3,
-        embedding: Float[Array, "vocab hidden"],
-        batch: SequenceBatch,
-        anchors: Int[Array, "batch blocks"],
-    ) -> Float[Array, "batch blocks slots hidden"]:
-        """Return the input of the head for every token drafted after each anchor."""
-        return draft_chains(model, embedding, batch, anchors)
 
     def default_decay(self, block_size: int) -> float:
         """Return the γ that gives the published weights; they do not depend on the block size."""
