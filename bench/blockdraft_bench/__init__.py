@@ -1,6 +1,7 @@
 """`blockdraft bench`: what drafting gains, on which data, with what certainty.
 
-One folder a measurement: `acceptance`, `decode`, `serve`, `peers`, `int8`, `kflat`, `scaling`;
-`report` shows the results of all on one page. `common` is what they share, `engine` decodes in
-this process. `report` may read the results of all others.
+Read `common` first: its docstring says what a measurement is. There is one folder a measurement.
+`acceptance`, `decode`, `serve`, `peers`, `int8` and `kflat` run something: they use `engine` and
+import no other measurement. `scaling` predicts from the results of two of them, and `report`
+shows the results of all on one page. `command` finds them by name.
 """

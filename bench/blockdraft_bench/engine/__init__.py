@@ -1,5 +1,6 @@
 """Verifier and drafter in this process, as a function from requests to answers.
 
-Read `decoding` first, then `in_process` (the link without a wire). It must not import a
-measurement.
+Read `decoding` (the engine), `in_process` (its link to the drafter, without a wire), `loading`
+(models and their room), `sample_request` and `sample_decoder` (one sample, by every method in
+turn), `teacher_forcing` (logits over a given answer). It must not import a measurement.
 """

@@ -19,9 +19,9 @@ class InProcessTransport:
     would decode on without drafts, and a measurement of drafts has to end instead.
     """
 
-    def __init__(self, engine: LoadedMethod) -> None:
-        """Open a session of `engine`."""
-        spec = engine.method.spec
+    def __init__(self, drafter: LoadedMethod) -> None:
+        """Open a session of a drafter."""
+        spec = drafter.method.spec
         self.description = DrafterDescription(
             method=spec.name,
             block_size=spec.block_size,
@@ -31,9 +31,9 @@ class InProcessTransport:
             max_context_tokens=spec.max_context_tokens,
             fingerprint=spec.fingerprint,
             trained=spec.trained,
-            step_seconds=tuple(engine.method.step_seconds),
+            step_seconds=tuple(drafter.method.step_seconds),
         )
-        self._session = Session(engine.method, engine.pool)
+        self._session = Session(drafter.method, drafter.pool)
         self._requests: deque[pb.DraftRequest] = deque()
 
     def send(self, request: pb.DraftRequest) -> None:
@@ -59,28 +59,28 @@ class InProcessTransport:
 class InProcessLink:
     """A `DraftLink` to a drafter in this process."""
 
-    def __init__(self, engine: LoadedMethod, target_fingerprint: str) -> None:
+    def __init__(self, drafter: LoadedMethod, target_fingerprint: str) -> None:
         """Connect.
 
         Args:
-            engine: The drafter, warmed up.
+            drafter: The drafter, warmed up.
             target_fingerprint: Of the target that verifies.
 
         Raises:
             ValueError: If the drafter drafts for another target.
         """
-        if engine.target_fingerprint != target_fingerprint:
+        if drafter.target_fingerprint != target_fingerprint:
             raise ValueError(
-                f"the drafter drafts for target {engine.target_fingerprint},"
+                f"the drafter drafts for target {drafter.target_fingerprint},"
                 f" not for {target_fingerprint}"
             )
-        self._engine = engine
-        self._transport: InProcessTransport | None = InProcessTransport(engine)
+        self._drafter = drafter
+        self._transport: InProcessTransport | None = InProcessTransport(drafter)
 
     def current(self) -> DraftTransport | None:
         """Return the transport."""
         if self._transport is None:
-            self._transport = InProcessTransport(self._engine)
+            self._transport = InProcessTransport(self._drafter)
         return self._transport
 
     def lost(self, transport: DraftTransport) -> None:
