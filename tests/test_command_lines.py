@@ -177,7 +177,10 @@ def test_help_says_all(configuration: Configuration[Any]) -> None:
     for setting in configuration.settings.values():
         assert f"--{setting.name}" in text
         # Long words are broken at hyphens.
-        assert setting.said.help.replace("- ", "-") in text.replace("- ", "-")
+        shown = text.replace("- ", "-").partition(f"{setting.said.help.replace('- ', '-')} ")
+        assert shown[1]
+        if isinstance(setting.default, int) and not isinstance(setting.default, bool):
+            assert shown[2].startswith(f"(default: {setting.default})")
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)

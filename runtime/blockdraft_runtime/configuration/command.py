@@ -107,17 +107,16 @@ class Configuration(Generic[S]):
         return run(parser.parse_args(argv))
 
 
-def described_default(setting: Setting) -> str | None:
+def _described_default(setting: Setting) -> str | None:
     """Return the text that means the default of a setting; None if there is none."""
-    if setting.default is MISSING or setting.default in (None, (), False):
+    default = setting.default
+    if default is MISSING or default is None or isinstance(default, bool):
         return None
-    if isinstance(setting.default, float):
-        return f"{setting.default:g}"
-    return " ".join(to_texts(setting, setting.default))
+    return f"{default:g}" if isinstance(default, float) else " ".join(to_texts(setting, default))
 
 
 def _add_flag(group: "argparse._ActionsContainer", setting: Setting) -> None:
-    default = described_default(setting)
+    default = _described_default(setting)
     text = f"{setting.said.help} (default: {default})" if default else setting.said.help
     if setting.default is MISSING:
         text += " (required)"

@@ -44,7 +44,7 @@ class House:
     colour: Literal["red", "blue"] | None = setting("red", "of the door")
     lock: Lock | None = optional_group()
     size: Size = group(lambda: Size(width=5))
-    secret: int = 7
+    ungiven: int = 7
 
 
 HOUSE = Configuration("build house", House)
@@ -128,7 +128,7 @@ def test_a_file_has_types(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[build.house]\nwidht = 1\n", r"has no setting widht; did you mean width\?"),
-        ("[build.house]\nsecret = 1\n", "has no setting secret$"),
+        ("[build.house]\nungiven = 1\n", "has no setting ungiven$"),
         ("[build.hose]\n", r"has no section \[build.house\]; did you mean hose\?"),
         ("", r"has no section \[build.house\]$"),
         ("build = 1", r"has no section \[build.house\]"),
