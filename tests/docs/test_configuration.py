@@ -1,6 +1,6 @@
 """docs/configuration.md lists every flag with its default, and every variable.
 
-The tables of commands that declare their settings are generated, see docs/generate.py.
+Its tables are generated, see docs/generate.py, but for those of `bench`, which are compared here.
 """
 
 import argparse
@@ -11,39 +11,20 @@ import pytest
 from docs.generate import generate
 from tests.docs.pages import code, read, rows, section, sources
 
-from blockdraft_bench import command as bench_command
-from blockdraft_client.cli.main import COMMANDS
-from blockdraft_training import command as train_command
+from blockdraft_bench.command import SUBCOMMANDS
 
 PAGE = "docs/configuration.md"
-GENERATED = ("serve", "server", "verifier", "drafter", "compile")
-OWN_SECTION = ("demo",)
-# Commands of a command, and where each is implemented.
-SUBCOMMANDS = {
-    f"bench {name}": subcommand.module for name, subcommand in bench_command.SUBCOMMANDS.items()
-} | {"train card": train_command.SUBCOMMANDS["card"].module}
 # Stated by the page in other words than the parser's value.
-IN_WORDS = {"--prompt", "--compilation-cache", "--dataset"}
+IN_WORDS = {"--dataset"}
 
 
-def flags(command: str) -> dict[str, argparse.Action]:
-    """Return the actions of a command by every name they have."""
-    parser = argparse.ArgumentParser()
-    module = SUBCOMMANDS.get(command) or COMMANDS[command].module
-    importlib.import_module(module).add_arguments(parser)
-    return {
-        name: action
-        for action in parser._actions
-        for name in action.option_strings
-        if name not in ("-h", "--help")
-    }
-
-
-@pytest.mark.parametrize("command", [*OWN_SECTION, *SUBCOMMANDS])
+@pytest.mark.parametrize("command", SUBCOMMANDS)
 def test_flags_and_defaults(command: str) -> None:
-    table = rows(section(read(PAGE), f"blockdraft {command}"), 3)
+    table = rows(section(read(PAGE), f"blockdraft bench {command}"), 3)
     stated = {code(flag)[0]: default for flag, default, _ in table}
-    actions = flags(command)
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(SUBCOMMANDS[command].module).add_arguments(parser)
+    actions = {name: action for action in parser._actions for name in action.option_strings}
     assert set(stated) == set(actions)
     for name, action in actions.items():
         if name in IN_WORDS:
@@ -56,17 +37,6 @@ def test_flags_and_defaults(command: str) -> None:
         # Not by a table: 0 is no False here.
         expected = "unset" if value is None else "off" if value is False else f"`{value}`"
         assert stated[name] == expected, name
-
-
-def test_flags_of_the_client() -> None:
-    table = rows(section(read(PAGE), "Commands of the client"), 3)
-    stated = {name for row in table for name in code(row[0])}
-    assert stated == {
-        name
-        for command in COMMANDS
-        if command not in (*OWN_SECTION, *GENERATED)
-        for name in flags(command)
-    }
 
 
 def test_environment_variables() -> None:

@@ -36,7 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
-    option("--max-output-tokens", type=int, default=96, metavar="N", help="default: %(default)s")
+    option(
+        "--max-output-tokens",
+        type=int,
+        default=96,
+        metavar="N",
+        help="length of each answer (default: %(default)s)",
+    )
     option(
         "--runs",
         type=int,
