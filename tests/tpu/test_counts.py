@@ -5,9 +5,8 @@ import pytest
 from tests.models.tiny import tiny_config
 
 from blockdraft_aot.topology import describe_topology
-from blockdraft_bench.kflat.curve import StepShape
-from blockdraft_bench.kflat.decoder_cost import step_cost
-from blockdraft_bench.kflat.modelled import modelled_points
+from blockdraft_bench.kflat.decoder_cost import StepShape, step_cost
+from blockdraft_bench.kflat.modelled import modelled_timings
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
@@ -31,24 +30,16 @@ def test_operations_and_bytes(name: str) -> None:
     topology = describe_topology(name)
     shapes = [StepShape(1, 256, 4), StepShape(2, 512, 64)]
     steps: list[int] = []
-    points = modelled_points(
+    timings = modelled_timings(
         config, shapes, jnp.bfloat16, topology, on_step=lambda: steps.append(1)
     )
     assert len(steps) == 2
     for shape in shapes:
-        point = points[shape]
-        by_hand = step_cost(
-            config,
-            batch=shape.batch,
-            context_tokens=shape.context_tokens,
-            tokens=shape.tokens,
-            bytes_per_element=2,
-        )
-        assert (point.flops, point.bytes) == (by_hand.flops, by_hand.bytes)
-        assert point.compiled_flops == pytest.approx(by_hand.flops, rel=FLOPS_TOLERANCE)
+        timing, by_hand = timings[shape], step_cost(config, shape, bytes_per_element=2)
+        assert timing.compiled is not None
+        assert timing.compiled.flops == pytest.approx(by_hand.flops, rel=FLOPS_TOLERANCE)
         # Small weights are copied to the chip's own memory first, which counts as well.
-        assert point.compiled_bytes is not None
-        assert by_hand.bytes < point.compiled_bytes < 3 * by_hand.bytes
+        assert by_hand.bytes < timing.compiled.bytes < 3 * by_hand.bytes
         # No faster than the chips' peaks allow.
         chips = topology.roofline.of_chips(topology.mesh.size)
-        assert point.seconds > chips.seconds(by_hand.flops, by_hand.bytes)
+        assert timing.seconds > chips.seconds(by_hand.flops, by_hand.bytes)

@@ -1,25 +1,22 @@
 """`blockdraft bench kflat`: what verifying K tokens costs against verifying one."""
 
 import argparse
-import functools
-import math
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.flag_checks import check_at_least
-from blockdraft_bench.common.flags import TARGET_HELP, add_output_arguments, output_folder
-from blockdraft_bench.kflat.curve import Curve, Point, StepShape, counted_point, step_shapes
+from blockdraft_bench.common.flags import (
+    TARGET_HELP,
+    add_output_arguments,
+    check_at_least,
+    check_different,
+)
+from blockdraft_bench.common.run import Outcome, Run
 from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from blockdraft_aot.topology import Topology
-    from blockdraft_models.weights.checkpoint import Checkpoint
 
 TARGET_SHAPE = "target"
 
@@ -56,145 +53,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure and model, write the report, print it; return the exit code."""
-    args.topology = args.topology or []
-    args.model_shape = args.model_shape or [TARGET_SHAPE]
+def measure(args: argparse.Namespace, run: Run) -> Outcome:
+    """Time the steps, model those of other chips."""
     _check(args)
-    shapes = step_shapes(args.batch, args.context_tokens, args.max_tokens)
     # Imported here: `--help` must not wait for jax.
-    from blockdraft_bench.common.environment import describe_environment
-    from blockdraft_bench.common.line_store import digest
-    from blockdraft_bench.common.preparation import keep_executables, shown_progress
-    from blockdraft_bench.kflat.report import NAME, report_json, write_report
+    from blockdraft_bench.common.preparation import keep_executables
+    from blockdraft_bench.common.provenance import Target, origin
+    from blockdraft_bench.kflat.decoder_cost import step_shapes
+    from blockdraft_bench.kflat.figure import draw
+    from blockdraft_bench.kflat.measure import measured_curves
+    from blockdraft_bench.kflat.modelled import modelled_curves
+    from blockdraft_bench.kflat.report import MODELLED_NOTE, KFlatReport, markdown
     from blockdraft_models.weights.loading import load_checkpoint_config
     from blockdraft_models.weights.resolve import resolve_target
 
-    topologies = [_described(name) for name in args.topology]
+    shapes = step_shapes(args.batch, args.context_tokens, args.max_tokens)
+    topologies = [_described(name) for name in args.topology or ()]
+    models = args.model_shape or [TARGET_SHAPE]
     keep_executables()
     path = resolve_target(args.target)
     checkpoint = load_checkpoint_config(path)
-    with shown_progress() as progress:
-        curves = _measured(args, path, shapes, progress) if args.runs else []
-        curves += _modelled(args, checkpoint, topologies, shapes, progress)
-    environment = describe_environment()
-    settings = {
-        "target": {"name": checkpoint.config.name, "fingerprint": checkpoint.fingerprint},
-        "dtype": args.dtype,
-        "max_tokens": args.max_tokens,
-        "context_tokens": args.context_tokens,
-        "batch": args.batch,
-        "runs": args.runs,
-        "tolerance": args.tolerance,
-        "topology": args.topology,
-        "model_shape": args.model_shape,
-    }
-    identity = digest({**settings, "hardware": environment["hardware"]})
-    output = output_folder(args.output, NAME, identity)
-    text, table = write_report(report_json(environment, settings, curves), curves, output)
-    print(f"written to {output}", file=sys.stderr)
-    sys.stdout.write(text if args.json else table)
-    return 0
+    report = KFlatReport(
+        **origin(),
+        target=Target(checkpoint.fingerprint, checkpoint.config.name),
+        dtype=args.dtype,
+        max_tokens=args.max_tokens,
+        context_tokens=tuple(args.context_tokens),
+        batch=tuple(args.batch),
+        runs=args.runs,
+        tolerance=args.tolerance,
+        topology=tuple(args.topology or ()),
+        model_shape=tuple(models),
+        modelled_note=MODELLED_NOTE if topologies else None,
+        curves=(),
+        results=(),
+    )
+    run.identify(replace(report, command="", commit=None, versions={}))
+    curves = measured_curves(path, shapes, args.runs, args.dtype, run) if args.runs else []
+    configs = [SHAPES.get(name, checkpoint.config) for name in models]
+    curves += modelled_curves(configs, topologies, shapes, args.dtype, run)
+    report = replace(
+        report,
+        curves=tuple(curve.summary(args.tolerance) for curve in curves),
+        results=tuple(step for curve in curves for step in curve.steps),
+    )
+    return Outcome(report, markdown(report), {"": draw(report)})
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded."""
-    check_at_least(args, {"max_tokens": 2, "runs": 0})
-    if not all(context >= 0 for context in args.context_tokens):
-        raise BenchUsageError("--context-tokens must be 0 or more")
+    check_at_least(args, {"max_tokens": 2, "context_tokens": 0, "runs": 0, "tolerance": 0})
     for batch in args.batch:
         if not (0 < batch <= args.max_tokens and batch & (batch - 1) == 0):
             raise BenchUsageError(
                 f"--batch must be powers of two up to --max-tokens ({args.max_tokens}), got {batch}"
             )
-    if not (math.isfinite(args.tolerance) and args.tolerance >= 0):
-        raise BenchUsageError("--tolerance must be 0 or more")
-    for name in ("context_tokens", "batch", "topology", "model_shape"):
-        values = getattr(args, name)
-        if len(set(values)) < len(values):
-            raise BenchUsageError(f"--{name.replace('_', '-')} has the same value twice")
+    check_different(args, "context_tokens", "batch", "topology", "model_shape")
     if not args.runs and not args.topology:
         raise BenchUsageError("--runs 0 measures nothing; say --topology to model a TPU")
-
-
-def _measured(
-    args: argparse.Namespace, path: Path, shapes: Sequence[StepShape], progress: "Progress"
-) -> list[Curve]:
-    """Return the curves of this machine."""
-    from blockdraft_bench.common.environment import hardware
-    from blockdraft_bench.kflat.device_probe import DeviceProbe
-    from blockdraft_bench.kflat.measure import StepTimer, median_and_quartiles, time_in_rounds
-    from blockdraft_models.decoder.dtypes import compute_dtype
-    from blockdraft_models.weights.loading import load_decoder
-
-    dtype = compute_dtype(args.dtype)
-    task = progress.add_task("loading", total=None)
-    decoder, checkpoint = load_decoder(path, dtype=dtype)
-    timer = StepTimer(
-        decoder,
-        shapes,
-        dtype.name,
-        lambda done, total: progress.update(
-            task, description="compiling", completed=done, total=total
-        ),
-    )
-    timing = progress.add_task("timing", total=len(shapes) * (args.runs + 1))
-    probe = DeviceProbe(dtype)
-    seconds = time_in_rounds(
-        timer, shapes, args.runs, probe, on_step=lambda: progress.advance(timing)
-    )
-    points = {
-        shape: counted_point(
-            checkpoint.config, shape, dtype.itemsize, *median_and_quartiles(seconds[shape])
-        )
-        for shape in shapes
-    }
-    machine = hardware()
-    device = machine["accelerator"] or f"{machine['cpu']}, {machine['cores']} cores"
-    return _curves(
-        points,
-        device=device,
-        model=checkpoint.config.name,
-        modelled=False,
-        bytes_per_weight=dtype.itemsize,
-        roofline=probe.roofline(),
-    )
-
-
-def _modelled(
-    args: argparse.Namespace,
-    checkpoint: "Checkpoint",
-    topologies: Sequence["Topology"],
-    shapes: Sequence[StepShape],
-    progress: "Progress",
-) -> list[Curve]:
-    """Return the curves of TPUs that are not there."""
-    import jax.numpy as jnp
-
-    from blockdraft_bench.kflat.modelled import modelled_points
-
-    # What "auto" means on a TPU.
-    dtype = jnp.dtype("float32" if args.dtype == "float32" else "bfloat16")
-    configs = [SHAPES.get(name, checkpoint.config) for name in args.model_shape]
-    curves = []
-    for topology in topologies:
-        chips = topology.mesh.size
-        for config in configs:
-            task = progress.add_task(
-                f"modelling {config.name} on {topology.name}", total=len(shapes)
-            )
-            points = modelled_points(
-                config, shapes, dtype, topology, on_step=functools.partial(progress.advance, task)
-            )
-            curves += _curves(
-                points,
-                device=f"{chips} x {topology.kind} ({topology.name})",
-                model=config.name,
-                modelled=True,
-                bytes_per_weight=dtype.itemsize,
-                roofline=topology.roofline.of_chips(chips),
-            )
-    return curves
 
 
 def _described(name: str) -> "Topology":
@@ -206,14 +122,3 @@ def _described(name: str) -> "Topology":
         return describe_topology(name)
     except AotError as error:
         raise BenchUsageError(f"--topology: {error}") from error
-
-
-def _curves(points: dict[StepShape, Point], **common: Any) -> list[Curve]:
-    """Return the points as curves, by batch and context."""
-    groups: dict[tuple[int, int], list[Point]] = {}
-    for shape, point in points.items():
-        groups.setdefault((shape.batch, shape.context_tokens), []).append(point)
-    return [
-        Curve(batch=batch, context_tokens=context, points=tuple(group), **common)
-        for (batch, context), group in groups.items()
-    ]

@@ -5,54 +5,28 @@ tokens are free; from the knee K* on they are not, on a device that does nothing
 measured curve rises earlier, the roofline does not explain it: that is overhead.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from blockdraft_aot.roofline import Roofline
-from blockdraft_bench.kflat.decoder_cost import step_cost
+from blockdraft_bench.kflat.decoder_cost import StepCost, StepShape, step_cost
+from blockdraft_bench.kflat.report import CurveName, CurveSummary, StepTime
 from blockdraft_models.decoder.config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)
-class StepShape:
-    """One step to be timed.
+class Timing:
+    """What one step took.
 
     Attributes:
-        batch: Sequences.
-        context_tokens: Tokens of each sequence in the cache.
-        tokens: New tokens of all sequences together, evenly split.
-    """
-
-    batch: int
-    context_tokens: int
-    tokens: int
-
-    @property
-    def tokens_per_sequence(self) -> int:
-        """New tokens of each sequence."""
-        return self.tokens // self.batch
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One step size of a curve.
-
-    Attributes:
-        tokens: Tokens of the step, K.
         seconds: Median time, or modelled time.
-        seconds_quartiles: First and third quartile; None if modelled.
-        flops: Operations the step needs at least.
-        bytes: Bytes it needs at least.
-        compiled_flops: Operations the compiler counts; None if measured.
-        compiled_bytes: Bytes the compiler counts; None if measured.
+        quartiles: First and third quartile of the seconds; None if modelled.
+        compiled: What the compiler counts; None if measured.
     """
 
-    tokens: int
     seconds: float
-    seconds_quartiles: tuple[float, float] | None
-    flops: float
-    bytes: float
-    compiled_flops: float | None = None
-    compiled_bytes: float | None = None
+    quartiles: tuple[float, float] | None = None
+    compiled: StepCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +34,58 @@ class Curve:
     """Times over K on one device, for one model, batch and context.
 
     Attributes:
-        device: What it ran on, or was modelled for.
-        model: Name of the model.
-        modelled: Whether the times are the compiler's estimate and not measured.
-        batch: Sequences.
-        context_tokens: Tokens of each sequence in the cache.
+        name: Which curve it is.
         bytes_per_weight: Size of a weight.
         roofline: Of the device.
-        points: At least one, by rising K; the first has one token a sequence.
+        steps: At least one, by rising K; the first has one token a sequence.
     """
 
-    device: str
-    model: str
-    modelled: bool
-    batch: int
-    context_tokens: int
+    name: CurveName
     bytes_per_weight: int
     roofline: Roofline
-    points: tuple[Point, ...]
+    steps: tuple[StepTime, ...]
 
     @property
     def knee_tokens(self) -> float:
         """K*, where reading the weights takes as long as the arithmetic."""
         return self.roofline.knee_tokens(self.bytes_per_weight)
 
-    def relative(self, point: Point) -> float:
-        """Return the time of a step over that with one token a sequence."""
-        return point.seconds / self.points[0].seconds
-
-    def roofline_seconds(self, point: Point) -> float:
-        """Return the least time of a step."""
-        return self.roofline.seconds(point.flops, point.bytes)
-
-    def relative_roofline(self, point: Point) -> float:
-        """Return the least time of a step over that with one token a sequence."""
-        return self.roofline_seconds(point) / self.roofline_seconds(self.points[0])
-
     def free_until_tokens(self, tolerance: float) -> int:
         """Return the largest K that takes at most `1 + tolerance` times as long as the first."""
-        return max(p.tokens for p in self.points if self.relative(p) <= 1.0 + tolerance)
+        return max(s.tokens for s in self.steps if s.relative_to_one <= 1.0 + tolerance)
+
+    def summary(self, tolerance: float) -> CurveSummary:
+        """Return what the whole curve says."""
+        return CurveSummary(
+            **asdict(self.name),
+            bytes_per_weight=self.bytes_per_weight,
+            roofline=self.roofline,
+            knee_tokens=self.knee_tokens,
+            free_until_tokens=self.free_until_tokens(tolerance),
+            explanation=self.explain(tolerance),
+        )
 
     def explain(self, tolerance: float) -> str:
         """Say in words why verification stops being free where it does."""
         free = self.free_until_tokens(tolerance)
-        verb = "is modelled to be" if self.modelled else "is"
+        verb = "is modelled to be" if self.name.modelled else "is"
         start = f"Verifying {verb} free up to K = {free}{self._exceptions(free, tolerance)}"
-        paid = next((p for p in self.points if p.tokens > free), None)
+        paid = next((step for step in self.steps if step.tokens > free), None)
         if paid is None:
             return f"{start}, the largest step; the knee is at {self.knee_tokens:.0f} tokens."
-        why = f"a step of {paid.tokens} takes {self.relative(paid):.2f} times the smallest"
+        why = f"a step of {paid.tokens} takes {paid.relative_to_one:.2f} times the smallest"
         return f"{start}; {why}. {self._cause(paid, tolerance)}"
 
     def _exceptions(self, free: int, tolerance: float) -> str:
         """Name the smaller steps that take longer, on a curve that does not only rise."""
-        slow = [p for p in self.points if p.tokens < free and self.relative(p) > 1.0 + tolerance]
-        if not slow:
-            return ""
-        return f" (but not at {', '.join(str(point.tokens) for point in slow)})"
+        before = [step for step in self.steps if step.tokens < free]
+        slow = [str(step.tokens) for step in before if step.relative_to_one > 1.0 + tolerance]
+        return f" (but not at {', '.join(slow)})" if slow else ""
 
-    def _cause(self, paid: Point, tolerance: float) -> str:
+    def _cause(self, paid: StepTime, tolerance: float) -> str:
         """Say what makes the first step that is not free slower."""
-        knee, bound = f"{self.knee_tokens:.0f}", self.relative_roofline(paid)
+        knee = f"{self.knee_tokens:.0f}"
+        bound = paid.roofline_seconds / self.steps[0].roofline_seconds
         if bound > 1.0 + tolerance:
             if self.roofline.compute_bound(paid.flops, paid.bytes):
                 return (
@@ -143,41 +108,70 @@ class Curve:
         )
 
 
-def step_shapes(batches: list[int], contexts: list[int], max_tokens: int) -> tuple[StepShape, ...]:
-    """Return every step to be timed: 1, 2, 4, ... tokens where they split evenly.
+def curves_of(
+    config: DecoderConfig,
+    timings: Mapping[StepShape, Timing],
+    *,
+    device: str,
+    modelled: bool,
+    bytes_per_weight: int,
+    roofline: Roofline,
+) -> list[Curve]:
+    """Return what the steps of one device and model took, as a curve for each batch and context.
 
     Args:
-        batches: Numbers of sequences.
-        contexts: Tokens of each sequence in the cache.
-        max_tokens: Most tokens of a step.
+        config: The model.
+        timings: What each step took.
+        device: What they ran on, or were modelled for.
+        modelled: Whether nothing ran.
+        bytes_per_weight: Size of a weight.
+        roofline: Of the device.
     """
-    sizes = [1 << power for power in range(max_tokens.bit_length())]
-    return tuple(
-        StepShape(batch, context, tokens)
-        for batch in batches
-        for context in contexts
-        for tokens in sizes
-        if tokens % batch == 0
-    )
+    groups: dict[CurveName, dict[int, tuple[Timing, StepCost]]] = {}
+    for shape, timing in timings.items():
+        name = CurveName(
+            device=device,
+            model=config.name,
+            modelled=modelled,
+            batch=shape.batch,
+            context_tokens=shape.context_tokens,
+        )
+        cost = step_cost(config, shape, bytes_per_weight)
+        groups.setdefault(name, {})[shape.tokens] = timing, cost
+    return [
+        Curve(name, bytes_per_weight, roofline, steps_of(name, group, roofline))
+        for name, group in groups.items()
+    ]
 
 
-def counted_point(
-    config: DecoderConfig,
-    shape: StepShape,
-    bytes_per_weight: int,
-    seconds: float,
-    quartiles: tuple[float, float] | None,
-    compiled_flops: float | None = None,
-    compiled_bytes: float | None = None,
-) -> Point:
-    """Return a point with what its step needs at least."""
-    cost = step_cost(
-        config,
-        batch=shape.batch,
-        context_tokens=shape.context_tokens,
-        tokens=shape.tokens,
-        bytes_per_element=bytes_per_weight,
-    )
-    return Point(
-        shape.tokens, seconds, quartiles, cost.flops, cost.bytes, compiled_flops, compiled_bytes
-    )
+def steps_of(
+    name: CurveName, timings: Mapping[int, tuple[Timing, StepCost]], roofline: Roofline
+) -> tuple[StepTime, ...]:
+    """Return the steps of a curve, each held against the first and against the roofline.
+
+    Args:
+        name: Which curve it is.
+        timings: What a step of so many tokens took, and what it needs at least; by rising tokens.
+        roofline: Of the device.
+    """
+    (first, _), *_ = timings.values()
+    steps = []
+    for tokens, (timing, cost) in timings.items():
+        compiled = timing.compiled
+        bound = roofline.seconds(cost.flops, cost.bytes)
+        steps.append(
+            StepTime(
+                **asdict(name),
+                tokens=tokens,
+                seconds=timing.seconds,
+                seconds_quartiles=timing.quartiles,
+                relative_to_one=timing.seconds / first.seconds,
+                flops=cost.flops,
+                bytes=cost.bytes,
+                compiled_flops=None if compiled is None else compiled.flops,
+                compiled_bytes=None if compiled is None else compiled.bytes,
+                roofline_seconds=bound,
+                seconds_over_roofline=timing.seconds / bound,
+            )
+        )
+    return tuple(steps)

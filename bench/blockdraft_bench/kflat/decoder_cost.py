@@ -13,9 +13,30 @@ Left out is what the rest amounts to: norms, rotation, softmax, residuals, biase
 intermediate result, which a perfect implementation keeps on the chip.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockdraft_models.decoder.config import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """One step to be timed.
+
+    Attributes:
+        batch: Sequences.
+        context_tokens: Tokens of each sequence in the cache.
+        tokens: New tokens of all sequences together, evenly split.
+    """
+
+    batch: int
+    context_tokens: int
+    tokens: int
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """New tokens of each sequence."""
+        return self.tokens // self.batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +52,16 @@ class StepCost:
     bytes: float
 
 
-def step_cost(
-    config: DecoderConfig,
-    *,
-    batch: int,
-    context_tokens: int,
-    tokens: int,
-    bytes_per_element: int,
-) -> StepCost:
-    """Return the cost of verifying `tokens` tokens.
-
-    Args:
-        config: The decoder.
-        batch: Sequences.
-        context_tokens: Tokens of each sequence that are in the cache already.
-        tokens: New tokens of all sequences together, evenly split.
-        bytes_per_element: Of weights and cache.
-    """
-    new = tokens // batch
-    pairs = batch * (new * context_tokens + new * (new + 1) // 2)
-    positions = batch * (context_tokens + new) + tokens
+def step_cost(config: DecoderConfig, shape: StepShape, bytes_per_element: int) -> StepCost:
+    """Return the cost of verifying the tokens of a step; weights and cache have elements alike."""
+    batch, new = shape.batch, shape.tokens_per_sequence
+    pairs = batch * (new * shape.context_tokens + new * (new + 1) // 2)
+    positions = batch * (shape.context_tokens + new) + shape.tokens
     kv_elements = 2 * config.num_layers * config.num_kv_heads * config.head_dim
     heads_width = config.num_heads * config.head_dim
     weights = weight_count(config)
     return StepCost(
-        flops=2.0 * tokens * weights + 4.0 * config.num_layers * heads_width * pairs,
+        flops=2.0 * shape.tokens * weights + 4.0 * config.num_layers * heads_width * pairs,
         bytes=float(bytes_per_element) * (weights + kv_elements * positions),
     )
 
@@ -65,3 +71,23 @@ def weight_count(config: DecoderConfig) -> int:
     projections = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
     layer = config.hidden_size * (projections + 3 * config.intermediate_size)
     return config.num_layers * layer + config.hidden_size * config.vocab_size
+
+
+def step_shapes(
+    batches: Sequence[int], contexts: Sequence[int], max_tokens: int
+) -> tuple[StepShape, ...]:
+    """Return every step to be timed: 1, 2, 4, ... tokens where they split evenly.
+
+    Args:
+        batches: Numbers of sequences.
+        contexts: Tokens of each sequence in the cache.
+        max_tokens: Most tokens of a step.
+    """
+    sizes = [1 << power for power in range(max_tokens.bit_length())]
+    return tuple(
+        StepShape(batch, context, tokens)
+        for batch in batches
+        for context in contexts
+        for tokens in sizes
+        if tokens % batch == 0
+    )

@@ -1,12 +1,18 @@
 """Timing the verifier's own compiled steps, in rounds over all shapes."""
 
 import random
-import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from blockdraft_bench.kflat.curve import StepShape
+from blockdraft_bench.common.provenance import hardware
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.common.statistics import percentiles
+from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
+from blockdraft_bench.kflat.decoder_cost import StepShape
 from blockdraft_bench.kflat.device_probe import DeviceProbe
+from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import load_decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -14,6 +20,41 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
 
 Progress = Callable[[int, int], None]
+
+
+def measured_curves(
+    target: Path, shapes: Sequence[StepShape], runs: int, dtype_name: str, run: Run
+) -> list[Curve]:
+    """Return the curves of this machine.
+
+    Args:
+        target: The target's files.
+        shapes: What to time.
+        runs: Timed runs of each.
+        dtype_name: Element type of weights and cache, or "auto".
+        run: Shows how far it is.
+    """
+    dtype = compute_dtype(dtype_name)
+    starting = run.phase("loading")
+    decoder, checkpoint = load_decoder(target, dtype=dtype)
+    starting.rename("compiling")
+    timer = StepTimer(decoder, shapes, dtype.name, starting.reach)
+    timing = run.phase("timing", len(shapes) * (runs + 1))
+    probe = DeviceProbe(dtype)
+    seconds = time_in_rounds(timer, shapes, runs, probe, on_step=timing.advance)
+    timings = {}
+    for shape in shapes:
+        low, middle, high = percentiles(seconds[shape], (25, 50, 75))
+        timings[shape] = Timing(middle, (low, high))
+    machine = hardware()
+    return curves_of(
+        checkpoint.config,
+        timings,
+        device=machine.accelerator or f"{machine.cpu}, {machine.cores} cores",
+        modelled=False,
+        bytes_per_weight=dtype.itemsize,
+        roofline=probe.roofline(),
+    )
 
 
 class StepTimer:
@@ -111,11 +152,3 @@ def time_in_rounds(
             on_step()
         probe.sample()
     return seconds
-
-
-def median_and_quartiles(seconds: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Return the median, and the first and third quartile; of a single run, itself."""
-    if len(seconds) == 1:
-        return seconds[0], (seconds[0], seconds[0])
-    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return middle, (low, high)

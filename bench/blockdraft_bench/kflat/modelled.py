@@ -12,7 +12,9 @@ from blockdraft_aot.programs import step_program
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
-from blockdraft_bench.kflat.curve import Point, StepShape, counted_point
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
+from blockdraft_bench.kflat.decoder_cost import StepCost, StepShape
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.buckets import Bucket
 
@@ -20,15 +22,48 @@ from blockdraft_verifier.device.buckets import Bucket
 PAGE_SIZE = 32
 
 
-def modelled_points(
+def modelled_curves(
+    configs: Sequence[DecoderConfig],
+    topologies: Sequence[Topology],
+    shapes: Sequence[StepShape],
+    dtype_name: str,
+    run: Run,
+) -> list[Curve]:
+    """Return the curves of chips that are not there.
+
+    Args:
+        configs: The decoders.
+        topologies: The chips.
+        shapes: Of the steps.
+        dtype_name: Element type of weights and cache; "auto" is what it means on a TPU.
+        run: Shows how far it is.
+    """
+    dtype = jnp.dtype("float32" if dtype_name == "float32" else "bfloat16")
+    curves = []
+    for topology in topologies:
+        chips = topology.mesh.size
+        for config in configs:
+            phase = run.phase(f"modelling {config.name} on {topology.name}", len(shapes))
+            curves += curves_of(
+                config,
+                modelled_timings(config, shapes, dtype, topology, on_step=phase.advance),
+                device=f"{chips} x {topology.kind} ({topology.name})",
+                modelled=True,
+                bytes_per_weight=dtype.itemsize,
+                roofline=topology.roofline.of_chips(chips),
+            )
+    return curves
+
+
+def modelled_timings(
     config: DecoderConfig,
     shapes: Sequence[StepShape],
     dtype: DTypeLike,
     topology: Topology,
     *,
     on_step: Callable[[], None] = lambda: None,
-) -> dict[StepShape, Point]:
-    """Return a modelled point for each shape, on all chips of a topology; nothing is measured.
+) -> dict[StepShape, Timing]:
+    """Return the modelled time of each step, on all chips of a topology; nothing is measured.
 
     The time is that of the compiler's own model, or the roofline of its counts where it has none,
     attention added by hand. What every chip does for itself is counted on each.
@@ -40,9 +75,8 @@ def modelled_points(
         topology: The chips.
         on_step: Called after every shape.
     """
-    size = jnp.dtype(dtype).itemsize
 
-    def point(shape: StepShape) -> Point:
+    def timing(shape: StepShape) -> Timing:
         context = shape.context_tokens + shape.tokens_per_sequence
         limits = ServingLimits(shape.batch, shape.tokens, context, PAGE_SIZE)
         pages = shape.batch * -(-context // PAGE_SIZE)
@@ -53,14 +87,13 @@ def modelled_points(
         counts = layered_counts(program).plus(program.attention)
         seconds = modelled_seconds(counts, program.attention, topology.roofline)
         chips = topology.mesh.size
-        return counted_point(
-            config, shape, size, seconds, None, chips * counts.flops, chips * counts.bytes
-        )
+        compiled = StepCost(chips * counts.flops, chips * counts.bytes)
+        return Timing(seconds, compiled=compiled)
 
-    points = {}
+    timings = {}
     # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
     with ThreadPoolExecutor(max_workers=2) as executor:
-        for shape, modelled in zip(shapes, executor.map(point, shapes), strict=True):
-            points[shape] = modelled
+        for shape, modelled in zip(shapes, executor.map(timing, shapes), strict=True):
+            timings[shape] = modelled
             on_step()
-    return points
+    return timings

@@ -1,132 +1,174 @@
-"""The K-flat curves on paper: the JSON report and the Markdown table."""
+"""The K-flat curves on paper: what `kflat.json` holds, and its Markdown."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from blockdraft_bench.kflat.curve import Curve
-from blockdraft_bench.kflat.figure import draw_kflat
+from blockdraft_aot.roofline import Roofline
+from blockdraft_bench.common.markdown import Cell, bullets, number, page, table
+from blockdraft_bench.common.provenance import Report
 
-NAME = "kflat"
 MODELLED_NOTE = (
     "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
     "their number, with attention by hand; nothing ran. What fits, `blockdraft compile` tells."
 )
 
 
-def report_json(
-    environment: dict[str, Any], settings: dict[str, Any], curves: Sequence[Curve]
-) -> dict[str, Any]:
-    """Return the whole report.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveName:
+    """Which curve a number belongs to.
 
-    Args:
-        environment: What `describe_environment` found.
-        settings: How it was measured and modelled, the tolerance included.
-        curves: One for each device, model, batch and context.
+    Attributes:
+        device: What the steps ran on, or were modelled for.
+        model: Name of the model.
+        modelled: Whether the times are the compiler's estimate and not measured.
+        batch: Sequences.
+        context_tokens: Tokens of each sequence in the cache.
     """
-    return {
-        "benchmark": NAME,
-        **environment,
-        **settings,
-        "modelled_note": MODELLED_NOTE if any(curve.modelled for curve in curves) else None,
-        "curves": [_curve_json(curve, settings["tolerance"]) for curve in curves],
-        "results": [row for curve in curves for row in _point_rows(curve)],
-    }
+
+    device: str
+    model: str
+    modelled: bool
+    batch: int
+    context_tokens: int
+
+    @property
+    def curve(self) -> "CurveName":
+        """The name alone, equal for all that belongs to one curve."""
+        return CurveName(
+            device=self.device,
+            model=self.model,
+            modelled=self.modelled,
+            batch=self.batch,
+            context_tokens=self.context_tokens,
+        )
+
+    @property
+    def marked_device(self) -> str:
+        """The device, with a mark if nothing ran on it."""
+        return f"{self.device} (modelled)" if self.modelled else self.device
+
+    def __str__(self) -> str:
+        """Return what to call the curve in a sentence."""
+        where = f"{self.marked_device}, {self.model}, batch {self.batch}"
+        return f"{where}, {self.context_tokens} context tokens"
 
 
-def markdown(report: dict[str, Any], curves: Sequence[Curve]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime(CurveName):
+    """One step size of a curve.
+
+    Attributes:
+        tokens: Tokens of the step, K.
+        seconds: Median time, or modelled time.
+        seconds_quartiles: First and third quartile; None if modelled.
+        relative_to_one: Time over that of the step with one token a sequence.
+        flops: Operations the step needs at least.
+        bytes: Bytes it needs at least.
+        compiled_flops: Operations the compiler counts; None if measured.
+        compiled_bytes: Bytes the compiler counts; None if measured.
+        roofline_seconds: The least time the device can need.
+        seconds_over_roofline: Time over that.
+    """
+
+    tokens: int
+    seconds: float
+    seconds_quartiles: tuple[float, float] | None
+    relative_to_one: float
+    flops: float
+    bytes: float
+    compiled_flops: float | None
+    compiled_bytes: float | None
+    roofline_seconds: float
+    seconds_over_roofline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSummary(CurveName):
+    """What a whole curve says.
+
+    Attributes:
+        bytes_per_weight: Size of a weight.
+        roofline: Of the device.
+        knee_tokens: K*, where reading the weights takes as long as the arithmetic.
+        free_until_tokens: The largest K that takes at most the tolerance longer than the smallest.
+        explanation: In words, why verification stops being free where it does.
+    """
+
+    bytes_per_weight: int
+    roofline: Roofline
+    knee_tokens: float
+    free_until_tokens: int
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KFlatReport(Report):
+    """All curves, and how they were measured and modelled.
+
+    Attributes:
+        dtype: Element type of weights and cache, as the flag says.
+        max_tokens: Most tokens of a step.
+        context_tokens: Tokens of each sequence in the cache.
+        batch: Numbers of sequences.
+        runs: Timed runs of each step.
+        tolerance: How much longer still counts as free.
+        topology: Chips that were modelled.
+        model_shape: Models that were modelled on them.
+        modelled_note: What a modelled time is; None if there is none.
+        curves: One for each device, model, batch and context.
+        results: Their steps, by curve and rising size.
+    """
+
+    benchmark: Literal["kflat"] = "kflat"
+    dtype: str
+    max_tokens: int
+    context_tokens: tuple[int, ...]
+    batch: tuple[int, ...]
+    runs: int
+    tolerance: float
+    topology: tuple[str, ...]
+    model_shape: tuple[str, ...]
+    modelled_note: str | None
+    curves: tuple[CurveSummary, ...]
+    results: tuple[StepTime, ...]
+
+
+def steps_by_curve(steps: Iterable[StepTime]) -> dict[CurveName, list[StepTime]]:
+    """Return the steps of each curve, by rising size."""
+    curves: dict[CurveName, list[StepTime]] = {}
+    for step in steps:
+        curves.setdefault(step.curve, []).append(step)
+    return {name: sorted(own, key=lambda step: step.tokens) for name, own in curves.items()}
+
+
+def markdown(report: KFlatReport) -> str:
     """Return the table people read, with what they have to know about it."""
-    sizes = sorted({point.tokens for curve in curves for point in curve.points})
+    sizes = sorted({step.tokens for step in report.results})
+    steps = steps_by_curve(report.results)
     headings = ["Device", "Model", "Batch", "Context", "K*", "Free until", "First, ms"]
-    headings += [str(size) for size in sizes]
-    lines = [_caption(report), "", _row(headings), _row(["---"] * len(headings))]
-    for curve in curves:
-        relative = {point.tokens: curve.relative(point) for point in curve.points}
-        cells = [
-            _device(curve),
-            curve.model,
-            str(curve.batch),
-            str(curve.context_tokens),
-            f"{curve.knee_tokens:.0f}",
-            str(curve.free_until_tokens(report["tolerance"])),
-            f"{1e3 * curve.points[0].seconds:.3g}",
-            *(f"{relative[size]:.2f}" if size in relative else "" for size in sizes),
-        ]
-        lines.append(_row(cells))
-    lines.append("")
-    for curve in curves:
-        where = f"{_device(curve)}, {curve.model}, batch {curve.batch}, {curve.context_tokens} "
-        lines.append(f"- {where}context tokens: {curve.explain(report['tolerance'])}")
-    if report["modelled_note"]:
-        lines += ["", report["modelled_note"]]
-    return "\n".join(lines) + "\n"
-
-
-def write_report(report: dict[str, Any], curves: Sequence[Curve], folder: Path) -> tuple[str, str]:
-    """Write report, table and figure; return the text of the first two."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    table = markdown(report, curves)
-    (folder / f"{NAME}.json").write_text(text, encoding="utf-8")
-    (folder / f"{NAME}.md").write_text(table, encoding="utf-8")
-    draw_kflat(curves, folder / f"{NAME}.png")
-    return text, table
-
-
-def _caption(report: dict[str, Any]) -> str:
-    target, hardware = report["target"], report["hardware"]
-    return (
+    rows: list[list[Cell]] = []
+    for curve in report.curves:
+        first, *_ = own = steps[curve.curve]
+        relative = {step.tokens: number(step.relative_to_one) for step in own}
+        rows.append(
+            [
+                curve.marked_device,
+                curve.model,
+                curve.batch,
+                curve.context_tokens,
+                f"{curve.knee_tokens:.0f}",
+                curve.free_until_tokens,
+                f"{1e3 * first.seconds:.3g}",
+                *(relative.get(size, "") for size in sizes),
+            ]
+        )
+    return page(
         f"Time of a verification step over K tokens, relative to one token a sequence. Target "
-        f"{target['name']} ({target['fingerprint']}), medians of {report['runs']} runs on "
-        f"{hardware['accelerator'] or hardware['cpu']}; free means at most "
-        f"{report['tolerance']:.0%} more; commit {report['commit'] or 'unknown'}."
+        f"{report.target}, medians of {report.runs} runs on "
+        f"{report.hardware.device}; free means at most {report.tolerance:.0%} more; commit "
+        f"{report.commit or 'unknown'}.",
+        table([*headings, *map(str, sizes)], rows),
+        bullets(f"{curve.curve}: {curve.explanation}" for curve in report.curves),
+        report.modelled_note or "",
     )
-
-
-def _curve_json(curve: Curve, tolerance: float) -> dict[str, Any]:
-    return {
-        **_identity(curve),
-        "bytes_per_weight": curve.bytes_per_weight,
-        "roofline": asdict(curve.roofline),
-        "knee_tokens": curve.knee_tokens,
-        "free_until_tokens": curve.free_until_tokens(tolerance),
-        "explanation": curve.explain(tolerance),
-    }
-
-
-def _point_rows(curve: Curve) -> list[dict[str, Any]]:
-    return [
-        {
-            **_identity(curve),
-            "tokens": point.tokens,
-            "seconds": point.seconds,
-            "seconds_quartiles": point.seconds_quartiles,
-            "relative_to_one": curve.relative(point),
-            "flops": point.flops,
-            "bytes": point.bytes,
-            "compiled_flops": point.compiled_flops,
-            "compiled_bytes": point.compiled_bytes,
-            "roofline_seconds": curve.roofline_seconds(point),
-            "seconds_over_roofline": point.seconds / curve.roofline_seconds(point),
-        }
-        for point in curve.points
-    ]
-
-
-def _identity(curve: Curve) -> dict[str, Any]:
-    return {
-        "device": curve.device,
-        "model": curve.model,
-        "modelled": curve.modelled,
-        "batch": curve.batch,
-        "context_tokens": curve.context_tokens,
-    }
-
-
-def _device(curve: Curve) -> str:
-    return f"{curve.device} (modelled)" if curve.modelled else curve.device
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -1,52 +1,54 @@
 """A service under load as a picture: throughput against latency, and one process against three."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-# Figures made without pyplot draw with Agg, on any machine and without global state.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from blockdraft_bench.common.figure import grouped_bars, panels
+from blockdraft_bench.common.statistics import Estimate
+from blockdraft_bench.serve.report import ServeReport
 from blockdraft_bench.serve.split import SideSummary, SplitSummary
 from blockdraft_bench.serve.summary import LoadSummary
 
 TITLES = {"closed": "closed loop, requests in flight", "open": "open loop, requests per second"}
-BAR_WIDTH = 0.4
 MARGIN = 1.15
 
 
-def draw_serve(results: Sequence[LoadSummary], split: Sequence[SplitSummary], path: Path) -> None:
-    """Write a PNG: a panel for each kind of load, and one for the split, as far as measured.
+def draw(report: ServeReport) -> Figure:
+    """Return a panel for each kind of load, and one for the split, as far as measured."""
+    modes = [mode for mode in TITLES if any(row.mode == mode for row in report.results)]
+    figure, axes = panels(max(1, len(modes) + bool(report.split)), size=(5.3, 4.5))
+    for mode, panel in zip(modes, axes, strict=False):
+        curves: dict[str, list[LoadSummary]] = {}
+        for row in report.results:
+            if row.mode == mode:
+                curves.setdefault(row.method, []).append(row)
+        draw_load(curves, panel)
+        panel.set_title(TITLES[mode])
+    if report.split:
+        _draw_split(axes[-1], report.split)
+    return figure
+
+
+def draw_load(curves: Mapping[str, Sequence[LoadSummary]], axes: Axes) -> None:
+    """Draw throughput against latency: a point for each level of load, open loops dashed.
 
     Args:
-        results: One for each load and method.
-        split: One for each concurrency.
-        path: Where to.
+        curves: The points of each curve by its label; those without a whole answer are left out.
+        axes: Where to.
     """
-    modes = [mode for mode in TITLES if any(result.mode == mode for result in results)]
-    panels = max(1, len(modes) + bool(split))
-    figure = Figure(figsize=(1 + 5 * panels, 4.5), layout="constrained")
-    axes = list(figure.subplots(1, panels, squeeze=False)[0])
-    for mode, panel in zip(modes, axes, strict=False):
-        _draw_load(panel, [result for result in results if result.mode == mode])
-        panel.set_title(TITLES[mode])
-    if split:
-        _draw_split(axes[-1], split)
-    figure.savefig(path, dpi=150)
-
-
-def _draw_load(axes: Axes, results: Sequence[LoadSummary]) -> None:
-    """Draw a curve for each method, a point for each load."""
     drawn: list[tuple[float, float]] = []
-    for method in dict.fromkeys(result.method for result in results):
+    for label, rows in curves.items():
         points = sorted(
-            (result.load, result.latency_seconds.p50, result.output_tokens_per_second)
-            for result in results
-            if result.method == method and result.latency_seconds is not None
+            (row.load, row.latency_seconds.p50, row.output_tokens_per_second)
+            for row in rows
+            if row.latency_seconds is not None
         )
         latencies = [latency for _, latency, _ in points]
         speeds = [speed for _, _, speed in points]
-        axes.plot(latencies, speeds, marker="o", label=method)
+        style = "-" if rows[0].mode == "closed" else "--"
+        axes.plot(latencies, speeds, style, marker="o", label=label)
         for load, latency, speed in points:
             axes.annotate(f"{load:g}", (latency, speed), (4, 4), textcoords="offset points")
         drawn += zip(latencies, speeds, strict=True)
@@ -55,30 +57,23 @@ def _draw_load(axes: Axes, results: Sequence[LoadSummary]) -> None:
         axes.set_ylim(0.0, MARGIN * max(speed for _, speed in drawn))
     axes.set_xlabel("latency p50, seconds")
     axes.set_ylabel("output tokens per second")
-    axes.legend()
+    axes.legend(fontsize="small")
 
 
 def _draw_split(axes: Axes, split: Sequence[SplitSummary]) -> None:
-    """Draw two bars for each concurrency."""
-    sides: tuple[tuple[str, float, list[SideSummary]], ...] = (
-        ("one process", -BAR_WIDTH / 2, [summary.one_process for summary in split]),
-        ("three processes", BAR_WIDTH / 2, [summary.three_processes for summary in split]),
+    """Draw two bars for each number of prompts at a time."""
+
+    def bar(side: SideSummary) -> Estimate:
+        return Estimate(side.tokens_per_second, side.ci95)
+
+    grouped_bars(
+        axes,
+        [str(row.concurrency) for row in split],
+        {
+            "one process": {str(row.concurrency): bar(row.one_process) for row in split},
+            "three processes": {str(row.concurrency): bar(row.three_processes) for row in split},
+        },
     )
-    for label, shift, summaries in sides:
-        speeds = [side.tokens_per_second for side in summaries]
-        edges = [side.ci95 or (side.tokens_per_second,) * 2 for side in summaries]
-        axes.bar(
-            [index + shift for index in range(len(split))],
-            speeds,
-            BAR_WIDTH,
-            yerr=[
-                [max(0.0, s - low) for s, (low, _) in zip(speeds, edges, strict=True)],
-                [max(0.0, high - s) for s, (_, high) in zip(speeds, edges, strict=True)],
-            ],
-            capsize=3,
-            label=label,
-        )
-    axes.set_xticks(range(len(split)), [str(summary.concurrency) for summary in split])
     axes.set_xlabel("sequences at a time")
     axes.set_ylabel("tokens per second of a sequence")
     axes.set_title("the cost of three processes")

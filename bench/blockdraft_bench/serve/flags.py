@@ -2,22 +2,22 @@
 
 import argparse
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.flag_checks import check_at_least, check_temperatures
 from blockdraft_bench.common.flags import (
     DRAFTER_HELP,
     TARGET_HELP,
     add_output_arguments,
     add_prompt_arguments,
+    check_at_least,
+    check_different,
+    flag,
+    given,
 )
-from blockdraft_bench.serve.load import METHODS
+from blockdraft_bench.serve.load_level import METHODS
+from blockdraft_bench.serve.settings import load_levels
 from blockdraft_client.cli.options import add_credential_arguments
 from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
-
-DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--temperature", type=float, default=0.0, help="0 is greedy")
     option("--seed", type=int, default=0, help="of rows, sampling, arrivals and intervals")
 
-    load = parser.add_argument_group("load")
-    option = load.add_argument
+    option = parser.add_argument_group("load").add_argument
     option(
         "--concurrency",
         type=int,
@@ -54,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--slo-tpot-seconds", type=float, help="longest time per token after it")
     option("--price-per-hour", type=float, help="of all hardware that serves, in any currency")
 
-    split = parser.add_argument_group("split")
-    option = split.add_argument
+    option = parser.add_argument_group("split").add_argument
     option("--split", action="store_true", help="compare with the same loop in one process")
     option(
         "--split-concurrency", type=int, nargs="+", default=[1], metavar="N", help="at a time there"
@@ -72,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--max-sequences", type=int, help="decoded at once; else the most in flight, 16 for --rate"
     )
-
-    option = parser.add_argument
     add_output_arguments(parser)
 
 
@@ -83,49 +79,17 @@ def check(args: argparse.Namespace) -> None:
     Raises:
         BenchUsageError: If a flag is out of range or contradicts another.
     """
-    check_at_least(args, {"samples": 1, "max_tokens": 1, "max_prompt_tokens": 1, "warm_up": 0})
-    check_temperatures([args.temperature])
-    # Lists, and what may be unset.
-    least = {
-        "requests": 1,
-        "flush_tokens": 0,
-        "max_sequences": 1,
-        "concurrency": 1,
-        "split_concurrency": 1,
-    }
-    for name, bound in least.items():
-        if any(value < bound for value in _values(args, name)):
-            given = " ".join(map(str, _values(args, name)))
-            raise BenchUsageError(f"{_flag(name)} must be at least {bound}, got {given}")
-    for name in (
-        *("rate", "timeout_seconds", "price_per_hour"),
-        *("slo_ttft_seconds", "slo_tpot_seconds"),
-    ):
-        if not all(math.isfinite(value) and value > 0 for value in _values(args, name)):
-            raise BenchUsageError(f"{_flag(name)} must be more than 0")
-    for name in ("concurrency", "rate", "method", "split_concurrency"):
-        values = _values(args, name)
-        if len(set(values)) < len(values):
-            raise BenchUsageError(f"{_flag(name)} has the same value twice")
-    most = max(closed_levels(args), default=0)
-    if args.requests is not None and args.requests < most:
+    positive = ("samples", "max_tokens", "max_prompt_tokens", "requests", "max_sequences")
+    counts = (*positive, "concurrency", "split_concurrency")
+    check_at_least(
+        args, {"warm_up": 0, "flush_tokens": 0, "temperature": 0, **dict.fromkeys(counts, 1)}
+    )
+    limits = ("slo_ttft_seconds", "slo_tpot_seconds", "price_per_hour")
+    for name in ("rate", "timeout_seconds", *limits):
+        if not all(math.isfinite(value) and value > 0 for value in given(args, name)):
+            raise BenchUsageError(f"{flag(name)} must be more than 0")
+    check_different(args, "concurrency", "rate", "method", "split_concurrency")
+    in_flight = [level.value for level in load_levels(args) if level.mode == "closed"]
+    if args.requests is not None and args.requests < max(in_flight, default=0):
+        most = int(max(in_flight))
         raise BenchUsageError(f"--requests {args.requests} cannot keep {most} in flight")
-
-
-def closed_levels(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the numbers of requests in flight to measure at."""
-    if args.concurrency is not None:
-        return tuple(args.concurrency)
-    return () if args.rate or args.split else DEFAULT_CONCURRENCY
-
-
-def _values(args: argparse.Namespace, name: str) -> Sequence[Any]:
-    """Return what a flag was given as a list; empty if it is unset."""
-    value = getattr(args, name)
-    if value is None:
-        return ()
-    return value if isinstance(value, list) else (value,)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

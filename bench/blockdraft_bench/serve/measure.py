@@ -1,12 +1,13 @@
-"""Measuring a service under load: every load with every method, the methods in turn."""
+"""Measuring a service under load: every level with every method, the methods in turn."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from rich.progress import Progress
 
 from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.serve.generator import (
     Clock,
     LoadRequest,
@@ -16,11 +17,10 @@ from blockdraft_bench.serve.generator import (
     open_loop,
     poisson_arrivals,
 )
-from blockdraft_bench.serve.load import METHODS, Load
-from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
+from blockdraft_bench.serve.report import ServeSettings
+from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import RunningService
-from blockdraft_bench.serve.settings import ServeSettings
-from blockdraft_bench.serve.store import LevelStore, Records, RunKey
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -29,17 +29,17 @@ def measure_loads(
     service: RunningService,
     pool: Sequence[GenerationRequest],
     settings: ServeSettings,
-    store: LevelStore,
-    progress: Progress,
+    store: ResultStore[RunKey, Records],
+    run: Run,
 ) -> dict[RunKey, Records]:
-    """Make every run the store lacks; return them all, by load and method.
+    """Make every run the store lacks; return them all, by level and method.
 
     Args:
         service: What is pressed.
         pool: What it is asked.
         settings: How hard, how often.
         store: What is finished.
-        progress: Shows how far it is.
+        run: Shows how far it is.
 
     Raises:
         BenchError: If requests that are not counted fail: nothing could be measured.
@@ -47,21 +47,21 @@ def measure_loads(
     if not settings.loads:
         return {}
     total = sum(map(settings.requests_of, settings.loads)) * len(settings.methods)
-    shown = progress.add_task("load", total=total)
+    phase = run.phase("load", total)
 
-    async def measure() -> dict[RunKey, Records]:
+    async def measure() -> None:
         async with service.connection.load_client() as client:
             sender = Sender(client, settings.timeout_seconds)
-            measurement = LoadMeasurement(
-                sender, service.model, pool, settings, lambda: progress.advance(shown)
-            )
-            return await measurement.measure(store)
+            pressed = LoadMeasurement(sender, service.model, pool, settings, phase.advance)
+            await pressed.measure(store)
 
-    runs = asyncio.run(measure())
-    order = {load: index for index, load in enumerate(settings.loads)}
-    return dict(
-        sorted(runs.items(), key=lambda run: (order[run[0].load], METHODS.index(run[0].method)))
-    )
+    asyncio.run(measure())
+    keys = [
+        RunKey(level, method, settings.requests_of(level))
+        for level in settings.loads
+        for method in settings.methods
+    ]
+    return {key: records for key in keys if (records := store.get(key)) is not None}
 
 
 class LoadMeasurement:
@@ -73,7 +73,7 @@ class LoadMeasurement:
         model: ModelInfo,
         pool: Sequence[GenerationRequest],
         settings: ServeSettings,
-        on_request: Callable[[], None] = lambda: None,
+        on_request: Callable[[], None],
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -92,62 +92,52 @@ class LoadMeasurement:
         self._rng = np.random.default_rng(settings.seed)
         self._warm = False
 
-    async def measure(self, store: LevelStore) -> dict[RunKey, Records]:
-        """Make every run the store lacks; return them all.
+    async def measure(self, store: ResultStore[RunKey, Records]) -> None:
+        """Make every run the store lacks.
 
-        At each load one method follows the other, and which comes first alternates, so that
+        At each level one method follows the other, and which comes first alternates, so that
         whatever else the machine does is spread over both.
 
         Raises:
             BenchError: If requests that are not counted fail: nothing could be measured.
         """
         settings = self._settings
-        found: dict[RunKey, Records] = {}
-        for index, load in enumerate(settings.loads):
+        for index, level in enumerate(settings.loads):
             for method in settings.methods if index % 2 == 0 else reversed(settings.methods):
-                key = RunKey(load, method, settings.requests_of(load))
+                key = RunKey(level, method, settings.requests_of(level))
                 if store.get(key) is None:
                     store.add(key, await self._run(key))
                 else:
                     for _ in range(key.requests):
                         self._on_request()
-                records = store.get(key)
-                assert records is not None
-                found[key] = records
-        return found
 
     async def _run(self, key: RunKey) -> Records:
         if not self._warm:
-            await self._warm_up()
+            for method in self._settings.methods:
+                await self._uncounted(self._requests(self._settings.warm_up, method))
             self._warm = True
         await self._flush()
-        requests = [
-            LoadRequest(number, self._pool[number % len(self._pool)], key.method == "drafted")
-            for number in range(key.requests)
+        requests = self._requests(key.requests, key.method)
+        return Records(tuple(await self._press(key.level, requests, self._counting)))
+
+    def _requests(self, count: int, method: Method) -> list[LoadRequest]:
+        return [
+            LoadRequest(number, self._pool[number % len(self._pool)], method == "drafted")
+            for number in range(count)
         ]
-        return tuple(await self._press(key.load, requests, self._counting))
 
     async def _press(
-        self, load: Load, requests: Sequence[LoadRequest], send: Send
+        self, level: LoadLevel, requests: Sequence[LoadRequest], send: Send
     ) -> list[RequestRecord]:
-        if load.mode == "closed":
-            return await closed_loop(requests, int(load.value), send)
-        arrivals = poisson_arrivals(load.value, len(requests), self._settings.seed)
+        if level.mode == "closed":
+            return await closed_loop(requests, int(level.value), send)
+        arrivals = poisson_arrivals(level.value, len(requests), self._settings.seed)
         return await open_loop(requests, arrivals, send)
 
     async def _counting(self, request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
         record = await self._sender(request, due, clock)
         self._on_request()
         return record
-
-    async def _warm_up(self) -> None:
-        for method in self._settings.methods:
-            await self._uncounted(
-                [
-                    LoadRequest(number, self._pool[number % len(self._pool)], method == "drafted")
-                    for number in range(self._settings.warm_up)
-                ]
-            )
 
     async def _flush(self) -> None:
         """Fill the prefix cache with prompts nobody asks for again.

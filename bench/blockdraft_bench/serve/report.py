@@ -1,201 +1,219 @@
-"""A service under load on paper: the JSON report, the Markdown tables, the files."""
+"""A service under load on paper: what `serve.json` holds, and its Markdown."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from blockdraft_bench.serve.figure import draw_serve
-from blockdraft_bench.serve.split import (
-    MAX_LOSS_SHARE,
-    MIN_STEP_SECONDS,
-    Comparison,
-    SplitSummary,
-    summarize_split,
-)
-from blockdraft_bench.serve.store import Records, RunKey
-from blockdraft_bench.serve.summary import Limits, compare, summarize
-
-LOAD_UNITS = {"closed": "at a time", "open": "per second"}
+from blockdraft_bench.common.markdown import INTERVALS_NOTE, number, page, share, table
+from blockdraft_bench.common.provenance import Drafter, Report
+from blockdraft_bench.serve.load_level import LoadLevel, Method
+from blockdraft_bench.serve.split import MAX_LOSS_SHARE, SideSummary, SplitSummary
+from blockdraft_bench.serve.summary import Distribution, Limits, LoadSummary, Speedup
 
 
-def split_json(summary: SplitSummary) -> dict[str, Any]:
-    """Return the comparison at one concurrency as a JSON object."""
-    return {
-        **asdict(summary),
-        "loss_share": summary.loss_share,
-        "requirement": {
-            "max_loss_share": MAX_LOSS_SHARE,
-            "min_step_seconds": MIN_STEP_SECONDS,
-            "met": summary.requirement_met,
-            "certain": summary.requirement_certain,
-        },
-    }
+@dataclass(frozen=True, slots=True)
+class ServiceAbout:
+    """The service that is measured.
 
-
-def markdown(report: dict[str, Any]) -> str:
-    """Return the tables people read, with what they have to know about them."""
-    settings, service, hardware = report["settings"], report["service"], report["hardware"]
-    drafter = report["drafter"]
-    drafting = "no drafter"
-    if drafter is not None:
-        trained = "trained" if drafter["trained"] else "untrained"
-        drafting = f"{trained} {drafter['method']} drafter ({drafter['fingerprint']})"
-    where = f"at {service['address']}" if service["address"] else "started for this run"
-    lines = [
-        f"Service {where}: target {report['target']['name']} ({report['target']['fingerprint']}), "
-        f"{drafting}, draft policy {service['draft_policy'] or 'unknown'}. Answers of at most "
-        f"{settings['max_tokens']} tokens at temperature {settings['temperature']:g}; "
-        f"{hardware['accelerator'] or hardware['cpu']}, {hardware['cores']} cores, shared by "
-        f"service and client where both run here; commit {report['commit'] or 'unknown'}.",
-    ]
-    if report["results"]:
-        lines += ["", *_load_table(report["results"])]
-    if report["speedups"]:
-        lines += ["", *_speedup_table(report["speedups"])]
-    if report["split"]:
-        lines += ["", *_split_table(report["split"])]
-    return "\n".join(lines) + "\n"
-
-
-def write_report(
-    report: dict[str, Any],
-    runs: Mapping[RunKey, Records],
-    comparisons: Mapping[int, Sequence[Comparison]],
-    limits: Limits,
-    folder: Path,
-) -> tuple[str, str]:
-    """Sum up; write report, tables and figure; return the text of the first two.
-
-    Args:
-        report: All but what was measured; its settings have the seed.
-        runs: The load, run by run.
-        comparisons: Three processes against one, by concurrency.
-        limits: What counts as a good answer, and the price.
-        folder: Where to.
+    Attributes:
+        address: Where it ran already; None if it was started for the measurement.
+        draft_policy: How long proposals are; None if only the service knows.
+        engine: Limits and policy of its engine; None if only the service knows.
+        max_context_tokens: Most tokens of a prompt and its answer.
+        version: Of its server.
     """
-    results = [summarize(key.load, key.method, runs[key], limits) for key in runs]
-    speedups = [
-        compare(key.load, records, runs[plain])
-        for key, records in runs.items()
-        if key.method == "drafted" and (plain := replace(key, method="plain")) in runs
-    ]
-    seed = report["settings"]["seed"]
-    summaries = [summarize_split(n, groups, seed) for n, groups in comparisons.items()]
-    split = [summary for summary in summaries if summary is not None]
-    report = {
-        **report,
-        "results": [asdict(result) for result in results],
-        "speedups": [asdict(speedup) for speedup in speedups],
-        "split": [split_json(summary) for summary in split],
-    }
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    tables = markdown(report)
-    (folder / "serve.json").write_text(text, encoding="utf-8")
-    (folder / "serve.md").write_text(tables, encoding="utf-8")
-    draw_serve(results, split, folder / "serve.png")
-    return text, tables
+
+    address: str | None
+    draft_policy: str | None
+    engine: dict[str, Any] | None
+    max_context_tokens: int
+    version: str
 
 
-def _load_table(results: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| Load | Method | Requests | Failed | Tokens/s | First token p50 / p95 / p99 s | "
-        "Per token p50 / p95 / p99 ms | Latency p50 / p95 / p99 s | In SLO | Goodput 1/s | τ | "
-        "Cached prompt | Per 10⁶ tokens |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for result in results:
-        reasons = ", ".join(f"{count} {name}" for name, count in result["errors"].items())
-        lines.append(
-            _row(
-                f"{result['load']:g} {LOAD_UNITS[result['mode']]}",
-                result["method"],
-                str(result["requests"]),
-                f"{result['failed']}" + (f" ({reasons})" if reasons else ""),
-                _number(result["output_tokens_per_second"], 1),
-                _percentiles(result["ttft_seconds"], 1.0, 2),
-                _percentiles(result["tpot_seconds"], 1000.0, 0),
-                _percentiles(result["latency_seconds"], 1.0, 2),
-                _share(result["slo_share"]),
-                _number(result["goodput_requests_per_second"], 3),
-                _number(result["acceptance_length"], 2),
-                _share(result["cached_prompt_share"]),
-                _number(result["cost_per_million_tokens"], 2),
-            )
-        )
-    return lines
+@dataclass(frozen=True, slots=True)
+class BlockDrafter(Drafter):
+    """The service's drafter, with the tokens of its blocks."""
+
+    block_size: int
 
 
-def _speedup_table(speedups: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| Load | Drafted / plain tokens/s | Identical answers |", "|---|---|---|"]
-    for item in speedups:
-        speedup = item["speedup"]
-        lines.append(
-            _row(
-                f"{item['load']:g} {LOAD_UNITS[item['mode']]}",
-                "-" if speedup is None else f"{speedup:.2f}x",
-                _share(item["identical_share"]),
-            )
-        )
-    return lines
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """How the service is asked, and what its answers are held against.
+
+    Attributes:
+        loads: How hard it is pressed, in the order in which that is measured.
+        methods: With drafting, without, or both.
+        split_concurrency: Prompts at a time of each comparison with one process.
+        requests: Requests of each run; None leaves it to the level of load.
+        max_tokens: Most tokens of an answer.
+        temperature: Of the target; 0 is greedy.
+        seed: Of rows, sampling, arrivals and intervals.
+        warm_up: Requests of each method that come first and are not counted.
+        flush_tokens: Prompt tokens sent before each run to drive earlier prompts out of the cache.
+        timeout_seconds: Deadline of each request.
+        slo_ttft_seconds: See `Limits`.
+        slo_tpot_seconds: See `Limits`.
+        price_per_hour: See `Limits`.
+        datasets: Where prompts are from.
+        prompts: How many there are.
+        max_prompt_tokens: Where they were cut.
+    """
+
+    loads: tuple[LoadLevel, ...]
+    methods: tuple[Method, ...]
+    split_concurrency: tuple[int, ...]
+    requests: int | None
+    max_tokens: int
+    temperature: float
+    seed: int
+    warm_up: int
+    flush_tokens: int
+    timeout_seconds: float
+    slo_ttft_seconds: float | None = None
+    slo_tpot_seconds: float | None = None
+    price_per_hour: float | None = None
+    datasets: tuple[str, ...] = ()
+    prompts: int = 0
+    max_prompt_tokens: int = 0
+
+    @property
+    def limits(self) -> Limits:
+        """What counts as a good answer, and the price."""
+        return Limits(self.slo_ttft_seconds, self.slo_tpot_seconds, self.price_per_hour)
+
+    @property
+    def deciding(self) -> tuple[float, ...]:
+        """All that decides a run beside its load, method, size, prompts and service."""
+        numbers = (self.max_tokens, self.temperature, self.seed, self.warm_up)
+        return *numbers, self.flush_tokens, self.timeout_seconds
+
+    def requests_of(self, level: LoadLevel) -> int:
+        """Return how many requests a run sends."""
+        return level.default_requests() if self.requests is None else self.requests
+
+    def split_requests(self, concurrency: int) -> int:
+        """Return how many requests are decoded in both ways, in whole groups."""
+        wanted = self.requests_of(LoadLevel("closed", float(concurrency)))
+        return -(-wanted // concurrency) * concurrency
 
 
-def _split_table(split: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| At a time | Groups | One process tokens/s | Three processes tokens/s | Ratio | "
-        "95 % interval | Loss | Step one / three ms | One: verify + draft + transport + rest | "
-        "Three: verify + draft + transport + rest | Idle side's cores one / three | "
-        f"Identical | At most {MAX_LOSS_SHARE:.0%} lost |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for item in split:
-        one, three = item["one_process"], item["three_processes"]
-        lines.append(
-            _row(
-                str(item["concurrency"]),
-                str(item["groups"]),
-                _number(one["tokens_per_second"], 2),
-                _number(three["tokens_per_second"], 2),
-                _number(item["ratio"], 3),
-                "–".join(_number(edge, 3) for edge in item["ratio_ci95"] or [None]),
-                _share(item["loss_share"]),
-                " / ".join(f"{1000 * side['step_seconds']:.1f}" for side in (one, three)),
-                _parts(one),
-                _parts(three),
-                " / ".join(_number(side["idle_cores"], 3) for side in (one, three)),
-                _share(item["identical_share"]),
-                _verdict(**item["requirement"]),
-            )
-        )
-    return lines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeReport(Report):
+    """What a service did under load, and what its processes cost.
+
+    Attributes:
+        service: The service.
+        drafter: Its drafter; None if it has none.
+        settings: How it was asked.
+        results: One for each level of load and method.
+        speedups: Drafted against plain, at each level where both ran.
+        split: Three processes against one, by how many prompts at a time.
+    """
+
+    benchmark: Literal["serve"] = "serve"
+    service: ServiceAbout
+    drafter: BlockDrafter | None
+    settings: ServeSettings
+    results: tuple[LoadSummary, ...] = ()
+    speedups: tuple[Speedup, ...] = ()
+    split: tuple[SplitSummary, ...] = ()
 
 
-def _parts(side: dict[str, float]) -> str:
+def markdown(report: ServeReport) -> str:
+    """Return the tables people read, with what they have to know about them."""
+    service, settings, drafter = report.service, report.settings, report.drafter
+    where = f"at {service.address}" if service.address else "started for this run"
+    drafting = drafter or "no drafter"
+    return page(
+        f"Service {where}: target {report.target}, {drafting}, "
+        f"draft policy {service.draft_policy or 'unknown'}. Answers of at most "
+        f"{settings.max_tokens} tokens at temperature {settings.temperature:g}; "
+        f"{report.hardware.device}, {report.hardware.cores} cores, shared by service and client "
+        f"where both run here; commit {report.commit or 'unknown'}.",
+        _load_table(report.results),
+        table(
+            ["Load", "Drafted / plain tokens/s", "Identical answers"],
+            (
+                [str(row.level), number(row.speedup, unit="x"), share(row.identical_share)]
+                for row in report.speedups
+            ),
+        ),
+        _split_table(report.split),
+        INTERVALS_NOTE.replace("answers", "groups") if report.split else "",
+    )
+
+
+def _load_table(rows: Sequence[LoadSummary]) -> str:
+    return table(
+        [
+            *("Load", "Method", "Requests", "Failed", "Tokens/s"),
+            *("First token p50 / p95 / p99 s", "Per token p50 / p95 / p99 ms"),
+            *("Latency p50 / p95 / p99 s", "In SLO", "Goodput 1/s", "τ"),
+            *("Cached prompt", "Per 10⁶ tokens"),
+        ],
+        (
+            [
+                str(row.level),
+                row.method,
+                row.requests,
+                _failures(row),
+                number(row.output_tokens_per_second, 1),
+                _percentiles(row.ttft_seconds, 2),
+                _percentiles(row.tpot_seconds, 0, 1e3),
+                _percentiles(row.latency_seconds, 2),
+                share(row.slo_share),
+                number(row.goodput_requests_per_second, 3),
+                row.acceptance_length,
+                share(row.cached_prompt_share),
+                row.cost_per_million_tokens,
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _split_table(rows: Sequence[SplitSummary]) -> str:
+    return table(
+        [
+            *("At a time", "Groups", "One process tokens/s", "Three processes tokens/s", "Ratio"),
+            *("Loss", "Step one / three ms", "One: verify + draft + transport + rest"),
+            *("Three: verify + draft + transport + rest", "Idle side's cores one / three"),
+            *("Identical", f"At most {MAX_LOSS_SHARE:.0%} lost"),
+        ],
+        (
+            [
+                row.concurrency,
+                row.groups,
+                row.one_process.tokens_per_second,
+                row.three_processes.tokens_per_second,
+                number(row.ratio, 3),
+                share(row.loss_share),
+                " / ".join(number(side.step_seconds, 1, factor=1e3) for side in row.sides),
+                *(_parts(side) for side in row.sides),
+                " / ".join(number(side.idle_cores, 3) for side in row.sides),
+                share(row.identical_share),
+                row.requirement.verdict(),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _failures(row: LoadSummary) -> str:
+    reasons = ", ".join(f"{count} {name}" for name, count in row.errors.items())
+    return f"{row.failed} ({reasons})" if reasons else str(row.failed)
+
+
+def _parts(side: SideSummary) -> str:
     """Return where a step's time goes, in milliseconds."""
-    parts = [side[f"{name}_seconds"] for name in ("verify", "draft", "transport")]
-    return " + ".join(f"{1000 * part:.1f}" for part in (*parts, side["step_seconds"] - sum(parts)))
+    parts = (side.verify_seconds, side.draft_seconds, side.transport_seconds)
+    rest = side.step_seconds - sum(parts)
+    return " + ".join(number(part, 1, factor=1e3) for part in (*parts, rest))
 
 
-def _verdict(*, met: bool | None, certain: bool, **limits: float) -> str:
-    if met is None:
-        return "steps too short to ask"
-    return ("yes" if met else "no") + ("" if certain else ", within the noise")
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _percentiles(value: dict[str, float] | None, factor: float, digits: int) -> str:
+def _percentiles(value: Distribution | None, digits: int, factor: float = 1.0) -> str:
     if value is None:
         return "-"
-    return " / ".join(f"{factor * value[name]:.{digits}f}" for name in ("p50", "p95", "p99"))
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    points = (value.p50, value.p95, value.p99)
+    return " / ".join(number(point, digits, factor=factor) for point in points)

@@ -1,8 +1,6 @@
 """One request of a load: when it was due, when its tokens came, how it ended."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +76,9 @@ class RequestRecord:
         tokens = self.tokens_after_first
         return self.decode_seconds / tokens if tokens else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "RequestRecord":
-        """Read the JSON form.
+@dataclass(frozen=True, slots=True)
+class Records:
+    """All requests of one run, in the order in which they were due."""
 
-        Raises:
-            TypeError: If a field is missing or unknown.
-        """
-        read: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in value.items()
-        }
-        missing = {field.name for field in fields(cls)} - set(read)
-        if missing:
-            raise TypeError(f"{', '.join(sorted(missing))} is missing")
-        return cls(**read)
+    requests: tuple[RequestRecord, ...]

@@ -4,17 +4,25 @@ Arithmetic only. Each group of prompts is decoded four times, in the order one, 
 process (A B B A), so that a machine that slows down or speeds up meets both alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.common.bootstrap import percentile_interval, resampled_totals
+from blockdraft_bench.common.statistics import Estimate, bootstrap, identical_share, mean
 
 # What the project demands of itself: at most this loss, wherever a step takes at least so long.
 MAX_LOSS_SHARE = 0.05
 MIN_STEP_SECONDS = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Which group of prompts: the n-th of its size."""
+
+    concurrency: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class SideSummary:
 
     Attributes:
         tokens_per_second: Of one sequence, after its first token.
-        ci95: Its 95 % interval over groups; None with fewer than two.
+        ci95: Its 95 % interval over groups, if there are enough.
         step_seconds: Time of a verification step with all that belongs to it.
         verify_seconds: Of it, in the target's forward pass.
         draft_seconds: Of it, waiting while the drafter computed.
@@ -77,6 +85,40 @@ class SideSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Requirement:
+    """What is demanded of the split.
+
+    Attributes:
+        max_loss_share: Most of the speed that may be lost.
+        min_step_seconds: Shortest step of which that is demanded.
+        met: Whether the loss is small enough; None where steps are too short to demand it.
+        certain: Whether the whole interval says the same as the ratio.
+    """
+
+    max_loss_share: float
+    min_step_seconds: float
+    met: bool | None
+    certain: bool
+
+    @classmethod
+    def asked(cls, ratio: Estimate, step_seconds: float) -> "Requirement":
+        """Ask it of a ratio of speeds, at steps of the one process that take so long."""
+
+        def small(speed_ratio: float | None) -> bool:
+            return speed_ratio is not None and 1.0 - speed_ratio <= MAX_LOSS_SHARE
+
+        met = small(ratio.value) if step_seconds >= MIN_STEP_SECONDS else None
+        certain = ratio.ci95 is not None and all(small(edge) == met for edge in ratio.ci95)
+        return cls(MAX_LOSS_SHARE, MIN_STEP_SECONDS, met, certain)
+
+    def verdict(self) -> str:
+        """Return it in words."""
+        if self.met is None:
+            return "steps too short to ask"
+        return ("yes" if self.met else "no") + ("" if self.certain else ", within the noise")
+
+
+@dataclass(frozen=True, slots=True)
 class SplitSummary:
     """Three processes against one.
 
@@ -85,112 +127,101 @@ class SplitSummary:
         groups: Groups of that many prompts.
         one_process: The loop in one process.
         three_processes: The service, as its client sees it.
-        ratio: Tokens per second of the service over those of the one process.
-        ratio_ci95: Its 95 % interval over groups; None with fewer than two.
+        ratio: Tokens per second of the service over those of the one process, over groups.
         identical_share: Share of answers whose tokens are the same in all four decodings.
+        loss_share: Share of the speed that three processes lose; negative if they are faster.
+        requirement: Whether that is little enough.
     """
 
     concurrency: int
     groups: int
     one_process: SideSummary
     three_processes: SideSummary
-    ratio: float
-    ratio_ci95: tuple[float, float] | None
+    ratio: Estimate
     identical_share: float
+    loss_share: float
+    requirement: Requirement
 
     @property
-    def loss_share(self) -> float:
-        """Share of the speed that three processes lose; negative if they are faster."""
-        return 1.0 - self.ratio
-
-    @property
-    def requirement_met(self) -> bool | None:
-        """Whether the loss is small enough; None where steps are too short to demand it."""
-        if self.one_process.step_seconds < MIN_STEP_SECONDS:
-            return None
-        return self.loss_share <= MAX_LOSS_SHARE
-
-    @property
-    def requirement_certain(self) -> bool:
-        """Whether the whole interval says the same as the ratio."""
-        if self.ratio_ci95 is None:
-            return False
-        return all(
-            (1.0 - edge <= MAX_LOSS_SHARE) == self.requirement_met for edge in self.ratio_ci95
-        )
+    def sides(self) -> tuple[SideSummary, SideSummary]:
+        """One process, then three."""
+        return self.one_process, self.three_processes
 
 
 def summarize_split(
-    concurrency: int, comparisons: Sequence[Comparison], seed: int
-) -> SplitSummary | None:
-    """Compare both sides over all groups; None if no answer got beyond its first token.
+    comparisons: Mapping[int, Sequence[Comparison]], seed: int
+) -> tuple[SplitSummary, ...]:
+    """Compare both sides over all groups, at each number of prompts at a time.
+
+    Nothing is said where no answer got beyond its first token.
 
     Args:
-        concurrency: Prompts decoded at a time.
-        comparisons: One for each group; at least one.
+        comparisons: One for each group, by how many prompts are decoded at a time.
         seed: Of the bootstrap.
     """
-    counts = np.array(
-        [
+    found = []
+    for concurrency, groups in comparisons.items():
+        counts = np.array(
             [
-                sum(getattr(d, name) for d in side)
-                for side in sides
-                for name in ("tokens", "seconds")
-            ]
-            for sides in ((c.one_process, c.three_processes) for c in comparisons)
-        ],
-        np.float64,
-    )
-    totals = counts.sum(axis=0, keepdims=True)
-    if not totals.all():
-        return None
-    one, three, ratio = _speeds(totals)[:, 0]
-    edges: list[tuple[float, float] | None] = [None, None, None]
-    if len(comparisons) > 1:
-        edges = [percentile_interval(values) for values in _speeds(resampled_totals(counts, seed))]
-    same = [
-        len(set(answers)) == 1
-        for c in comparisons
-        for answers in zip(
-            *(d.token_ids for d in (*c.one_process, *c.three_processes)), strict=True
+                [
+                    sum(getattr(decoding, name) for decoding in side)
+                    for side in (group.one_process, group.three_processes)
+                    for name in ("tokens", "seconds")
+                ]
+                for group in groups
+            ],
+            np.float64,
         )
-    ]
-    return SplitSummary(
-        concurrency=concurrency,
-        groups=len(comparisons),
-        one_process=_side([d for c in comparisons for d in c.one_process], float(one), edges[0]),
-        three_processes=_side(
-            [d for c in comparisons for d in c.three_processes], float(three), edges[1]
-        ),
-        ratio=float(ratio),
-        ratio_ci95=edges[2],
-        identical_share=sum(same) / len(same),
+        if not counts.sum(axis=0).all():
+            continue
+        one_speed, three_speed, ratio = bootstrap(counts, _speeds, seed)
+        one = _side([d for group in groups for d in group.one_process], one_speed)
+        three = _side([d for group in groups for d in group.three_processes], three_speed)
+        assert ratio.value is not None
+        found.append(
+            SplitSummary(
+                concurrency=concurrency,
+                groups=len(groups),
+                one_process=one,
+                three_processes=three,
+                ratio=ratio,
+                identical_share=_identical_share(groups),
+                loss_share=1.0 - ratio.value,
+                requirement=Requirement.asked(ratio, one.step_seconds),
+            )
+        )
+    return tuple(found)
+
+
+def _speeds(totals: Float[np.ndarray, "samples 4"]) -> Float[np.ndarray, "samples 3"]:
+    """Return tokens per second of one process, of three, and their ratio."""
+    one, three = totals[:, 0] / totals[:, 1], totals[:, 2] / totals[:, 3]
+    return np.stack([one, three, three / one], axis=1)
+
+
+def _identical_share(groups: Sequence[Comparison]) -> float:
+    decodings = [(*group.one_process, *group.three_processes) for group in groups]
+    return identical_share(
+        (answers[1:], answers[:-1])
+        for four in decodings
+        for answers in zip(*(decoding.token_ids for decoding in four), strict=True)
     )
 
 
-def _speeds(totals: Float[np.ndarray, "samples 4"]) -> Float[np.ndarray, "3 samples"]:
-    """Return tokens per second of one process, of three, and their ratio."""
-    with np.errstate(invalid="ignore", divide="ignore"):  # a resample without decoded tokens
-        one, three = totals[:, 0] / totals[:, 1], totals[:, 2] / totals[:, 3]
-        return np.stack([one, three, three / one])
-
-
-def _side(
-    decodings: Sequence[Decoding], speed: float, interval: tuple[float, float] | None
-) -> SideSummary:
+def _side(decodings: Sequence[Decoding], speed: Estimate) -> SideSummary:
     steps = sum(decoding.steps for decoding in decodings)
 
     def per_step(name: str) -> float:
         return float(sum(getattr(decoding, name) for decoding in decodings) / steps)
 
-    idle = [d.idle_cores for d in decodings if d.idle_cores is not None]
+    assert speed.value is not None
     return SideSummary(
-        tokens_per_second=speed,
-        ci95=interval,
+        tokens_per_second=speed.value,
+        ci95=speed.ci95,
         step_seconds=per_step("seconds"),
         verify_seconds=per_step("verify_seconds"),
         draft_seconds=per_step("draft_seconds"),
         transport_seconds=per_step("transport_seconds"),
         tokens_per_step=per_step("tokens"),
-        idle_cores=sum(idle) / len(idle) if idle else None,
+        idle_cores=mean(decoding.idle_cores for decoding in decodings),
     )

@@ -6,20 +6,17 @@ its queue. How far it slept is measured, as the processor time it used meanwhile
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
-from rich.progress import Progress
+from collections.abc import Sequence
 
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.common.line_store import LineStore
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.serve.generator import LoadRequest, Sender, closed_loop
 from blockdraft_bench.serve.process_time import family_cpu_seconds
+from blockdraft_bench.serve.report import ServeSettings
 from blockdraft_bench.serve.service import RunningService
-from blockdraft_bench.serve.settings import ServeSettings
-from blockdraft_bench.serve.split import Comparison, Decoding
+from blockdraft_bench.serve.split import Comparison, Decoding, GroupKey
 from blockdraft_drafter.app import load_method
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.weights.loading import load_decoder
@@ -38,8 +35,8 @@ def measure_split(
     pair: tuple[str, str, EngineSettings],
     pool: Requests,
     settings: ServeSettings,
-    store: "SplitStore",
-    progress: Progress,
+    store: ResultStore[GroupKey, Comparison],
+    run: Run,
 ) -> dict[int, list[Comparison]]:
     """Compare one process with the service at each concurrency of the settings.
 
@@ -49,7 +46,7 @@ def measure_split(
         pool: What both are asked.
         settings: How many prompts, how many at a time.
         store: What is finished.
-        progress: Shows how far it is.
+        run: Shows how far it is.
 
     Raises:
         BenchError: If the service fails, or does not run the same models.
@@ -62,17 +59,17 @@ def measure_split(
     ]
     missing = [key for key in keys if store.get(key) is None]
     if missing:
-        loading = progress.add_task("loading the one process", total=None)
+        loading = run.phase("loading the one process")
         decoder = load_decoder_pair(*pair)
-        decoder.warm_up(lambda done, total: progress.update(loading, completed=done, total=total))
+        decoder.warm_up(loading.reach)
         # Compiling leaves much freed memory behind, as in a verifier.
         return_free_memory()
-        shown = progress.add_task("one process and three", total=len(missing))
+        phase = run.phase("one process and three", len(missing))
         with SplitMeasurement(decoder, service, settings.timeout_seconds) as measurement:
             measurement.warm_up(pool, settings.warm_up)
             for key in missing:
                 store.add(key, measurement.compare(requests_of_group(pool, key)))
-                progress.advance(shown)
+                phase.advance()
         decoder.close()
     found: dict[int, list[Comparison]] = {}
     for key in keys:
@@ -81,7 +78,7 @@ def measure_split(
     return found
 
 
-def requests_of_group(pool: Requests, key: "GroupKey") -> list[GenerationRequest]:
+def requests_of_group(pool: Requests, key: GroupKey) -> list[GenerationRequest]:
     """Return the requests of a group: the next ones of the pool, which begins again at its end."""
     start = key.number * key.concurrency
     return [pool[(start + i) % len(pool)] for i in range(key.concurrency)]
@@ -109,33 +106,6 @@ def load_decoder_pair(target: str, drafter: str, config: EngineSettings) -> InPr
     )
     decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(config.dtype))
     return InProcessDecoder(decoder, checkpoint, drafting, config)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    """Which group of prompts: the n-th of its size."""
-
-    concurrency: int
-    number: int
-
-
-class SplitStore(LineStore[GroupKey, Comparison]):
-    """The finished groups under one choice of settings."""
-
-    def _to_fields(self, key: GroupKey, item: Comparison) -> dict[str, Any]:
-        return {**asdict(key), **asdict(item)}
-
-    def _from_fields(self, fields: Mapping[str, Any]) -> tuple[GroupKey, Comparison]:
-        one, three = (
-            tuple(
-                Decoding(**{**decoding, "token_ids": tuple(map(tuple, decoding["token_ids"]))})
-                for decoding in fields[side]
-            )
-            for side in ("one_process", "three_processes")
-        )
-        if len(one) != 2 or len(three) != 2:
-            raise ValueError("each side decodes twice")
-        return GroupKey(fields["concurrency"], fields["number"]), Comparison(one, three)
 
 
 class SplitMeasurement:

@@ -4,13 +4,12 @@ Pure functions of the requests' records, so that other limits or another price n
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from blockdraft_bench.serve.load import Load, Method, Mode
-from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.common.statistics import identical_share, mean, percentiles
+from blockdraft_bench.serve.load_level import AtLevel, LoadLevel, Method, RunKey
+from blockdraft_bench.serve.request_record import Records, RequestRecord
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -43,6 +42,12 @@ class Limits:
             self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
         )
 
+    def cost_per_million_tokens(self, tokens_per_second: float) -> float | None:
+        """Return what a million tokens cost at this speed; None without a price or tokens."""
+        if self.price_per_hour is None or not tokens_per_second:
+            return None
+        return self.price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -54,13 +59,11 @@ class Distribution:
     mean: float
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSummary:
-    """One method under one load.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSummary(AtLevel):
+    """One method at one level of load.
 
     Attributes:
-        mode: "closed" or "open".
-        load: Requests in flight, or requests per second.
         method: "drafted" or "plain".
         requests: Requests sent.
         failed: Those without a whole answer.
@@ -78,8 +81,6 @@ class LoadSummary:
         cost_per_million_tokens: Price of the time a million output tokens took.
     """
 
-    mode: Mode
-    load: float
     method: Method
     requests: int
     failed: int
@@ -97,31 +98,27 @@ class LoadSummary:
     cost_per_million_tokens: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """Drafted against plain decoding under one load.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup(AtLevel):
+    """Drafted against plain decoding at one level of load.
 
     Attributes:
-        mode: "closed" or "open".
-        load: Requests in flight, or requests per second.
         speedup: Output tokens per second with drafting over those without. In an open loop both
             follow the arrivals, and it says little below saturation.
         identical_share: Share of requests answered by both whose token ids are the same.
     """
 
-    mode: Mode
-    load: float
     speedup: float | None
     identical_share: float | None
 
 
 def summarize(
-    load: Load, method: Method, records: Sequence[RequestRecord], limits: Limits
+    level: LoadLevel, method: Method, records: Sequence[RequestRecord], limits: Limits
 ) -> LoadSummary:
     """Sum up one run.
 
     Args:
-        load: How hard the service was pressed.
+        level: How hard the service was pressed.
         method: How it decoded.
         records: One for every request sent; at least one.
         limits: What counts as good, and the price.
@@ -136,8 +133,8 @@ def summarize(
     prompt_tokens = sum(record.prompt_tokens for record in good)
     cached = sum(record.cached_prompt_tokens for record in good)
     return LoadSummary(
-        mode=load.mode,
-        load=load.value,
+        mode=level.mode,
+        load=level.value,
         method=method,
         requests=len(records),
         failed=len(records) - len(good),
@@ -152,47 +149,49 @@ def summarize(
         goodput_requests_per_second=met / duration if limits.has_slo else None,
         acceptance_length=1 + accepted / steps if steps else None,
         cached_prompt_share=cached / prompt_tokens if prompt_tokens else None,
-        cost_per_million_tokens=cost_per_million_tokens(limits.price_per_hour, rate),
+        cost_per_million_tokens=limits.cost_per_million_tokens(rate),
     )
 
 
 def distribution(seconds: Sequence[float]) -> Distribution | None:
     """Return percentiles and mean; None of nothing."""
-    if not seconds:
+    average = mean(seconds)
+    if average is None:
         return None
-    p50, p95, p99 = np.percentile(seconds, (50, 95, 99))
-    return Distribution(float(p50), float(p95), float(p99), float(np.mean(seconds)))
-
-
-def cost_per_million_tokens(price_per_hour: float | None, tokens_per_second: float) -> float | None:
-    """Return what a million tokens cost at this speed; None without a price or without tokens."""
-    if price_per_hour is None or not tokens_per_second:
-        return None
-    return price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
+    p50, p95, p99 = percentiles(seconds, (50, 95, 99))
+    return Distribution(p50, p95, p99, average)
 
 
 def compare(
-    load: Load, drafted: Sequence[RequestRecord], plain: Sequence[RequestRecord]
+    level: LoadLevel, drafted: Sequence[RequestRecord], plain: Sequence[RequestRecord]
 ) -> Speedup:
-    """Compare both methods under one load.
+    """Compare both methods at one level of load.
 
     Args:
-        load: How hard the service was pressed.
+        level: How hard the service was pressed.
         drafted: The records with drafting.
         plain: Those of the same requests without.
     """
-    no_limits = Limits()
-    fast = summarize(load, "drafted", drafted, no_limits).output_tokens_per_second
-    slow = summarize(load, "plain", plain, no_limits).output_tokens_per_second
-    by_request = {record.request: record for record in plain if record.succeeded}
-    same = [
-        record.token_ids == by_request[record.request].token_ids
+    fast = summarize(level, "drafted", drafted, Limits()).output_tokens_per_second
+    slow = summarize(level, "plain", plain, Limits()).output_tokens_per_second
+    by_request = {record.request: record.token_ids for record in plain if record.succeeded}
+    pairs = [
+        (record.token_ids, by_request[record.request])
         for record in drafted
         if record.succeeded and record.request in by_request
     ]
     return Speedup(
-        mode=load.mode,
-        load=load.value,
+        mode=level.mode,
+        load=level.value,
         speedup=fast / slow if fast and slow else None,
-        identical_share=sum(same) / len(same) if same else None,
+        identical_share=identical_share(pairs) if pairs else None,
     )
+
+
+def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
+    """Compare both methods wherever both ran."""
+    return [
+        compare(key.level, records.requests, runs[plain].requests)
+        for key, records in runs.items()
+        if key.method == "drafted" and (plain := replace(key, method="plain")) in runs
+    ]

@@ -98,8 +98,8 @@ def test_models_without_measuring(
         (("--batch", "3"), 2, "--batch must be powers of two up to --max-tokens (8), got 3"),
         (("--batch", "16"), 2, "--batch must be powers of two up to --max-tokens (8), got 16"),
         (("--batch", "1", "1"), 2, "--batch has the same value twice"),
-        (("--context-tokens", "-1"), 2, "--context-tokens must be 0 or more"),
-        (("--tolerance", "nan"), 2, "--tolerance must be 0 or more"),
+        (("--context-tokens", "-1"), 2, "--context-tokens must be at least 0, got -1"),
+        (("--tolerance", "nan"), 2, "--tolerance must be at least 0, got nan"),
         (("--target", "nowhere"), 1, "'nowhere' is no directory"),
     ],
 )

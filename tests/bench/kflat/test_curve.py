@@ -7,9 +7,16 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.roofline import PUBLISHED, Roofline
-from blockdraft_bench.kflat.curve import Curve, Point, StepShape, counted_point, step_shapes
-from blockdraft_bench.kflat.decoder_cost import step_cost, weight_count
-from blockdraft_bench.kflat.measure import engine_config, median_and_quartiles
+from blockdraft_bench.kflat.curve import Curve, Timing, curves_of, steps_of
+from blockdraft_bench.kflat.decoder_cost import (
+    StepCost,
+    StepShape,
+    step_cost,
+    step_shapes,
+    weight_count,
+)
+from blockdraft_bench.kflat.measure import engine_config
+from blockdraft_bench.kflat.report import CurveName
 
 # 100 operations or 10 bytes a second: with 2-byte weights the knee is at 10 tokens.
 ROOFLINE = Roofline(100.0, 10.0, "measured")
@@ -20,18 +27,17 @@ def curve(
     *relative: float, weights: float = 1000.0, kv: float = 0.0, modelled: bool = False
 ) -> Curve:
     """Return steps of 1, 2, 4, ... tokens over `weights` 2-byte weights and `kv` bytes a token."""
-    points = [
-        Point(
-            tokens=1 << power,
-            seconds=200.0 * times,
-            seconds_quartiles=None if modelled else (190.0 * times, 210.0 * times),
-            flops=2.0 * weights * (1 << power),
-            bytes=2.0 * weights + kv * (1 << power),
-            compiled_bytes=6.0 * weights if modelled else None,
-        )
-        for power, times in enumerate(relative)
-    ]
-    return Curve("a device", "a model", modelled, 1, 128, 2, ROOFLINE, tuple(points))
+    name = CurveName(
+        device="a device", model="a model", modelled=modelled, batch=1, context_tokens=128
+    )
+    steps = {}
+    for power, times in enumerate(relative):
+        size = 1 << power
+        timing = Timing(200.0 * times, None if modelled else (190.0 * times, 210.0 * times))
+        if modelled:
+            timing = replace(timing, compiled=StepCost(0.0, 6.0 * weights))
+        steps[size] = timing, StepCost(2.0 * weights * size, 2.0 * weights + kv * size)
+    return Curve(name, 2, ROOFLINE, steps_of(name, steps, ROOFLINE))
 
 
 def test_roofline_by_hand() -> None:
@@ -53,7 +59,7 @@ def test_cost_by_hand() -> None:
     layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 64
     weights = 3 * layer + 32 * 260
     assert weight_count(config) == weights
-    cost = step_cost(config, batch=2, context_tokens=10, tokens=6, bytes_per_element=4)
+    cost = step_cost(config, StepShape(2, 10, 6), bytes_per_element=4)
     # Each of 2 sequences: its 3 tokens see 11, 12 and 13 positions.
     pairs = 2 * (11 + 12 + 13)
     assert cost.flops == 2 * 6 * weights + 3 * pairs * 4 * (2 + 2) * 8
@@ -110,19 +116,35 @@ def test_names_slow_steps_before_the_largest_free_one() -> None:
     )
 
 
-def test_relative_times() -> None:
-    made_up = curve(1.0, 1.0, 1.0, 1.0, 1.5)
-    last = made_up.points[-1]
-    assert made_up.relative(last) == 1.5
-    assert made_up.roofline_seconds(last) == 320.0
-    assert made_up.relative_roofline(last) == 1.6
+def test_steps_are_held_against_the_first_and_against_the_roofline() -> None:
+    last = curve(1.0, 1.0, 1.0, 1.0, 1.5).steps[-1]
+    assert (last.tokens, last.seconds, last.seconds_quartiles) == (16, 300.0, (285.0, 315.0))
+    assert last.relative_to_one == 1.5
+    assert last.roofline_seconds == 320.0
+    assert last.seconds_over_roofline == 300.0 / 320.0
 
 
-def test_points_count_what_their_step_needs() -> None:
+def test_a_curve_for_each_batch_and_context() -> None:
     config = tiny_config()
-    point = counted_point(config, StepShape(2, 10, 6), 4, 0.5, (0.4, 0.6))
-    cost = step_cost(config, batch=2, context_tokens=10, tokens=6, bytes_per_element=4)
-    assert point == Point(6, 0.5, (0.4, 0.6), cost.flops, cost.bytes)
+    shapes = step_shapes([1, 2], [10, 20], 4)
+    timings = {shape: Timing(float(shape.tokens)) for shape in shapes}
+    curves = curves_of(
+        config,
+        timings,
+        device="a device",
+        modelled=False,
+        bytes_per_weight=4,
+        roofline=ROOFLINE,
+    )
+    found = [(c.name.batch, c.name.context_tokens, [s.tokens for s in c.steps]) for c in curves]
+    one, two = [1, 2, 4], [2, 4]
+    assert found == [(1, 10, one), (1, 20, one), (2, 10, two), (2, 20, two)]
+    assert [step.relative_to_one for step in curves[2].steps] == [1.0, 2.0]
+    # What a step needs is counted by its shape.
+    cost = step_cost(config, StepShape(2, 20, 4), bytes_per_element=4)
+    last = curves[3].steps[-1]
+    assert (last.flops, last.bytes) == (cost.flops, cost.bytes)
+    assert last.curve == curves[3].name
 
 
 def test_shapes_split_evenly() -> None:
@@ -138,11 +160,6 @@ def test_the_cache_holds_every_shape_and_no_more() -> None:
     assert config.num_pages == 28
     assert config.scheduler.max_context_tokens == 164
     assert (config.scheduler.max_sequences, config.scheduler.max_step_tokens) == (4, 64)
-
-
-def test_quartiles() -> None:
-    assert median_and_quartiles([5.0, 1.0, 2.0, 4.0, 3.0]) == (3.0, (2.0, 4.0))
-    assert median_and_quartiles([2.0]) == (2.0, (2.0, 2.0))
 
 
 def test_a_wider_type_needs_more_bytes_only() -> None:

@@ -1,6 +1,5 @@
 """Load on a real gRPC server that is slow, refuses or hangs up."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +10,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from rich.progress import Progress
 from tests.fakes.inference import MODEL, TOKEN_IDS, FakeInference, RunningFake, running_fake
 
 from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.common.provenance import Hardware, Target
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.common.store import ResultStore
+from blockdraft_bench.serve.figure import draw
 from blockdraft_bench.serve.generator import (
     Clock,
     LoadRequest,
@@ -23,13 +25,11 @@ from blockdraft_bench.serve.generator import (
     open_loop,
     poisson_arrivals,
 )
-from blockdraft_bench.serve.load import Load
+from blockdraft_bench.serve.load_level import LoadLevel, RunKey
 from blockdraft_bench.serve.measure import measure_loads
-from blockdraft_bench.serve.report import write_report
-from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.report import ServeReport, ServeSettings, ServiceAbout, markdown
+from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import Connection, RunningService
-from blockdraft_bench.serve.settings import ServeSettings
-from blockdraft_bench.serve.store import LevelStore, RunKey
 from blockdraft_bench.serve.summary import Limits, summarize
 from blockdraft_client import AsyncClient
 from blockdraft_client.inspection import ModelInfo
@@ -45,7 +45,7 @@ PAUSE_SECONDS = 0.15
 FULL = ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "too many")
 
 SETTINGS = ServeSettings(
-    loads=(Load("closed", 2.0), Load("open", 50.0)),
+    loads=(LoadLevel("closed", 2.0), LoadLevel("open", 50.0)),
     methods=("drafted", "plain"),
     split_concurrency=(),
     requests=4,
@@ -205,7 +205,7 @@ async def test_failures_become_records(fake: RunningFake, counting: CountingInfe
     assert slow.error == "DeadlineExceededError"
     assert lost.error == "ConnectionFailedError"
     assert not any(record.succeeded for record in (broken, slow, lost))
-    found = summarize(Load("closed", 1.0), "plain", [broken, slow, lost], Limits())
+    found = summarize(LoadLevel("closed", 1.0), "plain", [broken, slow, lost], Limits())
     assert (found.failed, found.output_tokens) == (3, 0)
 
 
@@ -214,20 +214,13 @@ def service_at(fake: RunningFake) -> RunningService:
     return RunningService(connection, ModelInfo.from_proto(MODEL))
 
 
-# What a report says beside what was measured.
-REPORT = {
-    "commit": None,
-    "hardware": {"cpu": "a processor", "cores": 2, "accelerator": None},
-    "service": {"address": "somewhere:1", "draft_policy": None},
-    "target": {"name": "fake", "fingerprint": "0123456789abcdef"},
-    "drafter": None,
-}
 POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
 
 
-def measure(fake: RunningFake, path: Path, settings: ServeSettings) -> dict[RunKey, Any]:
-    store = LevelStore("settings", path)
-    return dict(measure_loads(service_at(fake), POOL, settings, store, Progress(disable=True)))
+def measure(fake: RunningFake, path: Path, settings: ServeSettings) -> dict[RunKey, Records]:
+    store = ResultStore(RunKey, Records, "settings", path)
+    with Run("serve", path.parent) as run:
+        return measure_loads(service_at(fake), POOL, settings, store, run)
 
 
 def test_every_load_with_every_method_in_turn(
@@ -236,7 +229,7 @@ def test_every_load_with_every_method_in_turn(
     counting.delay_seconds = 0.0
     runs = measure(fake, tmp_path / "levels.jsonl", SETTINGS)
     loads = SETTINGS.loads
-    assert [(key.load, key.method) for key in runs] == [
+    assert [(key.level, key.method) for key in runs] == [
         (loads[0], "drafted"),
         (loads[0], "plain"),
         (loads[1], "drafted"),
@@ -256,7 +249,7 @@ def test_every_load_with_every_method_in_turn(
     assert len({tuple(ids) for ids in fillers}) == 8
     # The pool begins again when it ends.
     [first, *_] = runs.values()
-    assert [record.sample_id for record in first] == [
+    assert [record.sample_id for record in first.requests] == [
         "sample 0",
         "sample 1",
         "sample 2",
@@ -295,15 +288,25 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
     counting.error = FULL
     settings = replace(SETTINGS, warm_up=0, flush_tokens=0)
     runs = measure(fake, tmp_path / "levels.jsonl", settings)
-    for key, records in runs.items():
-        found = summarize(key.load, key.method, records, Limits(1.0, 1.0))
+    limits = Limits(1.0, 1.0)
+    results = [summarize(key.level, key.method, r.requests, limits) for key, r in runs.items()]
+    for found in results:
         assert (found.requests, found.failed) == (4, 4)
         assert found.errors == {"QUEUE_FULL": 4}
-    report = {**REPORT, "settings": {"seed": 0, "max_tokens": 6, "temperature": 0.0}}
-    text, tables = write_report(report, runs, {}, Limits(1.0, 1.0), tmp_path)
-    assert [r["output_tokens_per_second"] for r in json.loads(text)["results"]] == [0.0] * 4
-    assert tables.count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
-    assert (tmp_path / "serve.png").read_bytes().startswith(b"\x89PNG")
+        assert found.output_tokens_per_second == 0.0
+    report = ServeReport(
+        command="a command",
+        commit=None,
+        versions={},
+        hardware=Hardware("a processor", 2, None),
+        service=ServiceAbout("somewhere:1", None, None, 64, "1"),
+        target=Target("0123456789abcdef", "fake"),
+        drafter=None,
+        settings=settings,
+        results=tuple(results),
+    )
+    assert markdown(report).count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
+    draw(report).savefig(tmp_path / "serve.png")
     # Each was tried once: what is refused is counted, not hidden by trying again.
     assert len(counting.requests) == 4 * 4
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.serve.process_time import family_cpu_seconds
-from blockdraft_bench.serve.settings import ServeSettings
-from blockdraft_bench.serve.split import Comparison, Decoding, SplitSummary, summarize_split
-from blockdraft_bench.serve.split_measure import (
+from blockdraft_bench.serve.report import ServeSettings
+from blockdraft_bench.serve.split import (
+    Comparison,
+    Decoding,
     GroupKey,
-    SplitStore,
-    decoding_of,
-    requests_of_group,
+    SplitSummary,
+    summarize_split,
 )
+from blockdraft_bench.serve.split_measure import decoding_of, requests_of_group
 from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Usage
 
@@ -35,8 +37,7 @@ def comparison(
 
 
 def summarized(*groups: Comparison) -> SplitSummary:
-    found = summarize_split(1, groups, seed=0)
-    assert found is not None
+    [found] = summarize_split({1: groups}, seed=0)
     return found
 
 
@@ -48,7 +49,7 @@ def test_speeds_are_ratios_of_sums() -> None:
     assert found.groups == 2
     assert found.one_process.tokens_per_second == pytest.approx(80 / 6)
     assert found.three_processes.tokens_per_second == pytest.approx(8.0)
-    assert found.ratio == pytest.approx(0.6)
+    assert found.ratio.value == pytest.approx(0.6)
     assert found.loss_share == pytest.approx(0.4)
     assert found.one_process.step_seconds == pytest.approx(6 / 40)
     # 0.2 s, 0.1 s and 0.04 s in one decoding of 10 steps of each group, none in the other.
@@ -59,26 +60,32 @@ def test_speeds_are_ratios_of_sums() -> None:
     assert found.one_process.idle_cores == pytest.approx(0.3)
     assert found.three_processes.idle_cores is None
     assert found.identical_share == 1.0
-    # Either group drawn alone: ratios 2/4 and 4/6.
-    assert found.ratio_ci95 == pytest.approx((0.5, 2 / 3))
-    assert found.requirement_met is False
-    assert found.requirement_certain
+    assert found.requirement.met is False
 
 
-def test_an_interval_on_both_sides_decides_nothing() -> None:
-    # Ratios of the groups: 1 and 0.5.
+def test_intervals_rest_on_groups_and_decide_only_where_they_agree() -> None:
     same, slow = comparison(10, (1.0, 1.0), (1.0, 1.0)), comparison(10, (1.0, 1.0), (2.0, 2.0))
-    found = summarized(same, slow)
-    assert found.requirement_met is False
-    assert not found.requirement_certain
-    assert not summarized(slow).requirement_certain
+    # All ratios are 0.5, whatever is drawn.
+    certain = summarized(*[slow] * 8)
+    assert (certain.ratio.ci95, certain.ratio.answers) == ((0.5, 0.5), 8)
+    assert certain.one_process.ci95 == (10.0, 10.0)
+    assert (certain.requirement.met, certain.requirement.certain) == (False, True)
+    # With m slow ones of eight the ratio is 8 / (8 + m); a tenth of the draws has none.
+    mixed = summarized(*[same] * 6, *[slow] * 2)
+    assert mixed.ratio.value == pytest.approx(0.8)
+    assert mixed.ratio.ci95 is not None
+    low, high = mixed.ratio.ci95
+    assert low < 0.7
+    assert high == 1.0
+    assert (mixed.requirement.met, mixed.requirement.certain) == (False, False)
+    assert mixed.requirement.verdict() == "no, within the noise"
 
 
-def test_one_group_has_no_interval() -> None:
-    found = summarized(comparison(10, (1.0, 1.0), (1.0, 1.0)))
-    assert found.ratio == 1.0
-    assert found.ratio_ci95 is None
+def test_few_groups_have_no_interval() -> None:
+    found = summarized(*[comparison(10, (1.0, 1.0), (1.0, 1.0))] * 7)
+    assert (found.ratio.value, found.ratio.ci95) == (1.0, None)
     assert found.one_process.ci95 is None
+    assert (found.requirement.met, found.requirement.certain) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_one_group_has_no_interval() -> None:
 )
 def test_the_requirement(seconds: float, steps: int, met: bool | None) -> None:
     found = summarized(comparison(10, (1.0, 1.0), (seconds, seconds), steps=steps))
-    assert found.requirement_met is met
+    assert found.requirement.met is met
 
 
 def test_answers_are_compared_over_all_four_decodings() -> None:
@@ -105,7 +112,7 @@ def test_answers_are_compared_over_all_four_decodings() -> None:
 
 def test_answers_of_one_token_measure_nothing() -> None:
     nothing = Decoding(((1,),), 0, 0.0, 0)
-    assert summarize_split(1, [Comparison((nothing, nothing), (nothing, nothing))], 0) is None
+    assert summarize_split({1: [Comparison((nothing, nothing), (nothing, nothing))]}, 0) == ()
 
 
 def test_a_decoding_by_the_engines_clock() -> None:
@@ -138,11 +145,10 @@ def test_whole_groups(requests: int | None, concurrency: int, whole: int) -> Non
 def test_groups_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "split.jsonl"
     found = comparison(10, (0.5, 1.5), (2.0, 2.0))
-    SplitStore("settings", path).add(GroupKey(1, 0), found)
-    again = SplitStore("settings", path)
+    ResultStore(GroupKey, Comparison, "settings", path).add(GroupKey(1, 0), found)
+    again = ResultStore(GroupKey, Comparison, "settings", path)
     assert again.get(GroupKey(1, 0)) == found
     assert again.get(GroupKey(1, 1)) is None
-    assert SplitStore("others", path).get(GroupKey(1, 0)) is None
 
 
 def test_processor_time_of_a_family(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""How hard a service is pressed, and with which kind of decoding: what tells runs apart."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["closed", "open"]
+Method = Literal["drafted", "plain"]
+METHODS: tuple[Method, ...] = ("drafted", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLevel:
+    """How hard a service is pressed.
+
+    Attributes:
+        mode: "closed" keeps a number of requests in flight, "open" sends at a rate.
+        value: That number, or requests per second.
+    """
+
+    mode: Mode
+    value: float
+
+    def __str__(self) -> str:
+        """Return what tables call it."""
+        return f"{self.value:g} {'at a time' if self.mode == 'closed' else 'per second'}"
+
+    def default_requests(self) -> int:
+        """Return how many requests to send unless told: two for each in flight, at least 8."""
+        return max(8, math.ceil(2 * self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """Which run: one method at one level of load, with so many requests."""
+
+    level: LoadLevel
+    method: Method
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtLevel:
+    """A result at a level of load.
+
+    Attributes:
+        mode: "closed" or "open".
+        load: Requests in flight, or requests per second.
+    """
+
+    mode: Mode
+    load: float
+
+    @property
+    def level(self) -> LoadLevel:
+        """The level."""
+        return LoadLevel(self.mode, self.load)
