@@ -13,7 +13,7 @@ from blockdraft_bench.common.run import run_measurement
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """One subcommand: a module with `add_arguments(parser)` and `run(args) -> exit code`."""
+    """One subcommand: a module with `add_arguments(parser)` and `measure(args, run)`."""
 
     module: str
     summary: str
@@ -56,12 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=subcommand.summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
         )
         module.add_arguments(child)
-        if hasattr(module, "measure"):
-            child.set_defaults(
-                run_subcommand=functools.partial(run_measurement, name, module.measure)
-            )
-        else:
-            child.set_defaults(run_subcommand=module.run)
+        child.set_defaults(run_subcommand=functools.partial(run_measurement, name, module.measure))
 
 
 def run(args: argparse.Namespace) -> int:

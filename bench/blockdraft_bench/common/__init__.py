@@ -21,8 +21,7 @@ second. Read in this order:
 * `record` (dataclasses as JSON), `store` (results on disk, to resume from), `provenance` (what
   every report says of its origin), `answers` (what decoding gives);
 * `statistics` (an `Estimate` is a number with its interval and how many answers it rests on),
-  `markdown` (tables show an `Estimate` with both), `figure` (bars and curves);
-* `published` (numbers of other people).
+  `markdown` (tables show an `Estimate` with both), `figure` (bars and curves).
 
 It must not import the engine or a measurement.
 """

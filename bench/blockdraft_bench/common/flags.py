@@ -1,7 +1,6 @@
 """The flags that measurements share, and checks of them; `--help` must not wait for jax."""
 
 import argparse
-import datetime
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,16 +88,3 @@ def given(args: argparse.Namespace, name: str) -> Sequence[Any]:
 def flag(name: str) -> str:
     """Return the flag whose value has a name in the parsed flags."""
     return f"--{name.replace('_', '-')}"
-
-
-def output_folder(given: Path | None, benchmark: str, identity: str) -> Path:
-    """Return the folder of a measurement's files, made if need be.
-
-    Args:
-        given: What `--output` says.
-        benchmark: Name of the measurement.
-        identity: Digest of its settings, so that the same measurement finds its folder again.
-    """
-    folder = given or RESULTS / f"{benchmark}-{datetime.date.today()}-{identity}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

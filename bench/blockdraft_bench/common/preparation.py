@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.prompts import PromptSet, make_prompts
@@ -58,12 +56,6 @@ def keep_executables() -> None:
     """Keep what is compiled where serving keeps it, so that it is compiled once."""
     jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def shown_progress() -> Progress:
-    """Return a progress bar on stderr with counts and the time it took."""
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True))
 
 
 def chosen_prompts(

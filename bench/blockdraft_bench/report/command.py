@@ -1,16 +1,16 @@
 """`blockdraft bench report`: one page and one figure of any number of measurements."""
 
 import argparse
-import sys
+from dataclasses import replace
 from pathlib import Path
 
-from blockdraft_bench.common.flags import add_output_arguments, output_folder
+from blockdraft_bench.common.flags import add_output_arguments
+from blockdraft_bench.common.run import Outcome, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench report`."""
-    option = parser.add_argument
-    option(
+    parser.add_argument(
         "input",
         nargs="+",
         type=Path,
@@ -20,24 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Read, draw, write; return the exit code."""
-    # Imported here: `--help` waits neither for numpy nor for matplotlib, nor does a damaged file
-    # for the latter.
-    from blockdraft_bench.report.inputs import find_files, merge, read_source
+def measure(args: argparse.Namespace, run: Run) -> Outcome:
+    """Read the files, put what they hold together."""
+    # Imported here: `--help` waits neither for numpy nor for matplotlib.
+    from blockdraft_bench.common.provenance import command_line, commit
+    from blockdraft_bench.report.page import Page, figures, markdown
+    from blockdraft_bench.report.sources import find_files, panels_of, read_source, reports_of
 
-    sources = [read_source(path) for path in find_files(args.input)]
-    results = merge(sources)
-    from blockdraft_bench.common.environment import command_line, commit
-    from blockdraft_bench.common.line_store import digest
-    from blockdraft_bench.report.page import NAME, write_report
-    from blockdraft_bench.report.panels import panels_of
-
-    identity = digest([source.content for source in sources])
-    output = output_folder(args.output, NAME, identity)
+    sources = tuple(read_source(path) for path in find_files(args.input))
+    reports = reports_of(sources)
+    panels = panels_of(reports)
+    run.identify([source.report for source in sources])
     # Versions and hardware are those of the measurements; here nothing is measured.
-    made_by = {"command": command_line(), "commit": commit()}
-    text, page = write_report(made_by, sources, results, panels_of(results), output)
-    print(f"written to {output}", file=sys.stderr)
-    sys.stdout.write(text if args.json else page)
-    return 0
+    page = Page(
+        command=command_line(),
+        commit=commit(),
+        sources=tuple(replace(source, file=Path(source.file).name) for source in sources),
+        panels=tuple(panel.name for panel in panels),
+    )
+    return Outcome(page, markdown(sources, reports, panels), figures(panels))

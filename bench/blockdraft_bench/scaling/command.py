@@ -1,13 +1,11 @@
 """`blockdraft bench scaling`: speed-up predicted from measured acceptance and costs."""
 
 import argparse
-import math
-import sys
+from dataclasses import replace
 from pathlib import Path
 
-from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.flag_checks import check_at_least, check_temperatures
-from blockdraft_bench.common.flags import add_output_arguments, output_folder
+from blockdraft_bench.common.flags import add_output_arguments, check_at_least
+from blockdraft_bench.common.run import Outcome, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,17 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Fit, predict, write the report, print it; return the exit code."""
-    _check(args)
-    # Imported here: `--help` must not wait for numpy and scipy.
-    from blockdraft_bench.common.environment import describe_environment
-    from blockdraft_bench.common.line_store import digest
+def measure(args: argparse.Namespace, run: Run) -> Outcome:
+    """Fit the decay of acceptance, predict from it."""
+    least_seconds = dict.fromkeys(("temperature", "draft_seconds", "overhead_seconds"), 0)
+    check_at_least(args, {"batch": 1, **least_seconds})
+    # Imported here: `--help` must not wait for numpy.
+    from blockdraft_bench.common.provenance import origin
     from blockdraft_bench.scaling.decay import fit_decay
-    from blockdraft_bench.scaling.inputs import read_acceptance, read_cost_curves
-    from blockdraft_bench.scaling.predict import predict_lengths, predict_speeds
-    from blockdraft_bench.scaling.prediction import DraftCost
-    from blockdraft_bench.scaling.report import NAME, report_json, write_report
+    from blockdraft_bench.scaling.figure import draw
+    from blockdraft_bench.scaling.inputs import file_name, read_acceptance, read_cost_curves
+    from blockdraft_bench.scaling.lengths import predict_lengths
+    from blockdraft_bench.scaling.prediction import DraftCost, predict_speeds
+    from blockdraft_bench.scaling.report import (
+        DrafterFingerprint,
+        ScalingReport,
+        markdown,
+        summarize_fit,
+    )
 
     fitted = read_acceptance(args.acceptance, args.temperature, args.dataset)
     others = [read_acceptance(path, args.temperature, args.dataset) for path in args.measured or ()]
@@ -50,32 +54,25 @@ def run(args: argparse.Namespace) -> int:
     lengths = predict_lengths(fit, fitted, others, seed=args.seed)
     sizes = [length.block_size for length in lengths]
     cost = DraftCost(args.draft_seconds or 0.0, args.overhead_seconds)
-    speeds = [predict_speeds(fit, fitted.block_size, sizes, curve, cost) for curve in curves]
-    settings = {
-        "acceptance_file": fitted.source,
-        "measured_files": [other.source for other in others],
-        "kflat_file": f"{args.kflat.parent.name}/{args.kflat.name}",
-        "datasets": args.dataset,
-        "temperature": args.temperature,
-        "batch": args.batch,
-        "draft_seconds": args.draft_seconds,
-        "overhead_seconds": args.overhead_seconds,
-        "seed": args.seed,
-    }
-    report = report_json(describe_environment(), settings, fitted, fit, lengths, speeds)
-    identity = digest({**settings, "fit": report["fit"], "results": report["results"]})
-    output = output_folder(args.output, NAME, identity)
-    text, tables = write_report(report, fit, lengths, speeds, output)
-    print(f"written to {output}", file=sys.stderr)
-    sys.stdout.write(text if args.json else tables)
-    return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what cannot be predicted, before anything is read."""
-    check_at_least(args, {"batch": 1})
-    check_temperatures([args.temperature])
-    for name in ("draft_seconds", "overhead_seconds"):
-        seconds = getattr(args, name)
-        if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-            raise BenchUsageError(f"--{name.replace('_', '-')} must be 0 or more, got {seconds}")
+    report = ScalingReport(
+        **origin(),
+        acceptance_file=fitted.source,
+        measured_files=tuple(other.source for other in others),
+        kflat_file=file_name(args.kflat),
+        datasets=None if args.dataset is None else tuple(args.dataset),
+        temperature=args.temperature,
+        batch=args.batch,
+        draft_seconds=args.draft_seconds,
+        overhead_seconds=args.overhead_seconds,
+        seed=args.seed,
+        target=fitted.target,
+        drafter=DrafterFingerprint(fitted.drafter),
+        block_size=fitted.block_size,
+        fit=summarize_fit(fit),
+        acceptance_lengths=lengths,
+        results=tuple(
+            predict_speeds(fit.decay, fitted.block_size, sizes, curve, cost) for curve in curves
+        ),
+    )
+    run.identify(replace(report, command="", commit=None, versions={}))
+    return Outcome(report, markdown(report), {"": draw(report)})

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Num
 
-from blockdraft_bench.common.bootstrap import RESAMPLES, percentile_interval, resampled_totals
 from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.statistics import RESAMPLES, Estimate, estimate, resampled_totals
 
 # Log probabilities: at the first position from one in a million, at the last from that to the
 # power of the positions, both to just below 1, where the logarithm of the rest is still finite.
@@ -58,13 +58,15 @@ class DecayFit:
 
     Attributes:
         decay: The likeliest values.
-        resamples: Those of bootstrap resamples of the answers; empty without counts per answer.
+        answers: Answers they rest on; None without counts per answer.
+        resamples: The likeliest values of bootstrap resamples of the answers.
         reached: Verifications that accepted at least 0, 1, ... K tokens.
         deviance: Twice the log-likelihood lost against one probability for each position. Near
             `degrees_of_freedom` if the decay is geometric and verifications are independent.
     """
 
     decay: Decay
+    answers: int | None
     resamples: tuple[Decay, ...]
     reached: tuple[int, ...]
     deviance: float
@@ -82,16 +84,23 @@ class DecayFit:
         fitted = [self.decay.acceptance_length(k) for k in range(2, len(reached) + 1)]
         return float(np.abs(measured - fitted).max())
 
-    def intervals(self) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
-        """Return the 95 % intervals of a and of d."""
-        first = np.array([decay.first for decay in self.resamples])
-        rate = np.array([decay.rate for decay in self.resamples])
-        return percentile_interval(first), percentile_interval(rate)
+    @property
+    def first(self) -> Estimate:
+        """How well a is known."""
+        return self._estimate(lambda decay: decay.first)
 
-    def acceptance_length_interval(self, block_size: int) -> tuple[float, float] | None:
-        """Return the 95 % interval of the predicted τ."""
-        lengths = [decay.acceptance_length(block_size) for decay in self.resamples]
-        return percentile_interval(np.array(lengths))
+    @property
+    def rate(self) -> Estimate:
+        """How well d is known."""
+        return self._estimate(lambda decay: decay.rate)
+
+    def acceptance_length(self, block_size: int) -> Estimate:
+        """Return the predicted τ of blocks of `block_size` tokens."""
+        return self._estimate(lambda decay: decay.acceptance_length(block_size))
+
+    def _estimate(self, number: Callable[[Decay], float]) -> Estimate:
+        drawn = np.array([number(decay) for decay in self.resamples], np.float64)
+        return estimate(number(self.decay), drawn, self.answers)
 
 
 def fit_decay(
@@ -118,12 +127,13 @@ def fit_decay(
     if not totals[1]:
         raise BenchUsageError("no first drafted token was accepted; there is no decay to fit")
     resampled: tuple[Decay, ...] = ()
-    if per_answer and len(counts) > 1:
+    if per_answer:
         drawn = resampled_totals(counts, seed, resamples)
         resampled = _likeliest(drawn[drawn[:, 1] > 0])
     [decay] = _likeliest(totals[None])
     return DecayFit(
         decay,
+        len(counts) if per_answer else None,
         resampled,
         tuple(int(total) for total in totals),
         _deviance(totals, decay),

@@ -1,94 +1,81 @@
 """Predicted scaling as a picture: τ and speed-up over the block size."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-# Figures made without pyplot draw with Agg, on any machine and without global state.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from blockdraft_bench.scaling.decay import DecayFit
-from blockdraft_bench.scaling.predict import PredictedLength, PredictedSpeed
+from blockdraft_bench.common.figure import (
+    curve_style,
+    error_bars,
+    panels,
+    plain_level,
+    powers_of_two,
+)
+from blockdraft_bench.scaling.decay import Decay
+from blockdraft_bench.scaling.report import ScalingReport
 
 # Other drafters for comparison: so much better or worse at the first position.
 SHIFTS = (-0.1, 0.0, 0.1, 0.2)
 
 
-def draw_scaling(
-    fit: DecayFit,
-    lengths: Sequence[PredictedLength],
-    speeds: Sequence[PredictedSpeed],
-    path: Path,
-) -> None:
-    """Write a PNG.
-
-    Args:
-        fit: The fitted decay.
-        lengths: Predicted and measured τ.
-        speeds: Predicted speed-ups.
-        path: Where to.
-    """
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _draw_lengths(left, fit, lengths)
-    _draw_speeds(right, speeds)
+def draw(report: ScalingReport) -> Figure:
+    """Return a panel of τ and one of the speed-up."""
+    figure, (left, right) = panels(2)
+    _draw_lengths(left, report)
+    _draw_speeds(right, report)
     for axes in (left, right):
-        axes.set_xscale("log", base=2)
+        powers_of_two(axes)
         axes.set_xlabel("block size K, anchor included")
-        axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")
-    figure.savefig(path, dpi=150)
+    return figure
 
 
-def _draw_lengths(axes: Axes, fit: DecayFit, lengths: Sequence[PredictedLength]) -> None:
+def _draw_lengths(axes: Axes, report: ScalingReport) -> None:
     """Draw τ at several acceptances with the same decay, and what was measured."""
-    sizes = range(2, lengths[-1].block_size + 1)
+    fitted = Decay(report.fit.acceptance.value or 0.0, report.fit.decay.value or 0.0)
+    sizes = range(2, report.acceptance_lengths[-1].block_size + 1)
     for shift in SHIFTS:
-        first = fit.decay.first + shift
-        if not 0.0 < first <= 1.0:
+        decay = replace(fitted, first=fitted.first + shift)
+        if not 0.0 < decay.first <= 1.0:
             continue
-        decay = replace(fit.decay, first=first)
         axes.plot(
             sizes,
             [decay.acceptance_length(size) for size in sizes],
             "--" if shift else "-",
-            label=f"a = {first:.2f}, d = {decay.rate:.2f}{'' if shift else ' (fitted)'}",
+            label=f"a = {decay.first:.2f}, d = {decay.rate:.2f}{'' if shift else ' (fitted)'}",
         )
-    measured = [(length.block_size, found) for length in lengths for found in length.measured]
     for cut_short, face in ((False, "black"), (True, "none")):
-        chosen = [(size, found) for size, found in measured if found.cut_short is cut_short]
-        if not chosen:
-            continue
-        below = [0.0 if f.ci95 is None else f.value - f.ci95[0] for _, f in chosen]
-        above = [0.0 if f.ci95 is None else f.ci95[1] - f.value for _, f in chosen]
-        axes.errorbar(
-            [size for size, _ in chosen],
-            [found.value for _, found in chosen],
-            yerr=[[max(0.0, b) for b in below], [max(0.0, a) for a in above]],
-            fmt="o",
-            color="black",
-            markerfacecolor=face,
-            capsize=3,
-            label="measured, cut short" if cut_short else "measured",
-        )
+        measured = [
+            (length.block_size, found.acceptance_length)
+            for length in report.acceptance_lengths
+            for found in length.measured
+            if found.cut_short is cut_short
+        ]
+        if measured:
+            axes.errorbar(
+                [size for size, _ in measured],
+                [length.value or 0.0 for _, length in measured],
+                yerr=error_bars([length for _, length in measured]),
+                fmt="o",
+                color="black",
+                markerfacecolor=face,
+                capsize=3,
+                label="measured, cut short" if cut_short else "measured",
+            )
     axes.set_ylabel("acceptance length τ, tokens per verification")
 
 
-def _draw_speeds(axes: Axes, speeds: Sequence[PredictedSpeed]) -> None:
-    """Draw the speed-up on each cost curve, modelled ones dash-dotted and hollow."""
-    for index, speed in enumerate(speeds):
-        curve, colour = speed.curve, f"C{index % 10}"
-        known = [(size, value) for size, value in speed.speed_ups if value is not None]
-        label = f"{curve.device}, {curve.model}, context {curve.context_tokens}"
+def _draw_speeds(axes: Axes, report: ScalingReport) -> None:
+    """Draw the speed-up on each cost curve."""
+    for index, curve in enumerate(report.results):
+        rows = curve.predictions
+        known = {row.block_size: row.speed_up for row in rows if row.speed_up is not None}
         axes.plot(
-            [size for size, _ in known],
-            [value for _, value in known],
-            "-." if curve.modelled else "-",
-            marker="o",
-            markerfacecolor="none" if curve.modelled else colour,
-            color=colour,
-            label=f"{label} (modelled)" if curve.modelled else label,
+            list(known),
+            list(known.values()),
+            label=f"{curve.marked_device}, {curve.model}, context {curve.context_tokens}",
+            **curve_style(curve.modelled, f"C{index % 10}"),
         )
-    axes.axhline(1.0, color="grey", linewidth=0.8)  # plain decoding
+    plain_level(axes)
     axes.set_ylabel("predicted speed-up over plain decoding")

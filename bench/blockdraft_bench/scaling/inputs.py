@@ -1,20 +1,19 @@
-"""Reading what `bench acceptance` and `bench kflat` wrote, with one clear error if it is not that.
+"""What is taken from `bench acceptance` and `bench kflat`, checked, so that it can be relied on."""
 
-All checks are here, so that what comes out can be relied on.
-"""
-
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from blockdraft_bench.common.bootstrap import percentile_interval, resampled_totals
+from blockdraft_bench.acceptance.report import AcceptanceReport, DatasetAcceptance
 from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.common.provenance import Target
+from blockdraft_bench.common.record import read_record
+from blockdraft_bench.common.statistics import Estimate, bootstrap
+from blockdraft_bench.kflat.report import KFlatReport, steps_by_curve
 from blockdraft_bench.scaling.prediction import CostCurve
 
 
@@ -23,8 +22,8 @@ class ReachCounts:
     """How far proposals were accepted, in one file.
 
     Attributes:
-        source: Name of the file's folder and of the file.
-        target: Fingerprint of the target.
+        source: See `file_name`.
+        target: The target.
         drafter: Fingerprint of the drafter.
         counts: Verifications that accepted at least 0, 1, ... K tokens.
         per_answer: Whether each row of the counts is an answer; else it is a dataset, as in
@@ -32,7 +31,7 @@ class ReachCounts:
     """
 
     source: str
-    target: str
+    target: Target
     drafter: str
     counts: Int[np.ndarray, "rows reach"]
     per_answer: bool
@@ -40,21 +39,21 @@ class ReachCounts:
     @property
     def block_size(self) -> int:
         """Tokens verified in a step: the anchor and the drafted ones."""
-        _, block_size = self.counts.shape
-        return int(block_size)
+        return int(self.counts.shape[1])
 
-    def acceptance_length(self, block_size: int) -> float:
+    def acceptance_length(self, block_size: int, seed: int) -> Estimate:
         """Return τ of blocks of at most this file's size, cut short where smaller."""
-        totals = self.counts.sum(axis=0)
-        return float(totals[:block_size].sum() / totals[0])
+        [length] = bootstrap(
+            self.counts,
+            lambda totals: totals[:, :block_size].sum(axis=1, keepdims=True) / totals[:, :1],
+            seed,
+        )
+        return length if self.per_answer else Estimate(length.value)
 
-    def acceptance_length_interval(self, block_size: int, seed: int) -> tuple[float, float] | None:
-        """Return its 95 % interval; None without counts of several answers."""
-        if not self.per_answer or len(self.counts) < 2:
-            return None
-        drawn = resampled_totals(self.counts, seed)
-        lengths = drawn[drawn[:, 0] > 0]
-        return percentile_interval(lengths[:, :block_size].sum(axis=1) / lengths[:, 0])
+
+def file_name(path: Path) -> str:
+    """Return what reports call a file: its folder and its name."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def read_acceptance(
@@ -70,34 +69,25 @@ def read_acceptance(
     Raises:
         BenchUsageError: If it is no such file or has no such results.
     """
-    report = _read(path)
-    if report.get("benchmark", "acceptance") != "acceptance":
-        raise BenchUsageError(
-            f"{path} is of `bench {report['benchmark']}`; only `bench acceptance` counts how many "
-            "proposals of one length were accepted how far"
-        )
-    try:
-        draft_length = int(report["draft_length"])
-        results = [row for row in report["results"] if row["temperature"] == temperature]
-        names = {row["dataset"] for row in results}
-        wanted = names if datasets is None else set(datasets)
-        missing = sorted(wanted - names)
-        results = [row for row in results if row["dataset"] in wanted]
-        per_answer = all("reach_counts" in row for row in results)
-        rows = [
-            counts
-            for row in results
-            for counts in (row["reach_counts"] if per_answer else [_totals(row)])
-        ]
-        target, drafter = report["target"]["fingerprint"], report["drafter"]["fingerprint"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchUsageError(f"{path} is no acceptance.json: {_reason(error)}") from error
+    report = read_record(AcceptanceReport, path, "acceptance.json")
+    found = [row for row in report.results if row.temperature == temperature]
+    missing = sorted(set(datasets or ()) - {row.dataset for row in found})
     if missing:
         raise BenchUsageError(f"{path} has no {', '.join(missing)} at temperature {temperature:g}")
-    if not rows:
+    chosen = [row for row in found if datasets is None or row.dataset in datasets]
+    if not chosen:
         raise BenchUsageError(f"{path} has no results at temperature {temperature:g}")
-    counts = _counts(path, rows, draft_length)
-    return ReachCounts(f"{path.parent.name}/{path.name}", target, drafter, counts, per_answer)
+    per_answer = all(row.reach_counts for row in chosen)
+    rows = [
+        counts for row in chosen for counts in (row.reach_counts if per_answer else [_pooled(row)])
+    ]
+    return ReachCounts(
+        file_name(path),
+        report.target,
+        report.drafter.fingerprint,
+        _checked(path, rows, report.draft_length),
+        per_answer,
+    )
 
 
 def read_cost_curves(path: Path, batch: int) -> tuple[CostCurve, ...]:
@@ -106,63 +96,36 @@ def read_cost_curves(path: Path, batch: int) -> tuple[CostCurve, ...]:
     Raises:
         BenchUsageError: If it is no such file or has no such curves.
     """
-    report = _read(path)
-    groups: dict[tuple[str, str, bool, int], dict[int, float]] = {}
-    try:
-        if report["benchmark"] != "kflat":
-            raise ValueError(f"it is of `bench {report['benchmark']}`")
-        for row in report["results"]:
-            if row["batch"] == batch:
-                key = (row["device"], row["model"], row["modelled"], row["context_tokens"])
-                groups.setdefault(key, {})[row["tokens"]] = row["seconds"]
-        values = [value for group in groups.values() for item in group.items() for value in item]
-        if not all(math.isfinite(value) and value > 0 for value in values):
-            raise ValueError("tokens and seconds must be positive numbers")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchUsageError(f"{path} is no kflat.json: {_reason(error)}") from error
-    if not groups:
-        raise BenchUsageError(f"{path} has no results for batch {batch}")
+    report = read_record(KFlatReport, path, "kflat.json")
     curves = []
-    for (device, model, modelled, context), group in groups.items():
-        if batch not in group:
+    for name, steps in steps_by_curve(report.results).items():
+        if name.batch != batch:
+            continue
+        if not all(step.tokens > 0 and 0 < step.seconds < math.inf for step in steps):
+            raise BenchUsageError(f"{path}: tokens and seconds must be positive numbers")
+        if steps[0].tokens != batch:
             raise BenchUsageError(f"{path} has no step of one token a sequence for batch {batch}")
-        tokens = tuple(sorted(group))
-        seconds = tuple(group[size] for size in tokens)
-        curves.append(CostCurve(device, model, modelled, batch, context, tokens, seconds))
+        tokens = tuple(step.tokens for step in steps)
+        curves.append(CostCurve(name, tokens, tuple(step.seconds for step in steps)))
+    if not curves:
+        raise BenchUsageError(f"{path} has no results for batch {batch}")
     return tuple(curves)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BenchUsageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BenchUsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(report, dict):
-        raise BenchUsageError(f"{path} holds no JSON object")
-    return report
-
-
-def _totals(row: dict[str, Any]) -> list[int]:
+def _pooled(row: DatasetAcceptance) -> tuple[int, ...]:
     """Return the counts of a dataset from the shares of its verifications."""
-    steps = int(row["steps"])
-    return [steps, *(round(steps * (share or 0.0)) for share in row["acceptance_per_position"])]
+    shares = (each.value or 0.0 for each in row.acceptance_per_position)
+    return row.steps, *(round(row.steps * share) for share in shares)
 
 
-def _counts(path: Path, rows: list[Any], draft_length: int) -> Int[np.ndarray, "rows reach"]:
-    try:
-        counts = np.array(rows)
-    except ValueError as error:
-        raise BenchUsageError(f"{path}: counts of different lengths") from error
-    if counts.shape != (len(rows), draft_length + 1) or counts.dtype.kind != "i":
+def _checked(
+    path: Path, rows: Sequence[Sequence[int]], draft_length: int
+) -> Int[np.ndarray, "rows reach"]:
+    if any(len(row) != draft_length + 1 for row in rows):
         raise BenchUsageError(f"{path}: counts must be {draft_length + 1} integers in each row")
+    counts = np.array(rows, np.int64)
     if (counts < 0).any() or (np.diff(counts, axis=1) > 0).any():
         raise BenchUsageError(f"{path}: counts must not be negative, nor rise along the block")
     if not counts[:, 0].any():
         raise BenchUsageError(f"{path}: no verification measured the drafter")
     return counts
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -10,10 +10,11 @@ B K tokens; a step of plain decoding has B.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from blockdraft_bench.kflat.report import CurveName
 from blockdraft_bench.scaling.decay import Decay
 
 # "One percentage point of acceptance".
@@ -22,23 +23,15 @@ POINT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """What verifying costs on one device, for one model, batch and context.
+    """What verifying costs.
 
     Attributes:
-        device: Where.
-        model: Which.
-        modelled: Whether the times were modelled, not measured.
-        batch: Sequences.
-        context_tokens: Tokens of each sequence in the cache.
+        name: On which device, for which model, batch and context.
         tokens: Tokens of each measured step, rising; the first is the batch.
         seconds: Of each measured step.
     """
 
-    device: str
-    model: str
-    modelled: bool
-    batch: int
-    context_tokens: int
+    name: CurveName
     tokens: tuple[int, ...]
     seconds: tuple[float, ...]
 
@@ -47,7 +40,7 @@ class CostCurve:
 
         Between two measured steps both time and tokens are interpolated as logarithms.
         """
-        tokens = self.batch * block_size
+        tokens = self.name.batch * block_size
         if not self.tokens[0] <= tokens <= self.tokens[-1]:
             return None
         logs = np.interp(np.log(tokens), np.log(self.tokens), np.log(self.seconds))
@@ -103,21 +96,16 @@ class Exchange:
         block_size: Where both start from.
         point: What adding 0.01 to a, at the same d, gains.
         doubling: What doubling the block gains.
+        points_for_acceptance_length: Percentage points of acceptance that raise τ as doubling
+            does; None if none can.
+        points_for_speed_up: Those that raise the speed-up as doubling does.
     """
 
     block_size: int
     point: Gain
     doubling: Gain
-
-    @property
-    def points_for_length(self) -> float | None:
-        """Percentage points of acceptance that raise τ as doubling does; None if none can."""
-        return _ratio(self.doubling.acceptance_length, self.point.acceptance_length)
-
-    @property
-    def points_for_speed_up(self) -> float | None:
-        """Percentage points of acceptance that raise the speed-up as doubling does."""
-        return _ratio(self.doubling.speed_up, self.point.speed_up)
+    points_for_acceptance_length: float | None
+    points_for_speed_up: float | None
 
     def conclusion(self) -> str:
         """Say in a sentence which is worth more."""
@@ -139,13 +127,8 @@ class Exchange:
         return f"{text}doubling is worth {worth} points."
 
 
-def _ratio(gained: float | None, by_point: float | None) -> float | None:
-    return gained / by_point if gained is not None and by_point else None
-
-
 def exchange(decay: Decay, block_size: int, curve: CostCurve, cost: DraftCost) -> Exchange:
     """Compare one more point of acceptance with blocks of twice the size."""
-    better = replace(decay, first=decay.first + POINT)
 
     def gain(changed: Decay, size: int) -> Gain:
         before = speed_up(decay, block_size, curve, cost)
@@ -155,9 +138,66 @@ def exchange(decay: Decay, block_size: int, curve: CostCurve, cost: DraftCost) -
             None if before is None or after is None else after - before,
         )
 
-    return Exchange(block_size, gain(better, block_size), gain(decay, 2 * block_size))
+    def ratio(gained: float | None, by_point: float | None) -> float | None:
+        return gained / by_point if gained is not None and by_point else None
+
+    point = gain(replace(decay, first=decay.first + POINT), block_size)
+    doubling = gain(decay, 2 * block_size)
+    return Exchange(
+        block_size,
+        point,
+        doubling,
+        ratio(doubling.acceptance_length, point.acceptance_length),
+        ratio(doubling.speed_up, point.speed_up),
+    )
 
 
-def sizes_to_report(block_size: int, others: Sequence[int]) -> tuple[int, ...]:
-    """Return the block sizes of the tables: 4, 8, 16, 32, and those that were measured."""
-    return tuple(sorted({4, 8, 16, 32, block_size, *others}))
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """The prediction for one block size; None past the curve's end."""
+
+    block_size: int
+    verify_seconds: float | None
+    speed_up: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePrediction(CurveName):
+    """Speed-up on one cost curve.
+
+    Attributes:
+        predictions: By rising block size.
+        best_block_size: The power of two with the greatest speed-up; None if none is on the curve.
+        exchange: Acceptance against block size, from the fitted file's block on.
+        conclusion: Which of the two is worth more, in words.
+    """
+
+    predictions: tuple[SpeedUp, ...]
+    best_block_size: int | None
+    exchange: Exchange
+    conclusion: str
+
+
+def predict_speeds(
+    decay: Decay, block_size: int, sizes: Sequence[int], curve: CostCurve, cost: DraftCost
+) -> CurvePrediction:
+    """Return the speed-up at `sizes` on one cost curve.
+
+    Args:
+        decay: The drafter.
+        block_size: Where acceptance and block size are compared.
+        sizes: Blocks to report.
+        curve: What verifying costs.
+        cost: What drafting costs.
+    """
+    traded = exchange(decay, block_size, curve, cost)
+    return CurvePrediction(
+        **asdict(curve.name),
+        predictions=tuple(
+            SpeedUp(size, curve.verify_seconds(size), speed_up(decay, size, curve, cost))
+            for size in sizes
+        ),
+        best_block_size=best_block_size(decay, curve, cost),
+        exchange=traded,
+        conclusion=traded.conclusion(),
+    )

@@ -8,16 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockdraft_aot.roofline import Roofline
+from blockdraft_bench.acceptance.report import AcceptanceReport
 from blockdraft_bench.acceptance.statistics import summarize
 from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.provenance import Drafter, Hardware, Origin, Target
 from blockdraft_bench.common.record import to_json
+from blockdraft_bench.kflat.curve import Timing, steps_of
+from blockdraft_bench.kflat.decoder_cost import StepCost
+from blockdraft_bench.kflat.report import CurveName, KFlatReport, StepTime
 from blockdraft_client.cli.main import main
 
 Run = Callable[..., int]
 FIRST, RATE = 0.8, 0.9
+ORIGIN = Origin(
+    command="a command", commit=None, versions={}, hardware=Hardware("a processor", 2, None)
+)
+TARGET = Target("0123456789abcdef", "tiny")
 
 
-def acceptance_report(drafted: int, seed: int, answers: int = 12) -> dict[str, Any]:
+def acceptance_report(drafted: int, seed: int, answers: int = 12) -> AcceptanceReport:
     """Return what `bench acceptance` writes of a drafter that decays as said."""
     rng = np.random.default_rng(seed)
     chances = FIRST * RATE ** np.arange(drafted)
@@ -30,37 +40,51 @@ def acceptance_report(drafted: int, seed: int, answers: int = 12) -> dict[str, A
     results = []
     for name, temperature in (("gsm8k", 0.0), ("mbpp", 0.0), ("gsm8k", 1.0)):
         made = [answer() for _ in range(answers)]
-        summary = summarize(name, temperature, made, made, draft_length=drafted, seed=0)
-        results.append(json.loads(to_json(summary)))
-    return {
-        "target": {"fingerprint": "0123456789abcdef"},
-        "drafter": {"fingerprint": "fedcba9876543210"},
-        "draft_length": drafted,
-        "results": results,
-    }
+        results.append(summarize(name, temperature, made, made, draft_length=drafted, seed=0))
+    return AcceptanceReport(
+        **ORIGIN,
+        target=TARGET,
+        drafter=Drafter("dflash", "fedcba9876543210", True),
+        block_size=drafted + 1,
+        draft_length=drafted,
+        max_tokens=1,
+        max_prompt_tokens=1,
+        seed=0,
+        results=tuple(results),
+    )
 
 
-def kflat_report(*seconds: float) -> dict[str, Any]:
-    """Return the part of a `kflat.json` that is read: one measured and one modelled curve."""
-    rows = [
-        {
-            "device": device,
-            "model": "tiny",
-            "modelled": device == "a TPU",
-            "batch": 1,
-            "context_tokens": 128,
-            "tokens": 1 << power,
-            "seconds": value if device == "a CPU" else 1.0,
-        }
-        for device in ("a CPU", "a TPU")
-        for power, value in enumerate(seconds)
-    ]
-    return {"benchmark": "kflat", "results": rows}
+def kflat_report(*seconds: float) -> KFlatReport:
+    """Return one measured and one modelled curve over steps of 1, 2, 4, ... tokens."""
+    roofline = Roofline(1.0, 1.0, "measured")
+    steps: list[StepTime] = []
+    for device, times in (("a CPU", seconds), ("a TPU", [1.0] * len(seconds))):
+        name = CurveName(
+            device=device, model="tiny", modelled=device == "a TPU", batch=1, context_tokens=128
+        )
+        cost = StepCost(1.0, 1.0)
+        timings = {1 << power: (Timing(time), cost) for power, time in enumerate(times)}
+        steps += steps_of(name, timings, roofline)
+    return KFlatReport(
+        **ORIGIN,
+        target=TARGET,
+        dtype="auto",
+        max_tokens=1 << (len(seconds) - 1),
+        context_tokens=(128,),
+        batch=(1,),
+        runs=1,
+        tolerance=0.1,
+        topology=("a TPU",),
+        model_shape=("target",),
+        modelled_note=None,
+        curves=(),
+        results=tuple(steps),
+    )
 
 
-def write(path: Path, report: Any) -> Path:
+def write(path: Path, report: object) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report), encoding="utf-8")
+    path.write_text(report if isinstance(report, str) else to_json(report), encoding="utf-8")
     return path
 
 
@@ -102,6 +126,7 @@ def test_predicts_and_reports(
     assert fit["acceptance"] == pytest.approx(FIRST, abs=0.06)
     assert fit["decay"] == pytest.approx(RATE, abs=0.06)
     assert fit["acceptance_ci95"][0] < fit["acceptance"] < fit["acceptance_ci95"][1]
+    assert (fit["acceptance_answers"], fit["decay_answers"]) == (24, 24)
     assert len(fit["per_position"]) == 7
 
     lengths = {length["block_size"]: length for length in report["acceptance_lengths"]}
@@ -148,7 +173,7 @@ def test_files_without_counts_of_answers_have_no_intervals(
     report = json.loads(files["eight"].read_text("utf-8"))
     for row in report["results"]:
         del row["reach_counts"]
-    write(files["eight"], report)
+    write(files["eight"], json.dumps(report))
     assert bench("--json") == 0
     without = json.loads(capsys.readouterr().out)["fit"]
     # The shares hold the same counts.
@@ -165,16 +190,19 @@ def test_pools_the_datasets_asked_for(bench: Run, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--temperature", "-1"), "--temperature must be 0 or more"),
+        (("--temperature", "-1"), "--temperature must be at least 0, got -1.0"),
         (("--temperature", "0.5"), "has no results at temperature 0.5"),
         (("--dataset", "humaneval"), "has no humaneval at temperature 0"),
-        (("--draft-seconds", "-1"), "--draft-seconds must be 0 or more"),
-        (("--overhead-seconds", "nan"), "--overhead-seconds must be 0 or more"),
+        (("--draft-seconds", "-1"), "--draft-seconds must be at least 0, got -1.0"),
+        (("--overhead-seconds", "nan"), "--overhead-seconds must be at least 0, got nan"),
         (("--batch", "0"), "--batch must be at least 1"),
         (("--batch", "4"), "has no results for batch 4"),
         (("--acceptance", "none.json"), "none.json cannot be read: No such file"),
-        (("--kflat", "eight/acceptance.json"), "is no kflat.json: 'benchmark' is missing"),
-        (("--acceptance", "kflat.json"), "kflat.json is of `bench kflat`"),
+        (("--kflat", "eight/acceptance.json"), "is no kflat.json: Invalid enum value 'acceptance'"),
+        (
+            ("--acceptance", "kflat.json"),
+            "no acceptance.json: Invalid enum value 'kflat'",
+        ),
     ],
 )
 def test_says_what_is_wrong(
@@ -204,8 +232,8 @@ def nameless(report: dict[str, Any]) -> None:
     [
         (rising, "counts must not be negative, nor rise along the block"),
         (short, "counts must be 6 integers in each row"),
-        (shapeless, "is no acceptance.json"),
-        (nameless, "is no acceptance.json: 'drafter' is missing"),
+        (shapeless, "is no acceptance.json: Expected `array`, got `int` - at `$.results`"),
+        (nameless, "is no acceptance.json: Object missing required field `drafter`"),
     ],
 )
 def test_refuses_damaged_acceptance(
@@ -215,20 +243,23 @@ def test_refuses_damaged_acceptance(
     damage: Callable[[dict[str, Any]], None],
     message: str,
 ) -> None:
-    report = json.loads(json.dumps(acceptance_report(7, 1, answers=2)))
+    report = json.loads(to_json(acceptance_report(7, 1, answers=2)))
     damage(report)
-    write(files["eight"], report)
+    write(files["eight"], json.dumps(report))
     check_error(bench(), capsys, message)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
-        ("[]", "holds no JSON object"),
-        ('{"benchmark": "kflat", "results": [1]}', "is no kflat.json"),
-        ('{"benchmark": "kflat"}', "is no kflat.json: 'results' is missing"),
-        (json.dumps(kflat_report(1.0, -1.0)), "tokens and seconds must be positive numbers"),
+        ("{", "is no kflat.json: Input data was truncated"),
+        ("[]", "is no kflat.json: Expected `object`, got `array`"),
+        ('{"benchmark": "kflat"}', "is no kflat.json: Object missing required field"),
+        (to_json(kflat_report(1.0, -1.0)), "tokens and seconds must be positive numbers"),
+        (
+            to_json(kflat_report(1.0)).replace('"seconds": 1.0', '"seconds": "1"'),
+            "Expected `float`, got `str` - at `$.results[0].seconds`",
+        ),
     ],
 )
 def test_refuses_damaged_costs(
@@ -238,7 +269,7 @@ def test_refuses_damaged_costs(
     text: str,
     message: str,
 ) -> None:
-    files["kflat"].write_text(text, encoding="utf-8")
+    write(files["kflat"], text)
     check_error(bench(), capsys, message)
 
 

@@ -45,12 +45,15 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     for trial in range(trials):
         counts = simulated_counts(truth, 5, 20, 15, rng)
         fit = fit_decay(counts, per_answer=True, seed=trial, resamples=200)
-        for index, (interval, value) in enumerate(
-            zip(fit.intervals(), (truth.first, truth.rate), strict=True)
+        for index, (found, value) in enumerate(
+            zip((fit.first, fit.rate), (truth.first, truth.rate), strict=True)
         ):
-            assert interval is not None
-            assert interval[0] < interval[1]
-            hits[index] += interval[0] < value < interval[1]
+            assert found.answers == 20
+            assert found.value is not None
+            assert found.ci95 is not None
+            low, high = found.ci95
+            assert low < found.value < high
+            hits[index] += low < value < high
     assert (hits / trials > 0.75).all()
 
 
@@ -95,10 +98,15 @@ def test_acceptance_length_by_hand_and_by_dice() -> None:
     assert counts.sum() / counts[0] == pytest.approx(thrown.acceptance_length(8), abs=0.05)
 
 
-def test_one_answer_has_no_interval() -> None:
-    fit = fit_decay(np.array([[10, 5, 2]]), per_answer=True, seed=0)
-    assert fit.intervals() == (None, None)
-    assert fit.acceptance_length_interval(8) is None
+def test_few_answers_have_no_interval() -> None:
+    counts = np.array([[10, 5, 2]] * 7)
+    fit = fit_decay(counts, per_answer=True, seed=0)
+    found = (fit.first, fit.rate, fit.acceptance_length(8))
+    assert [(each.ci95, each.answers) for each in found] == [(None, 7)] * 3
+    assert fit.acceptance_length(3).value == pytest.approx(1.7)
+    # Rows that are not answers are not resampled, however many they are.
+    pooled = fit_decay(np.array([[10, 5, 2]] * 8), per_answer=False, seed=0)
+    assert (pooled.first.ci95, pooled.first.answers) == (None, None)
 
 
 @pytest.mark.parametrize(

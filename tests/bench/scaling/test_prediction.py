@@ -1,14 +1,18 @@
 """Speed-up from acceptance and costs, by hand."""
 
+import numpy as np
 import pytest
 
-from blockdraft_bench.scaling.decay import Decay
+from blockdraft_bench.common.provenance import Target
+from blockdraft_bench.kflat.report import CurveName
+from blockdraft_bench.scaling.decay import Decay, fit_decay
+from blockdraft_bench.scaling.inputs import ReachCounts
+from blockdraft_bench.scaling.lengths import predict_lengths
 from blockdraft_bench.scaling.prediction import (
     CostCurve,
     DraftCost,
     best_block_size,
     exchange,
-    sizes_to_report,
     speed_up,
 )
 
@@ -19,7 +23,10 @@ FREE = DraftCost()
 
 def curve(*seconds: float, batch: int = 1) -> CostCurve:
     tokens = tuple(batch << power for power in range(len(seconds)))
-    return CostCurve("a device", "a model", False, batch, 128, tokens, seconds)
+    name = CurveName(
+        device="a device", model="a model", modelled=False, batch=batch, context_tokens=128
+    )
+    return CostCurve(name, tokens, seconds)
 
 
 def test_verification_is_interpolated_between_steps_and_not_beyond() -> None:
@@ -54,7 +61,7 @@ def test_a_point_against_doubling_by_hand() -> None:
     # τ(2) = 1 + a; τ(4) = 1 + a + a² + a³.
     assert traded.point.acceptance_length == pytest.approx(0.01)
     assert traded.doubling.acceptance_length == pytest.approx(0.375)
-    assert traded.points_for_length == pytest.approx(37.5)
+    assert traded.points_for_acceptance_length == pytest.approx(37.5)
     assert traded.point.speed_up == pytest.approx(0.01)
     assert traded.doubling.speed_up == pytest.approx(1.875 / 1.25 - 1.5)
     assert "longer blocks do not pay" in exchange(decay, 2, curve(1.0, 1.0, 1.5), FREE).conclusion()
@@ -77,10 +84,28 @@ def test_conclusions_say_which_is_worth_more() -> None:
     assert unknown.conclusion().endswith("lies past the end of the cost curve.")
     # Nothing is better than certain.
     certain = exchange(Decay(1.0, 1.0), 2, curve(1.0, 1.0, 1.0), FREE)
-    assert certain.points_for_length is None
+    assert certain.points_for_acceptance_length is None
     assert certain.conclusion().endswith("doubling is worth more than any points.")
 
 
-def test_sizes_of_the_tables() -> None:
-    assert sizes_to_report(8, []) == (4, 8, 16, 32)
-    assert sizes_to_report(6, [16, 12]) == (4, 6, 8, 12, 16, 32)
+def test_sizes_of_the_tables_and_what_was_measured_of_them() -> None:
+    def counts(source: str, *reached: int) -> ReachCounts:
+        return ReachCounts(
+            source, Target("a target"), "a drafter", np.array([reached]), per_answer=True
+        )
+
+    def measured(fitted: ReachCounts, *others: ReachCounts) -> dict[int, list[tuple[str, bool]]]:
+        fit = fit_decay(fitted.counts, per_answer=True, seed=0)
+        lengths = predict_lengths(fit, fitted, others, seed=0)
+        assert [length.extrapolated for length in lengths] == [
+            length.block_size > fitted.block_size for length in lengths
+        ]
+        return {n.block_size: [(m.source, m.cut_short) for m in n.measured] for n in lengths}
+
+    six = counts("six", 10, 6, 4, 3, 2, 1)
+    assert measured(six) == {
+        4: [("six", True)], 6: [("six", False)], 8: [], 16: [], 32: [],
+    }  # fmt: skip
+    assert measured(six, counts("twelve", *range(12, 0, -1))) == {
+        4: [("six", True)], 6: [("six", False)], 8: [], 12: [("twelve", False)], 16: [], 32: [],
+    }  # fmt: skip
