@@ -77,8 +77,10 @@ def _section(file: Path, command: str, settings: Mapping[str, Setting]) -> dict[
 
     try:
         table: Any = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise OSError(f"{file} of --config cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+        raise ValueError(f"{file} of --config is no TOML: {error}") from error
     title = _title(command)
     for word in title.split("."):
         names = list(table)

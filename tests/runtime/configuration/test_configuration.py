@@ -132,7 +132,7 @@ def test_a_file_has_types(tmp_path: Path) -> None:
         ("[build.hose]\n", r"has no section \[build.house\]; did you mean hose\?"),
         ("", r"has no section \[build.house\]$"),
         ("build = 1", r"has no section \[build.house\]"),
-        ("[build", "house.toml: "),
+        ("[build", "house.toml of --config is no TOML: "),
     ],
 )
 def test_a_file_that_says_nothing_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -141,7 +141,7 @@ def test_a_file_that_says_nothing_is_refused(tmp_path: Path, text: str, message:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"house\.toml"):
+    with pytest.raises(OSError, match=r"house\.toml of --config cannot be read: No such file"):
         read(file=tmp_path / "house.toml")
 
 
