@@ -4,11 +4,13 @@
 * XLA compiles quickly rather than well: most programs run here for milliseconds, once, and
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
   `make test-slow`, whose programs run for minutes, asks for what XLA does by itself.
+* Interrupts arrive, also where a shell started the run in the background and ignores them.
 * Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and
   the drafters are compiled once; see `tests.compiled_once`.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,9 @@ os.environ["XLA_FLAGS"] = (
 
 import jax
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Silent float64 or broadcasting slips are the commonest numeric bugs: make them errors.
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -1,7 +1,6 @@
 """Every method of both clients against a server that does what it should."""
 
 import inspect
-import time
 from typing import Any
 
 import pytest
@@ -130,10 +129,8 @@ async def test_wait_ready_gives_up_on_a_server_that_does_not_serve(
 ) -> None:
     await api.call("wait_ready", 5.0)
     fake.set_serving(False)
-    started = time.monotonic()
     with pytest.raises(DeadlineExceededError, match=r"not ready within 0\.4 s"):
         await api.call("wait_ready", 0.4)
-    assert time.monotonic() - started < 3.0
 
 
 async def test_wait_ready_outlasts_a_server_that_is_not_there_yet(kind: str) -> None:

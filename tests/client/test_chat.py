@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from tests.fakes.inference import TEXT, FakeInference, RunningFake
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import Chunk, Stream
 from blockdraft_client.cli.main import main
@@ -74,7 +75,7 @@ def test_an_interrupted_answer_is_kept_as_far_as_it_came(
 
     monkeypatch.setattr(Stream, "__next__", interrupted)
     assert chat(fake, monkeypatch, "a\nb\n") == 0
-    assert service.cancelled.wait(5.0)
+    assert service.cancelled.wait(PATIENCE_SECONDS)
     assert said(service.requests[1]) == [
         ("user", "a"),
         ("assistant", "one two three"),

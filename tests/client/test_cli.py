@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.fakes.inference import TEXT, FakeInference, RunningFake, running_fake
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import Chunk, Stream
 from blockdraft_client.cli.main import COMMANDS, main
@@ -181,7 +182,7 @@ def test_an_interrupt_cancels_the_call_and_exits_130(
 
     monkeypatch.setattr(Stream, "__next__", interrupted)
     assert main(["generate", "hi"]) == 130
-    assert service.cancelled.wait(5.0)
+    assert service.cancelled.wait(PATIENCE_SECONDS)
     assert capsys.readouterr().out == "one two three\n"
 
 

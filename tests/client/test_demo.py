@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.inference import TEXT
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client.cli import demo, local_server
 from blockdraft_client.cli.main import main
@@ -37,7 +38,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
 
 def assert_nothing_is_left(tmp_path: Path) -> None:
     child = (tmp_path / "pid").read_text()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     # A killed process stays a zombie until whoever adopted it takes note.
     while _state(child)[:1] not in ("", "Z"):
         assert time.monotonic() < deadline, "the server's child is still running"

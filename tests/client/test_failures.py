@@ -2,13 +2,13 @@
 
 import asyncio
 import gc
-import time
 from typing import Any
 
 import grpc
 import pytest
 from tests.client.api import Api
 from tests.fakes.inference import FakeInference, RunningFake, running_fake
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import (
     ApiError,
@@ -129,7 +129,7 @@ async def test_nothing_else_is_retried(
 async def test_leaving_the_loop_cancels_the_call(api: Api, service: FakeInference) -> None:
     service.endless, service.delay_seconds = True, 0.01
     _, stream = await api.read("hi", limit=2)
-    assert await asyncio.to_thread(service.cancelled.wait, 5.0)
+    assert await asyncio.to_thread(service.cancelled.wait, PATIENCE_SECONDS)
     assert stream.usage is None
 
 
@@ -138,7 +138,7 @@ def test_leaving_the_block_cancels_the_call(fake: RunningFake) -> None:
     with Client(fake.target) as client:
         with client.stream("hi") as stream:
             next(stream)
-        assert fake.service.cancelled.wait(5.0)
+        assert fake.service.cancelled.wait(PATIENCE_SECONDS)
         assert next(stream, None) is None
 
 
@@ -147,7 +147,7 @@ async def test_leaving_the_async_block_cancels_the_call(fake: RunningFake) -> No
     async with AsyncClient(fake.target) as client:
         async with client.stream("hi") as stream:
             await anext(stream)
-        assert await asyncio.to_thread(fake.service.cancelled.wait, 5.0)
+        assert await asyncio.to_thread(fake.service.cancelled.wait, PATIENCE_SECONDS)
         assert await anext(stream, None) is None
 
 
@@ -161,7 +161,7 @@ async def test_cancelling_the_task_cancels_the_call(fake: RunningFake) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(fake.service.cancelled.wait, 5.0)
+        assert await asyncio.to_thread(fake.service.cancelled.wait, PATIENCE_SECONDS)
 
 
 async def test_another_reader_ends_when_the_stream_is_closed(
@@ -194,27 +194,28 @@ async def test_closing_the_client_ends_its_calls(fake: RunningFake) -> None:
 
 
 @pytest.mark.parametrize("where", ["call", "client"])
-async def test_a_deadline_ends_a_slow_call(kind: str, fake: RunningFake, where: str) -> None:
-    fake.service.delay_seconds = 2.0
+async def test_a_deadline_ends_a_call_without_an_answer(
+    kind: str, fake: RunningFake, where: str
+) -> None:
+    fake.service.gate.clear()
     api = Api(kind, fake.target, timeout=0.2 if where == "client" else None)
     options: dict[str, Any] = {"timeout": 0.2} if where == "call" else {}
-    started = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         await api.call("generate", "hi", **options)
     with pytest.raises(DeadlineExceededError):
         await api.read("hi", **options)
-    assert time.monotonic() - started < 1.5
+    # Only now would the server answer.
+    fake.service.gate.set()
     await api.close()
 
 
-async def test_nobody_listening_fails_at_once(kind: str) -> None:
+async def test_nobody_listening_is_not_waited_for(kind: str) -> None:
     with running_fake() as gone:
         target = gone.target
-    api = Api(kind, target)
-    started = time.monotonic()
+    # Whoever waits gets the error of the deadline.
+    api = Api(kind, target, timeout=60.0)
     with pytest.raises(ConnectionFailedError, match=f"cannot reach {target}"):
         await api.call("generate", "hi")
     with pytest.raises(ConnectionFailedError):
         await api.read("hi")
-    assert time.monotonic() - started < 10.0
     await api.close()

@@ -17,6 +17,7 @@ from tests.drafter.builders import random_drafter
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.app import SERVICE_NAME
 from blockdraft_drafter.dflash.config import DFlashConfig
@@ -167,7 +168,7 @@ async def test_ended_and_cancelled_streams_free_their_slots(
             await call.write(draft_request(7))
             with pytest.raises(grpc.aio.AioRpcError):
                 await call.read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while used():
                 await asyncio.sleep(0.01)
 

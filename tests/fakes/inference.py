@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import (
@@ -68,6 +69,12 @@ MODEL = inference_pb2.GetModelResponse(
 )
 
 
+def _open_gate() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
+
 @dataclass
 class FakeInference(InferenceServiceServicer):
     """The service and its knobs.
@@ -77,6 +84,7 @@ class FakeInference(InferenceServiceServicer):
         error: What every call ends with; streams only after `messages_before_error` messages.
         messages_before_error: Messages a stream sends before `error`.
         delay_seconds: Pause before each message.
+        gate: Waited for before each message.
         endless: Whether streams go on until they are cancelled.
         calls: Names of the methods called, in order.
         requests: The requests, in order.
@@ -88,6 +96,7 @@ class FakeInference(InferenceServiceServicer):
     error: ServiceError | None = None
     messages_before_error: int = 0
     delay_seconds: float = 0.0
+    gate: threading.Event = field(default_factory=_open_gate)
     endless: bool = False
     model: inference_pb2.GetModelResponse = field(default_factory=lambda: MODEL)
     calls: list[str] = field(default_factory=list)
@@ -103,6 +112,11 @@ class FakeInference(InferenceServiceServicer):
             error = ServiceError(grpc.StatusCode.UNAVAILABLE, "LOADING", "still loading")
             context.abort_with_status(error.to_status())
 
+    def _pause(self) -> None:
+        time.sleep(self.delay_seconds)
+        # A test that failed must not keep its server for ever.
+        self.gate.wait(PATIENCE_SECONDS)
+
     def _fail(self, context: Any) -> None:
         if self.error is not None:
             context.abort_with_status(self.error.to_status())
@@ -111,7 +125,7 @@ class FakeInference(InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> inference_pb2.GenerateResponse:
         self._begin("Generate", request, context)
-        time.sleep(self.delay_seconds)
+        self._pause()
         self._fail(context)
         return inference_pb2.GenerateResponse(
             request_id="request-1",
@@ -135,7 +149,7 @@ class FakeInference(InferenceServiceServicer):
                 if self.error is not None:
                     ended.set()
                 self._fail(context)
-            time.sleep(self.delay_seconds)
+            self._pause()
             message = self._message(count % len(WORDS))
             count += TOKENS_PER_MESSAGE
             if count >= len(WORDS) and not self.endless:

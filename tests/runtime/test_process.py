@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Counter
 from tests.fakes.verifier import unix_address
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.process import ProcessSettings
@@ -71,11 +72,11 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
         assert await status(address) == NOT_SERVING
         assert await status(control, "test.T") == NOT_SERVING
         app.loaded.set()
-        await asyncio.wait_for(ready.wait(), 5)
+        await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         assert await status(address) == SERVING
         assert await status(control, "test.T") == SERVING
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
     assert app.life == ["register", "start", "drain", "stop"]
 
 
@@ -85,7 +86,7 @@ async def test_a_stop_while_loading_cancels_the_loading() -> None:
         serving = asyncio.ensure_future(serve(app, ProcessSettings(address), stop_requested=stop))
         assert await status(address) == NOT_SERVING
         stop.set()
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
     assert app.life == ["register", "drain", "cancelled", "stop"]
 
 
@@ -116,11 +117,11 @@ async def test_a_callers_health_servicer_may_change_while_serving() -> None:
                 on_ready=on_ready,
             )
         )
-        await asyncio.wait_for(ready.wait(), 5)
+        await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         await health.set("", NOT_SERVING)
         assert await status(address) == NOT_SERVING
         stop.set()
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
 async def test_an_address_in_use_is_an_error() -> None:
@@ -152,10 +153,10 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
         serving = asyncio.ensure_future(
             serve(app, listen, registry=registry, stop_requested=stop, on_ready=on_ready)
         )
-        await asyncio.wait_for(ready.wait(), 5)
+        await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         assert "things_total 3.0" in await asyncio.to_thread(fetch)
         stop.set()
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
     with pytest.raises(OSError, match="refused"):
         await asyncio.to_thread(fetch)
 

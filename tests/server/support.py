@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 from tests.fakes.verifier import unix_address
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.process import serve
@@ -66,7 +67,7 @@ class Running:
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def until_healthy(self, healthy: bool) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await self.healthy() != healthy:
                 await asyncio.sleep(0.01)
 
@@ -106,7 +107,7 @@ async def running_server(
             )
         )
         if wait:
-            await asyncio.wait_for(ready.wait(), 10)
+            await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         channel = (
             grpc.aio.insecure_channel(address)
             if channel_credentials is None
@@ -121,7 +122,7 @@ async def running_server(
         finally:
             await channel.close()
             stop_requested.set()
-            await asyncio.wait_for(serving, 10)
+            await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
 def text_request(text: str = "\x01\x02", **sampling: object) -> inference_pb2.StreamGenerateRequest:
@@ -151,7 +152,7 @@ async def failure(call: Awaitable[object]) -> ServiceError:
     return error
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until `condition` holds."""
     deadline = time.monotonic() + seconds
     while not condition():

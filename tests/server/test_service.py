@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     EOS,
     Running,
@@ -255,8 +256,10 @@ async def test_get_model_describes_target_and_drafter(
     assert not model.HasField("drafter")
     verifier.description.drafter.method = "dflash"
     verifier.description.drafter.block_size = 8
-    await asyncio.sleep(0.2)
-    model = await server.stub.GetModel(inference_pb2.GetModelRequest(model="smollm2-135m"))
+    request = inference_pb2.GetModelRequest(model="smollm2-135m")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (model := await server.stub.GetModel(request)).HasField("drafter"):
+            await asyncio.sleep(0.01)
     assert (model.drafter.method, model.drafter.block_size) == ("dflash", 8)
 
 

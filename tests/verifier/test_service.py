@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.patience import PATIENCE_SECONDS
 from tests.verifier.support import CONFIG, TINY_ENGINE, decode, random_requests, tiny_decoder
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
@@ -115,13 +116,13 @@ class Served:
         return load.running_sequences, load.waiting_sequences, load.used_pages
 
     async def until(self, wanted: Callable[[tuple[int, int, int]], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not wanted(await self.load()):
                 await asyncio.sleep(0.005)
 
     async def arrived(self, count: int) -> None:
         """Wait until `count` calls have asked for something the engine has not looked at."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while self.engine._inbox.qsize() < count:
                 await asyncio.sleep(0.005)
 
@@ -237,7 +238,7 @@ async def test_a_full_queue_is_refused_also_during_a_step(
         streams.append(verifier.stream(replace(LONG, max_output_tokens=4)))
     await verifier.arrived(ENGINE.scheduler.max_waiting)
     full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-    assert await asyncio.wait_for(refused(verifier.stream(SHORT)), 10) == full
+    assert await asyncio.wait_for(refused(verifier.stream(SHORT)), PATIENCE_SECONDS) == full
     runner.gate.set()
     for answer in await asyncio.gather(*map(collect, streams)):
         assert len(tokens_of(answer)) == 4
@@ -287,7 +288,7 @@ async def test_a_failing_engine_tells_everybody(
     runner.failure = RuntimeError("the device is gone")
     runner.gate.set()
     stopped = (grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED")
-    assert await asyncio.wait_for(running, 10) == stopped
-    assert await asyncio.wait_for(late, 10) == stopped
+    assert await asyncio.wait_for(running, PATIENCE_SECONDS) == stopped
+    assert await asyncio.wait_for(late, PATIENCE_SECONDS) == stopped
     assert await refused(verifier.stream(SHORT)) == stopped
     assert "the device is gone" in caplog.text

@@ -224,7 +224,7 @@ def test_the_last_position_of_a_slot_can_be_used(setups: Callable[..., Setup]) -
 def test_warm_up_measures_every_batch_size(setups: Callable[..., Setup]) -> None:
     method = setups().method
     assert len(method.step_seconds) == 3  # batches of 1, 2 and 4
-    assert all(0 < seconds < 10 for seconds in method.step_seconds)
+    assert all(seconds > 0 for seconds in method.step_seconds)
 
 
 def test_a_shape_missed_by_warm_up_is_counted() -> None:

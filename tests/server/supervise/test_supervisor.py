@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.verifier import unix_address
+from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
 from blockdraft_runtime.backoff import BackoffPolicy
@@ -182,7 +183,7 @@ def test_children_of_a_killed_supervisor_die(family: Family) -> None:
         pid = int(parent.stdout.readline())
         assert alive({"a": pid}) == ["a"]
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while alive({"a": pid}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
