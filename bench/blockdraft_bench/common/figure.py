@@ -3,6 +3,7 @@
 Figures are made without pyplot: they draw with Agg, on any machine and without global state.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,14 @@ def grouped_bars(
 
 
 def error_bars(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """Return how far the intervals reach below and above the values."""
+    """Return how far the intervals reach below and above the values; NaN where there is none."""
     below, above = [], []
     for estimate in estimates:
         value = estimate.value or 0.0
-        low, high = estimate.ci95 or (value, value)
+        low, high = estimate.ci95 or (math.nan, math.nan)
         # A percentile interval can miss its own value; a bar cannot be negative.
-        below.append(max(0.0, value - low))
-        above.append(max(0.0, high - value))
+        below.append(value - min(low, value))
+        above.append(max(high, value) - value)
     return [below, above]
 
 

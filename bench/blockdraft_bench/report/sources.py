@@ -1,10 +1,11 @@
 """The JSON files of other measurements: found, read, and checked against each other."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.provenance import Report
@@ -68,7 +69,7 @@ def read_source(path: Path) -> Source:
         BenchUsageError: If it is not the JSON report of a measurement.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = msgspec.json.decode(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BenchUsageError(f"{path} cannot be read: {error}") from error
     # The first reports of acceptance did not say what they are.

@@ -210,7 +210,7 @@ def change(benchmark: str, edit: Callable[[Json], object]) -> str:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ('{"benchmark": NaN}', "NaN is no JSON number"),
+        ('{"benchmark": NaN}', "cannot be read: JSON is malformed"),
         ("[]", "is no report of blockdraft bench decode, acceptance"),
         ('{"benchmark": "report"}', "is no report of blockdraft bench decode, acceptance"),
         (
