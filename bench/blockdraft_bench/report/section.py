@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from matplotlib.axes import Axes
 
@@ -50,6 +50,7 @@ class Section(Generic[Kind]):
     keys: Callable[[Kind], Iterable[str]] = no_keys
 
 
+@runtime_checkable
 class Tempered(Protocol):
     """A result at one temperature of the target."""
 
