@@ -83,7 +83,7 @@ class ServeSettings:
         return Limits(self.slo_ttft_seconds, self.slo_tpot_seconds, self.price_per_hour)
 
     @property
-    def deciding(self) -> tuple[float, ...]:
+    def deciding(self) -> tuple[int | float, ...]:
         """All that decides a run beside its load, method, size, prompts and service."""
         numbers = (self.max_tokens, self.temperature, self.seed, self.warm_up)
         return *numbers, self.flush_tokens, self.timeout_seconds
