@@ -109,7 +109,7 @@ def test_the_inverse_table_is_tolerated(tmp_path: Path) -> None:
     ("offsets", "message"),
     [
         (None, "missing: d2t"),
-        ([3, 8, 38], r"d2t is \[3\], expected \[4\]"),
+        ([3, 8, 38], r"d2t is \(3,\), expected \(4,\)"),
         ([3, 8, 38, 61], "distinct tokens of a vocabulary of 64"),
         ([-1, 8, 38, 60], "distinct tokens"),
         ([3, 2, 38, 60], "distinct tokens"),
