@@ -54,9 +54,7 @@ class Placement:
 
     mesh: Mesh
     # Left out of the hash: a mapping has none.
-    rules: Mapping[str, str | None] = field(
-        default_factory=lambda: TENSOR_PARALLEL, hash=False
-    )
+    rules: Mapping[str, str | None] = field(default_factory=lambda: TENSOR_PARALLEL, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse rules that name no axis of the mesh."""
