@@ -8,39 +8,35 @@ test gets exactly the program that it would have compiled.
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any
 
 import jax
 import pytest
+from jax.stages import Compiled, Lowered
 
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_verifier.device.target_step import TargetStep
 
 
-class CompiledOnce:
-    """A lowered program whose executable is shared by all who compile it."""
-
-    def __init__(self, lowered: jax.stages.Lowered) -> None:
-        self._lowered = lowered
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lowered, name)
-
-    @cached_property
-    def _executable(self) -> jax.stages.Compiled:
-        return self._lowered.compile()
-
-    def compile(self) -> jax.stages.Compiled:
-        return self._executable
-
-
 @contextmanager
 def shared_programs() -> Iterator[None]:
     """Lower and compile each program of the verifier and of the drafters only once."""
+    shared: dict[int, Compiled | None] = {}
+    compile_anew = Lowered.compile
+
+    def compile_once(lowered: Lowered, *arguments: Any, **options: Any) -> Compiled:
+        if arguments or options or id(lowered) not in shared:
+            return compile_anew(lowered, *arguments, **options)
+        executable = shared[id(lowered)]
+        if executable is None:
+            executable = shared[id(lowered)] = compile_anew(lowered)
+        return executable
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Lowered, "compile", compile_once)
         for program in (TargetStep, DraftPrograms):
-            patched.setattr(program, "lower", _remembering(program.lower))
+            patched.setattr(program, "lower", _remembering(program.lower, shared))
         yield
 
 
@@ -54,14 +50,18 @@ def own_programs() -> Iterator[None]:
         yield
 
 
-def _remembering(lower: Callable[..., jax.stages.Lowered]) -> Callable[..., CompiledOnce]:
-    known: dict[Hashable, CompiledOnce] = {}
+def _remembering(
+    lower: Callable[..., Lowered], shared: dict[int, Compiled | None]
+) -> Callable[..., Lowered]:
+    known: dict[Hashable, Lowered] = {}
 
     @wraps(lower)
-    def remembered(program: Any, *arguments: Any) -> CompiledOnce:
+    def remembered(program: Any, *arguments: Any) -> Lowered:
         key = _key(([getattr(program, field.name) for field in fields(program)], arguments))
         if key not in known:
-            known[key] = CompiledOnce(lower(program, *arguments))
+            # Kept for ever, so no other program gets its identity.
+            known[key] = lower(program, *arguments)
+            shared[id(known[key])] = None
         return known[key]
 
     return remembered

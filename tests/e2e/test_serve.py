@@ -46,7 +46,7 @@ class Service:
     def child(self, role: str) -> psutil.Process:
         """Return the process of a role."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if role in child.cmdline())
+        return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
 
     def metric(self, offset: int, name: str) -> float:
         """Return the sum of a metric of the process whose port is `offset` above the first."""
