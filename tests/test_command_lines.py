@@ -27,7 +27,11 @@ CASES: list[Any] = [
     for name, setting in configuration.settings.items()
 ]
 # Not any text is a value of these.
-PICKY = [case for case in CASES if case.values[1].kind not in (str, Path)]
+PICKY = [
+    case
+    for case in CASES
+    if case.values[1].kind not in (str, Path) and case.values[1].said.parse is None
+]
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
     "server": {"verifier", "control"},
