@@ -7,6 +7,7 @@ import jax
 import pytest
 from tests.training.pair import Pair, make_pair
 
+from blockdraft_training import train_and_export
 from blockdraft_training.loop import trainer
 
 
@@ -27,6 +28,6 @@ def known_peak() -> Iterator[None]:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keeps the command's compilation cache out of everybody else's."""
     before = jax.config.values["jax_compilation_cache_dir"]
-    monkeypatch.setattr("blockdraft_training.options.default_cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(train_and_export, "default_cache_dir", lambda: tmp_path / "cache")
     yield
     jax.config.update("jax_compilation_cache_dir", before)

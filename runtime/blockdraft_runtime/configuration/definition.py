@@ -143,15 +143,34 @@ def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
 
 
 def check(settings: Any) -> None:
-    """Check that numbers are in their ranges; for `__post_init__`.
+    """Check that numbers are in their ranges and choices are among theirs; for `__post_init__`.
 
     Raises:
         ValueError: Naming the field.
     """
+    hints = typing.get_type_hints(type(settings))
     for one in dataclasses.fields(settings):
         said = one.metadata.get(_KEY)
         if isinstance(said, Declaration):
-            check_range(said, getattr(settings, one.name), one.name)
+            value = getattr(settings, one.name)
+            check_range(said, value, one.name)
+            check_choice(choices_of(hints[one.name]), value, one.name)
+
+
+def choices_of(kind: Any) -> tuple[Any, ...]:
+    """Return the values that a type allows one by one; none if it is no `Literal`."""
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+
+
+def check_choice(allowed: Sequence[Any], value: Any, source: str) -> None:
+    """Check that a value is one of those allowed, if only some are.
+
+    Raises:
+        ValueError: Naming the source.
+    """
+    if allowed and value not in allowed:
+        words = " or ".join([", ".join(map(str, allowed[:-1])), str(allowed[-1])])
+        raise ValueError(f"{source} must be {words}, got {value!r}")
 
 
 def check_range(said: Declaration, value: Any, source: str) -> None:

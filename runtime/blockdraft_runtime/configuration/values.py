@@ -1,10 +1,14 @@
 """Texts and values of a file to the values of settings, and back to texts."""
 
 import shlex
-import typing
 from typing import Any
 
-from blockdraft_runtime.configuration.definition import Setting, check_range
+from blockdraft_runtime.configuration.definition import (
+    Setting,
+    check_choice,
+    check_range,
+    choices_of,
+)
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -54,9 +58,7 @@ def to_texts(setting: Setting, value: Any) -> list[str]:
 
 def choices(setting: Setting) -> tuple[Any, ...]:
     """Return the values that a setting must be one of; none if it may be any of its type."""
-    return (
-        typing.get_args(setting.kind) if typing.get_origin(setting.kind) is typing.Literal else ()
-    )
+    return choices_of(setting.kind)
 
 
 def _one(setting: Setting, text: str, source: str) -> Any:
@@ -75,7 +77,9 @@ def _parse(setting: Setting, text: str, source: str) -> Any:
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
     if allowed := choices(setting):
-        return _choice(allowed, text, source)
+        meant = {str(value): value for value in allowed}.get(text, text)
+        check_choice(allowed, meant, source)
+        return meant
     if setting.kind is bool:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(f"{source} must be true or false, got {text!r}")
@@ -87,14 +91,6 @@ def _parse(setting: Setting, text: str, source: str) -> Any:
             word = "whole number" if setting.kind is int else "number"
             raise ValueError(f"{source} must be a {word}, got {text!r}") from None
     return setting.kind(text)
-
-
-def _choice(allowed: tuple[Any, ...], text: str, source: str) -> Any:
-    for value in allowed:
-        if str(value) == text:
-            return value
-    words = " or ".join([", ".join(map(str, allowed[:-1])), str(allowed[-1])])
-    raise ValueError(f"{source} must be {words}, got {text!r}")
 
 
 def _one_of_file(setting: Setting, value: object, source: str) -> Any:
