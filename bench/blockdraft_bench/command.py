@@ -9,11 +9,12 @@ from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.run import run_measurement
+from blockdraft_bench.common.settings import OutputSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """One subcommand: a module with `add_arguments(parser)` and `measure(args, run)`."""
+    """One subcommand: a module with its `CONFIGURATION` and `measure(settings, run)`."""
 
     module: str
     summary: str
@@ -52,11 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(metavar="WHAT", required=True)
     for name, subcommand in SUBCOMMANDS.items():
         module: Any = importlib.import_module(subcommand.module)
-        child = choices.add_parser(
-            name, help=subcommand.summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        child = choices.add_parser(name, help=subcommand.summary)
         module.add_arguments(child)
-        child.set_defaults(run_subcommand=functools.partial(run_measurement, name, module.measure))
+        child.set_defaults(run_subcommand=functools.partial(_run, name, module))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,3 +70,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 1
     return code
+
+
+def _run(name: str, module: Any, args: argparse.Namespace) -> int:
+    configuration = getattr(module, "CONFIGURATION", None)
+    if configuration is None:
+        return run_measurement(name, module.measure, args, OutputSettings(args.output, args.json))
+    settings = configuration.read(args)
+    return run_measurement(name, module.measure, settings, settings.result)

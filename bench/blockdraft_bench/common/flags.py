@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.run import RESULTS
+from blockdraft_bench.common.settings import RESULTS
 
 TARGET_HELP = "directory, .gguf file, hub id or known name"
 DRAFTER_HELP = "directory, hub id, auto, eagle3 or random[:seed]"

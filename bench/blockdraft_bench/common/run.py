@@ -1,29 +1,28 @@
 """The course of every measurement: from its flags to the files it writes and what it prints.
 
-    check flags -> read what they name -> load and compile -> measure, with what an interrupted run
-    left taken as it is -> report, page and figures into one folder -> print one of the first two
+    check settings -> read what they name -> load and compile -> measure, with what an interrupted
+    run left taken as it is -> report, page, figures into one folder -> print one of the first two
 
-A measurement is a function from its flags and a `Run` to an `Outcome`; the rest is here.
+A measurement is a function from its settings and a `Run` to an `Outcome`; the rest is here.
 """
 
-import argparse
 import datetime
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
 
 from blockdraft_bench.common.record import digest, to_json
+from blockdraft_bench.common.settings import RESULTS, OutputSettings
 from blockdraft_bench.common.store import Key, Record, ResultStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESULTS = Path("bench-results")
 SAMPLES_FILE = "samples.jsonl"
 
 
@@ -151,12 +150,18 @@ class Run:
         sys.stdout.write(text if as_json else outcome.page)
 
 
-Measure = Callable[[argparse.Namespace, Run], Outcome]
+def run_measurement(
+    benchmark: str, measure: Callable[[Any, Run], Outcome], settings: object, result: OutputSettings
+) -> int:
+    """Measure, write, print; return the exit code.
 
-
-def run_measurement(benchmark: str, measure: Measure, args: argparse.Namespace) -> int:
-    """Measure, write, print; return the exit code."""
-    with Run(benchmark, args.output) as run:
-        outcome = measure(args, run)
-    run.publish(outcome, as_json=args.json)
+    Args:
+        benchmark: Name of the measurement.
+        measure: Measures.
+        settings: What it is told.
+        result: Where the result goes.
+    """
+    with Run(benchmark, result.output) as run:
+        outcome = measure(settings, run)
+    run.publish(outcome, as_json=result.json)
     return 0

@@ -25,6 +25,7 @@ class Declaration:
     above: float | None = None
     maximum: float | None = None
     separator: str | None = None
+    distinct: bool = False
     parse: Callable[[str], Any] | None = None
 
 
@@ -71,6 +72,7 @@ def setting(
     above: float | None = None,
     maximum: float | None = None,
     separator: str | None = None,
+    distinct: bool = False,
     parse: Callable[[str], Any] | None = None,
 ) -> T:
     """Declare a field that can be set from outside.
@@ -84,9 +86,10 @@ def setting(
         above: Least value, itself not allowed.
         maximum: Largest value, itself allowed.
         separator: Lets a list be one text with this between its items.
+        distinct: Whether a list must not have an item twice.
         parse: Makes a value of a text where the type alone does not say how.
     """
-    said = Declaration(help, flag, metavar, minimum, above, maximum, separator, parse)
+    said = Declaration(help, flag, metavar, minimum, above, maximum, separator, distinct, parse)
     declared: T = field(default=default, metadata={_KEY: said})
     return declared
 

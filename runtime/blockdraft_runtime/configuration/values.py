@@ -1,5 +1,6 @@
 """Texts and values of a file to the values of settings, and back to texts."""
 
+import math
 import shlex
 from typing import Any
 
@@ -31,9 +32,9 @@ def from_texts(setting: Setting, texts: list[str], source: str) -> Any:
     """Return the list that several texts mean.
 
     Raises:
-        ValueError: Naming the source, if a text means no value.
+        ValueError: Naming the source, if a text means no value, or two must not mean the same.
     """
-    return tuple(_one(setting, text, source) for text in texts)
+    return _checked(setting, tuple(_one(setting, text, source) for text in texts), source)
 
 
 def from_file(setting: Setting, value: object, source: str) -> Any:
@@ -45,7 +46,8 @@ def from_file(setting: Setting, value: object, source: str) -> Any:
     if setting.many:
         if not isinstance(value, list):
             raise ValueError(f"{source} must be a list, got {value!r}")
-        return tuple(_one_of_file(setting, item, source) for item in value)
+        items = tuple(_one_of_file(setting, item, source) for item in value)
+        return _checked(setting, items, source)
     return _one_of_file(setting, value, source)
 
 
@@ -59,6 +61,12 @@ def to_texts(setting: Setting, value: Any) -> list[str]:
 def choices(setting: Setting) -> tuple[Any, ...]:
     """Return the values that a setting must be one of; none if it may be any of its type."""
     return choices_of(setting.kind)
+
+
+def _checked(setting: Setting, items: tuple[Any, ...], source: str) -> tuple[Any, ...]:
+    if setting.said.distinct and len(set(items)) < len(items):
+        raise ValueError(f"{source} has the same value twice")
+    return items
 
 
 def _one(setting: Setting, text: str, source: str) -> Any:
@@ -86,7 +94,10 @@ def _parse(setting: Setting, text: str, source: str) -> Any:
         return text.lower() in _TRUE
     if setting.kind in (int, float):
         try:
-            return setting.kind(text)
+            number = setting.kind(text)
+            if math.isfinite(number):
+                return number
+            raise ValueError
         except ValueError:
             word = "whole number" if setting.kind is int else "number"
             raise ValueError(f"{source} must be a {word}, got {text!r}") from None

@@ -1,6 +1,5 @@
 """The course of a measurement: where results go, what is printed, how it is resumed."""
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from blockdraft_bench.common.figure import grouped_bars, panels
 from blockdraft_bench.common.run import Outcome, Run, run_measurement
+from blockdraft_bench.common.settings import OutputSettings
 from blockdraft_bench.common.statistics import Estimate
 
 
@@ -19,7 +19,7 @@ class Square:
     square: Estimate
 
 
-def measure(args: argparse.Namespace, run: Run) -> Outcome:
+def measure(interrupt: int | None, run: Run) -> Outcome:
     """Square some numbers, one after the other; stop before one that is asked for."""
     run.identify("squares")
     store = run.store(Square, Square)
@@ -28,7 +28,7 @@ def measure(args: argparse.Namespace, run: Run) -> Outcome:
         key = Square(number, Estimate(None))
 
         def square(number: int = number) -> Square:
-            if args.interrupt == number:
+            if interrupt == number:
                 raise KeyboardInterrupt
             return Square(number, Estimate(float(number**2)))
 
@@ -40,8 +40,7 @@ def measure(args: argparse.Namespace, run: Run) -> Outcome:
 
 
 def run(output: Path | None, *, interrupt: int | None = None, json: bool = False) -> int:
-    args = argparse.Namespace(output=output, json=json, interrupt=interrupt)
-    return run_measurement("squares", measure, args)
+    return run_measurement("squares", measure, interrupt, OutputSettings(output, json))
 
 
 def test_writes_and_prints(

@@ -39,7 +39,8 @@ class Size:
 class House:
     street: str = required("where it is")
     names: tuple[str, ...] = setting(("a b",), "who lives there", flag="name")
-    floors: tuple[int, ...] = setting((), "which floors", separator=",")
+    floors: tuple[int, ...] = setting((), "which floors", separator=",", distinct=True)
+    rent: float = setting(0.5, "of a day")
     heated: bool = setting(True, "whether it is warm")
     colour: Literal["red", "blue"] | None = setting("red", "of the door")
     lock: Lock | None = optional_group()
@@ -66,7 +67,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_only_what_is_declared_is_a_setting() -> None:
     assert list(HOUSE.settings) == [
-        *("street", "name", "floors", "heated", "colour", "cert", "key", "width", "height")
+        *("street", "name", "floors", "rent", "heated", "colour", "cert", "key", "width", "height")
     ]
 
 
@@ -93,6 +94,19 @@ def test_a_list_is_repeated_or_listed_and_a_variable_is_a_command_line() -> None
     assert read(NAME="x 'y z'").names == ("x", "y z")
     assert read("--floors=1,2", FLOORS="3").floors == (1, 2)
     assert read(FLOORS="3,4").floors == (3, 4)
+
+
+def test_a_list_may_have_to_have_no_item_twice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--floors has the same value twice"):
+        read("--floors=1,2,01")
+    with pytest.raises(ValueError, match=r"^floors in .* has the same value twice"):
+        read(file=written(tmp_path, "[build.house]\nfloors = [1, 1]\n"))
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "x"])
+def test_numbers_are_finite(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^--rent must be a number, got '{text}'"):
+        read(f"--rent={text}")
 
 
 def test_a_switch_has_both_directions() -> None:
