@@ -68,7 +68,7 @@ def check_refusal(capsys: pytest.CaptureFixture[str], codes: tuple[int, int], me
     """
     assert codes[0] == codes[1]
     printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
+    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench")]
     assert message in line
     assert not printed.out
 

@@ -7,6 +7,7 @@ from typing import Literal
 from blockdraft_aot.roofline import Roofline
 from blockdraft_bench.common.markdown import Cell, bullets, number, page, table
 from blockdraft_bench.common.provenance import Report
+from blockdraft_bench.kflat.settings import StepSettings
 
 MODELLED_NOTE = (
     "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
@@ -103,35 +104,19 @@ class CurveSummary(CurveName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KFlatReport(Report):
+class KFlatReport(StepSettings, Report):
     """All curves, and how they were measured and modelled.
 
     Attributes:
-        dtype: Element type of weights and cache, as the flag says.
-        max_tokens: Most tokens of a step.
-        context_tokens: Tokens of each sequence in the cache.
-        batch: Numbers of sequences.
-        runs: Timed runs of each step.
-        tolerance: How much longer still counts as free.
-        topology: Chips that were modelled.
-        model_shape: Models that were modelled on them.
         modelled_note: What a modelled time is; None if there is none.
         curves: One for each device, model, batch and context.
         results: Their steps, by curve and rising size.
     """
 
     benchmark: Literal["kflat"] = "kflat"
-    dtype: str
-    max_tokens: int
-    context_tokens: tuple[int, ...]
-    batch: tuple[int, ...]
-    runs: int
-    tolerance: float
-    topology: tuple[str, ...]
-    model_shape: tuple[str, ...]
     modelled_note: str | None
-    curves: tuple[CurveSummary, ...]
-    results: tuple[StepTime, ...]
+    curves: tuple[CurveSummary, ...] = ()
+    results: tuple[StepTime, ...] = ()
 
 
 def steps_by_curve(steps: Iterable[StepTime]) -> dict[CurveName, list[StepTime]]:

@@ -9,6 +9,7 @@ from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.scaling.decay import DecayFit
 from blockdraft_bench.scaling.lengths import PredictedLength
 from blockdraft_bench.scaling.prediction import CurvePrediction
+from blockdraft_bench.scaling.settings import PredictionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,13 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingReport(Report):
+class ScalingReport(PredictionSettings, Report):
     """Predicted τ and speed-up.
 
     Attributes:
         acceptance_file: What the decay was fitted on.
         measured_files: What it is compared with.
         kflat_file: Where the costs are from.
-        datasets: Which were pooled; None for all.
-        temperature: Of the target.
-        batch: Sequences.
-        draft_seconds: Time of the drafter's pass; None if it counts as free.
-        overhead_seconds: Other time of a drafted step.
-        seed: Of the intervals.
         drafter: The drafter of the fitted file.
         block_size: Its blocks, the anchor included.
         fit: The decay.
@@ -77,12 +72,6 @@ class ScalingReport(Report):
     acceptance_file: str
     measured_files: tuple[str, ...]
     kflat_file: str
-    datasets: tuple[str, ...] | None
-    temperature: float
-    batch: int
-    draft_seconds: float | None
-    overhead_seconds: float
-    seed: int
     drafter: DrafterFingerprint
     block_size: int
     fit: Fit

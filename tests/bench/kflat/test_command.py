@@ -31,8 +31,11 @@ def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     before = {name: getattr(jax.config, name) for name in settings}
 
     def call(*arguments: str) -> int:
-        small = ["--target", str(target), "--max-tokens", "8", "--context-tokens", "20"]
-        return main(["bench", "kflat", *small, "--runs", "2", "--batch", "1", *arguments])
+        small = ["--target", str(target), "--max-tokens", "8", "--runs", "2"]
+        # Values of a list add to those before.
+        lists = [("--context-tokens", "20"), ("--batch", "1")]
+        small += [part for flag in lists if flag[0] not in arguments for part in flag]
+        return main(["bench", "kflat", *small, *arguments])
 
     yield call
     for name, value in before.items():
@@ -99,7 +102,8 @@ def test_models_without_measuring(
         (("--batch", "16"), 2, "--batch must be powers of two up to --max-tokens (8), got 16"),
         (("--batch", "1", "1"), 2, "--batch has the same value twice"),
         (("--context-tokens", "-1"), 2, "--context-tokens must be at least 0, got -1"),
-        (("--tolerance", "nan"), 2, "--tolerance must be at least 0, got nan"),
+        (("--tolerance", "nan"), 2, "--tolerance must be a number, got 'nan'"),
+        (("--model-shape", "gpt"), 2, "--model-shape must be of target, llama"),
         (("--target", "nowhere"), 1, "'nowhere' is no directory"),
     ],
 )
@@ -112,6 +116,6 @@ def test_says_what_is_wrong(
 ) -> None:
     assert bench(*arguments) == code
     printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
+    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench")]
     assert message in line
     assert not printed.out

@@ -69,7 +69,7 @@ def kflat_report(*seconds: float) -> KFlatReport:
         **ORIGIN,
         target=TARGET,
         dtype="auto",
-        max_tokens=1 << (len(seconds) - 1),
+        max_tokens=1 << max(1, len(seconds) - 1),
         context_tokens=(128,),
         batch=(1,),
         runs=1,
@@ -190,11 +190,11 @@ def test_pools_the_datasets_asked_for(bench: Run, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--temperature", "-1"), "--temperature must be at least 0, got -1.0"),
+        (("--temperature", "-1"), "--temperature must be at least 0, got -1"),
         (("--temperature", "0.5"), "has no results at temperature 0.5"),
         (("--dataset", "humaneval"), "has no humaneval at temperature 0"),
-        (("--draft-seconds", "-1"), "--draft-seconds must be at least 0, got -1.0"),
-        (("--overhead-seconds", "nan"), "--overhead-seconds must be at least 0, got nan"),
+        (("--draft-seconds", "-1"), "--draft-seconds must be at least 0, got -1"),
+        (("--overhead-seconds", "nan"), "--overhead-seconds must be a number, got 'nan'"),
         (("--batch", "0"), "--batch must be at least 1"),
         (("--batch", "4"), "has no results for batch 4"),
         (("--acceptance", "none.json"), "none.json cannot be read: No such file"),
@@ -276,6 +276,6 @@ def test_refuses_damaged_costs(
 def check_error(code: int, capsys: pytest.CaptureFixture[str], message: str) -> None:
     assert code == 2
     printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench: ")]
+    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench")]
     assert message in line
     assert not printed.out
