@@ -9,6 +9,7 @@ import jax
 
 from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.prompts import PromptSet, make_prompts
+from blockdraft_bench.common.settings import PromptSettings
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.default_target import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
@@ -39,7 +40,7 @@ class Prepared:
         return frozenset(self.tokenizer.eos_token_ids)
 
 
-def prepare(args: argparse.Namespace, datasets: Sequence[Dataset]) -> Prepared:
+def prepare(args: argparse.Namespace | PromptSettings, datasets: Sequence[Dataset]) -> Prepared:
     """Return the prompts that `--target`, `--samples`, `--seed`, `--max-prompt-tokens` choose.
 
     Raises:
@@ -59,7 +60,7 @@ def keep_executables() -> None:
 
 
 def chosen_prompts(
-    args: argparse.Namespace, datasets: Sequence[Dataset], tokenizer: Tokenizer
+    args: argparse.Namespace | PromptSettings, datasets: Sequence[Dataset], tokenizer: Tokenizer
 ) -> list[PromptSet]:
     """Return the prompts that `--samples`, `--seed` and `--max-prompt-tokens` choose.
 

@@ -2,6 +2,6 @@
 
 Read `load_level` and `request_record` (what a run is), `generator` (closed and open loop),
 `measure` (the runs), `summary` (their arithmetic); for the processes `split_measure` and `split`;
-`flags`, `settings`, `service` and `prompts` prepare; then `report` and `figure`. Nothing here
+`settings`, `service` and `prompts` prepare; then `report` and `figure`. Nothing here
 imports another measurement.
 """

@@ -1,6 +1,5 @@
 """How hard a service is pressed, and with which kind of decoding: what tells runs apart."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,10 +23,6 @@ class LoadLevel:
     def __str__(self) -> str:
         """Return what tables call it."""
         return f"{self.value:g} {'at a time' if self.mode == 'closed' else 'per second'}"
-
-    def default_requests(self) -> int:
-        """Return how many requests to send unless told: two for each in flight, at least 8."""
-        return max(8, math.ceil(2 * self.value))
 
 
 @dataclass(frozen=True, slots=True)

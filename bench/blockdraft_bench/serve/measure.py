@@ -18,9 +18,9 @@ from blockdraft_bench.serve.generator import (
     poisson_arrivals,
 )
 from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
-from blockdraft_bench.serve.report import ServeSettings
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import RunningService
+from blockdraft_bench.serve.settings import Asked
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -28,7 +28,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 def measure_loads(
     service: RunningService,
     pool: Sequence[GenerationRequest],
-    settings: ServeSettings,
+    settings: Asked,
     store: ResultStore[RunKey, Records],
     run: Run,
 ) -> dict[RunKey, Records]:
@@ -72,7 +72,7 @@ class LoadMeasurement:
         sender: Sender,
         model: ModelInfo,
         pool: Sequence[GenerationRequest],
-        settings: ServeSettings,
+        settings: Asked,
         on_request: Callable[[], None],
     ) -> None:
         """Prepare; nothing is sent yet.
@@ -144,7 +144,7 @@ class LoadMeasurement:
 
         Both methods send the same prompts; the second would find them computed.
         """
-        left = self._settings.flush_tokens
+        left = self._settings.flush_tokens or 0
         fillers: list[LoadRequest] = []
         # Room for the one token that each of them has to generate.
         longest = self._model.max_context_tokens - 1

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.prompts import PromptSet
 from blockdraft_bench.engine.sample_request import sample_request
-from blockdraft_bench.serve.report import ServeSettings
 from blockdraft_bench.serve.service import RunningService
+from blockdraft_bench.serve.settings import Asked
 from blockdraft_client.params import ChatMessage
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -17,7 +17,7 @@ PROBE = "Is 1234 prime? 素数ですか。"
 
 
 def pool_of_requests(
-    prompt_sets: Sequence[PromptSet], settings: ServeSettings, tokenizer: Tokenizer
+    prompt_sets: Sequence[PromptSet], settings: Asked, tokenizer: Tokenizer
 ) -> list[GenerationRequest]:
     """Return a request for each prompt, the datasets in turn, so that few requests mix them all.
 

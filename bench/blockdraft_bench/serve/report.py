@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from blockdraft_bench.common.markdown import INTERVALS_NOTE, number, page, share, table
 from blockdraft_bench.common.provenance import Drafter, Report
-from blockdraft_bench.serve.load_level import LoadLevel, Method
+from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import MAX_LOSS_SHARE, SideSummary, SplitSummary
-from blockdraft_bench.serve.summary import Distribution, Limits, LoadSummary, Speedup
+from blockdraft_bench.serve.summary import Distribution, LoadSummary, Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +37,6 @@ class BlockDrafter(Drafter):
     block_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """How the service is asked, and what its answers are held against.
-
-    Attributes:
-        loads: How hard it is pressed, in the order in which that is measured.
-        methods: With drafting, without, or both.
-        split_concurrency: Prompts at a time of each comparison with one process.
-        requests: Requests of each run; None leaves it to the level of load.
-        max_tokens: Most tokens of an answer.
-        temperature: Of the target; 0 is greedy.
-        seed: Of rows, sampling, arrivals and intervals.
-        warm_up: Requests of each method that come first and are not counted.
-        flush_tokens: Prompt tokens sent before each run to drive earlier prompts out of the cache.
-        timeout_seconds: Deadline of each request.
-        slo_ttft_seconds: See `Limits`.
-        slo_tpot_seconds: See `Limits`.
-        price_per_hour: See `Limits`.
-        datasets: Where prompts are from.
-        prompts: How many there are.
-        max_prompt_tokens: Where they were cut.
-    """
-
-    loads: tuple[LoadLevel, ...]
-    methods: tuple[Method, ...]
-    split_concurrency: tuple[int, ...]
-    requests: int | None
-    max_tokens: int
-    temperature: float
-    seed: int
-    warm_up: int
-    flush_tokens: int
-    timeout_seconds: float
-    slo_ttft_seconds: float | None = None
-    slo_tpot_seconds: float | None = None
-    price_per_hour: float | None = None
-    datasets: tuple[str, ...] = ()
-    prompts: int = 0
-    max_prompt_tokens: int = 0
-
-    @property
-    def limits(self) -> Limits:
-        """What counts as a good answer, and the price."""
-        return Limits(self.slo_ttft_seconds, self.slo_tpot_seconds, self.price_per_hour)
-
-    @property
-    def deciding(self) -> tuple[int | float, ...]:
-        """All that decides a run beside its load, method, size, prompts and service."""
-        numbers = (self.max_tokens, self.temperature, self.seed, self.warm_up)
-        return *numbers, self.flush_tokens, self.timeout_seconds
-
-    def requests_of(self, level: LoadLevel) -> int:
-        """Return how many requests a run sends."""
-        return level.default_requests() if self.requests is None else self.requests
-
-    def split_requests(self, concurrency: int) -> int:
-        """Return how many requests are decoded in both ways, in whole groups."""
-        wanted = self.requests_of(LoadLevel("closed", float(concurrency)))
-        return -(-wanted // concurrency) * concurrency
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeReport(Report):
     """What a service did under load, and what its processes cost.
@@ -114,7 +53,7 @@ class ServeReport(Report):
     benchmark: Literal["serve"] = "serve"
     service: ServiceAbout
     drafter: BlockDrafter | None
-    settings: ServeSettings
+    settings: Asked
     results: tuple[LoadSummary, ...] = ()
     speedups: tuple[Speedup, ...] = ()
     split: tuple[SplitSummary, ...] = ()

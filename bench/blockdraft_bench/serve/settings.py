@@ -1,79 +1,264 @@
-"""From the flags of `bench serve` to what the service is asked and how it is set up."""
+"""What `blockdraft bench serve` is told, and what follows from it; needs no jax."""
 
-import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
 
-from blockdraft_bench.serve.load_level import METHODS, LoadLevel
-from blockdraft_bench.serve.report import ServeSettings
-from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_bench.serve.load_level import METHODS, LoadLevel, Method
+from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.settings.process import Dtype
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 # A step of the service started here is as large as that of `blockdraft serve`.
 STEP_TOKENS = SchedulerSettings().max_step_tokens
+SECONDS_PER_HOUR = 3600.0
 
 
-def serve_settings(
-    args: argparse.Namespace, datasets: tuple[str, ...], prompts: int
-) -> ServeSettings:
-    """Return how the service is asked.
+@dataclass(frozen=True)
+class Limits:
+    """What a good answer and an hour of the hardware are worth."""
 
-    Args:
-        args: The flags, checked before.
+    slo_ttft_seconds: float | None = setting(
+        None, "longest time to the first token of a good answer", above=0
+    )
+    slo_tpot_seconds: float | None = setting(None, "longest time per token after it", above=0)
+    price_per_hour: float | None = setting(
+        None,
+        "price of all hardware that serves, in any currency; gives the cost of tokens",
+        above=0,
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
+
+    @property
+    def has_slo(self) -> bool:
+        """Whether any limit is set."""
+        return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
+
+    def met_by(self, record: RequestRecord) -> bool:
+        """Return whether an answer is complete and within both limits."""
+        if not record.succeeded:
+            return False
+        tpot = record.tpot
+        return (self.slo_ttft_seconds is None or record.ttft <= self.slo_ttft_seconds) and (
+            self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
+        )
+
+    def cost_per_million_tokens(self, tokens_per_second: float) -> float | None:
+        """Return what a million tokens cost at this speed; None without a price or tokens."""
+        if self.price_per_hour is None or not tokens_per_second:
+            return None
+        return self.price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
+
+
+@dataclass(frozen=True)
+class RunSettings(Limits):
+    """What every run of load is like; part of the report."""
+
+    methods: tuple[Method, ...] = setting(
+        METHODS, "one or both, in turn", flag="method", distinct=True
+    )
+    requests: int | None = setting(
+        None,
+        "requests of each run, as many as are in flight or more; unset: twice the number in "
+        "flight or the rate, at least 8",
+        minimum=1,
+    )
+    warm_up: int = setting(
+        2, "requests of each method that come first and are not counted", minimum=0
+    )
+    flush_tokens: int | None = setting(
+        None,
+        "random prompt tokens sent before each run, so that the prefix cache holds no prompt of "
+        "the run before; unset: as many as the cache holds, none with --address",
+        minimum=0,
+    )
+    timeout_seconds: float = setting(300.0, "deadline of each request", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(RunSettings):
+    """How the service is asked, as the report says it.
+
+    Attributes:
+        loads: How hard it is pressed, in the order in which that is measured.
+        split_concurrency: Prompts at a time of each comparison with one process.
         datasets: Where prompts are from.
         prompts: How many there are.
     """
-    flush = args.flush_tokens
-    if flush is None:
-        config = engine_config(args)
-        flush = config.num_pages * config.page_size if args.address is None else 0
-    return ServeSettings(
-        loads=load_levels(args),
-        methods=tuple(m for m in METHODS if args.method is None or m in args.method),
-        split_concurrency=tuple(args.split_concurrency) if args.split else (),
-        requests=args.requests,
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
-        seed=args.seed,
-        warm_up=args.warm_up,
-        flush_tokens=flush,
-        timeout_seconds=args.timeout_seconds,
-        slo_ttft_seconds=args.slo_ttft_seconds,
-        slo_tpot_seconds=args.slo_tpot_seconds,
-        price_per_hour=args.price_per_hour,
-        datasets=datasets,
-        prompts=prompts,
-        max_prompt_tokens=args.max_prompt_tokens,
+
+    loads: tuple[LoadLevel, ...] = ()
+    split_concurrency: tuple[int, ...] = ()
+    max_tokens: int
+    temperature: float
+    seed: int
+    datasets: tuple[str, ...] = ()
+    prompts: int = 0
+    max_prompt_tokens: int = 0
+
+    @property
+    def deciding(self) -> tuple[int | float | None, ...]:
+        """All that decides a run beside its load, method, size, prompts and service."""
+        numbers = (self.max_tokens, self.temperature, self.seed, self.warm_up)
+        return *numbers, self.flush_tokens, self.timeout_seconds
+
+    def requests_of(self, level: LoadLevel) -> int:
+        """Return how many requests a run sends: two for each in flight, at least 8, unless told."""
+        return self.requests or max(8, math.ceil(2 * level.value))
+
+    def split_requests(self, concurrency: int) -> int:
+        """Return how many requests are decoded in both ways, in whole groups."""
+        wanted = self.requests_of(LoadLevel("closed", float(concurrency)))
+        return -(-wanted // concurrency) * concurrency
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """How hard the service is pressed."""
+
+    concurrency: tuple[int, ...] | None = setting(
+        None,
+        "closed loop: one or more numbers of requests in flight; unset: 1, 2, 4 and 8, or none "
+        "with --rate or --split",
+        minimum=1,
+        distinct=True,
+    )
+    rate: tuple[float, ...] = setting(
+        (), "open loop: one or more rates, in requests per second", above=0, distinct=True
+    )
+    runs: RunSettings = group(RunSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSettings:
+    """Whether and how one process is compared with three."""
+
+    split: bool = setting(False, "compare with the same loop in one process")
+    split_concurrency: tuple[int, ...] = setting(
+        (1,),
+        "one or more numbers of prompts decoded at a time in that comparison",
+        minimum=1,
+        distinct=True,
+    )
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """How many prompts at a time; none without the comparison."""
+        return self.split_concurrency if self.split else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """The service: how to reach one that runs, or how to start one."""
+
+    address: str | None = setting(
+        None, "a running service, `host:port` or `unix:/path`; unset: one is started"
+    )
+    api_key: str | None = setting(
+        None, "with --address: the API key; unset: $BLOCKDRAFT_API_KEY, which ps hides"
+    )
+    tls: bool | None = setting(
+        None, "with --address: whether to encrypt; unset: as for the commands of the client"
+    )
+    ca_cert: Path | None = setting(
+        None,
+        "PEM certificates to trust; unset: $BLOCKDRAFT_CA_CERT, or else the system's",
+        metavar="FILE",
+    )
+    client_cert: Path | None = setting(None, "PEM client certificate", metavar="FILE")
+    client_key: Path | None = setting(None, "PEM key of --client-cert", metavar="FILE")
+    server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
+    drafter: str = setting(
+        "auto", f"{DRAFTER_HELP}; with --address only for --split", metavar="SPEC"
+    )
+    dtype: Dtype = setting(
+        "auto", "of weights, cache and contexts; with --address only for --split"
+    )
+    draft_policy: DraftPolicy = setting(
+        "adaptive", "draft length of the service started here and of the one process"
+    )
+    max_sequences: int | None = setting(
+        None,
+        "sequences that the service started here decodes at once; unset: the most in flight, at "
+        "least 16 with --rate",
+        minimum=1,
     )
 
 
-def engine_config(args: argparse.Namespace) -> EngineSettings:
-    """Return how the verifier of a service started here is to run, and the one process beside it.
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Everything `blockdraft bench serve` is told."""
 
-    Its cache holds every sequence at full length, so that nobody is preempted.
-    """
-    sequences = args.max_sequences
-    if sequences is None:
-        in_flight = [int(level.value) for level in load_levels(args) if level.mode == "closed"]
-        default = [SchedulerSettings().max_sequences] if args.rate else []
-        split = args.split_concurrency if args.split else []
-        sequences = max([*in_flight, *default, *split])
-    context_tokens = args.max_prompt_tokens + args.max_tokens
-    page_size = EngineSettings().page_size
-    return EngineSettings(
-        scheduler=SchedulerSettings(
-            max_sequences=sequences,
-            max_step_tokens=max(STEP_TOKENS, sequences),
-            max_context_tokens=context_tokens,
-        ),
-        num_pages=sequences * (-(-context_tokens // page_size) + 1),
-        dtype=args.dtype,
-        draft_policy=args.draft_policy,
+    prompts: PromptSettings = group(
+        lambda: PromptSettings(
+            dataset=("gsm8k", "mt-bench"), samples=32, max_tokens=128, max_prompt_tokens=256
+        )
     )
+    temperature: float = setting(0.0, "of the target; 0 is greedy", minimum=0)
+    load: LoadSettings = group(LoadSettings, title="load")
+    split: SplitSettings = group(SplitSettings, title="split")
+    service: ServiceSettings = group(ServiceSettings, title="service")
+    result: OutputSettings = group(OutputSettings)
 
+    def __post_init__(self) -> None:
+        """Check that each closed loop can have as many requests in flight as it should."""
+        requests, most = self.load.runs.requests, max(self._in_flight, default=0)
+        if requests is not None and requests < most:
+            raise ValueError(f"--requests {requests} cannot keep {most} in flight")
 
-def load_levels(args: argparse.Namespace) -> tuple[LoadLevel, ...]:
-    """Return how hard the service is pressed: closed loops first."""
-    closed = args.concurrency
-    if closed is None:
-        closed = () if args.rate or args.split else DEFAULT_CONCURRENCY
-    levels = [LoadLevel("closed", float(value)) for value in closed]
-    return (*levels, *(LoadLevel("open", value) for value in args.rate or ()))
+    @property
+    def _in_flight(self) -> tuple[int, ...]:
+        if self.load.concurrency is not None:
+            return self.load.concurrency
+        return () if self.load.rate or self.split.split else DEFAULT_CONCURRENCY
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted."""
+        return self.split.split or "drafted" in self.load.runs.methods
+
+    @property
+    def engine(self) -> EngineSettings:
+        """How the verifier of a service started here is to run, and the one process beside it.
+
+        Its cache holds every sequence at full length, so that nobody is preempted.
+        """
+        sequences = self.service.max_sequences
+        if sequences is None:
+            default = [SchedulerSettings().max_sequences] if self.load.rate else []
+            sequences = max([*self._in_flight, *default, *self.split.wanted])
+        context_tokens = self.prompts.context_tokens
+        page_size = EngineSettings().page_size
+        return EngineSettings(
+            scheduler=SchedulerSettings(
+                max_sequences=sequences,
+                max_step_tokens=max(STEP_TOKENS, sequences),
+                max_context_tokens=context_tokens,
+            ),
+            num_pages=sequences * (-(-context_tokens // page_size) + 1),
+            dtype=self.service.dtype,
+            draft_policy=self.service.draft_policy,
+        )
+
+    def asked(self, datasets: tuple[str, ...], prompts: int) -> Asked:
+        """Return how the service is asked, given where prompts are from and how many there are."""
+        closed = [LoadLevel("closed", float(value)) for value in self._in_flight]
+        engine, flush = self.engine, self.load.runs.flush_tokens
+        if flush is None:
+            flush = engine.num_pages * engine.page_size if self.service.address is None else 0
+        return Asked(
+            **{**vars(self.load.runs), "flush_tokens": flush},
+            loads=(*closed, *(LoadLevel("open", value) for value in self.load.rate)),
+            split_concurrency=self.split.wanted,
+            max_tokens=self.prompts.max_tokens,
+            temperature=self.temperature,
+            seed=self.prompts.seed,
+            datasets=datasets,
+            prompts=prompts,
+            max_prompt_tokens=self.prompts.max_prompt_tokens,
+        )

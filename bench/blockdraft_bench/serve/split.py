@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from blockdraft_bench.common.statistics import Estimate, bootstrap, identical_share, mean
+from blockdraft_bench.serve.request_record import RequestRecord
 
 # What the project demands of itself: at most this loss, wherever a step takes at least so long.
 MAX_LOSS_SHARE = 0.05
@@ -48,6 +49,20 @@ class Decoding:
     draft_seconds: float = 0.0
     transport_seconds: float = 0.0
     idle_cores: float | None = None
+
+    @classmethod
+    def of(cls, answers: Sequence[RequestRecord], idle_cores: float | None) -> "Decoding":
+        """Return the sums over answers."""
+        return cls(
+            token_ids=tuple(answer.token_ids for answer in answers),
+            tokens=sum(answer.tokens_after_first for answer in answers),
+            seconds=sum(answer.decode_seconds for answer in answers),
+            steps=sum(answer.verification_steps for answer in answers),
+            verify_seconds=sum(answer.verify_seconds for answer in answers),
+            draft_seconds=sum(answer.draft_seconds for answer in answers),
+            transport_seconds=sum(answer.transport_seconds for answer in answers),
+            idle_cores=idle_cores,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.serve.generator import LoadRequest, Sender, closed_loop
 from blockdraft_bench.serve.process_time import family_cpu_seconds
-from blockdraft_bench.serve.report import ServeSettings
+from blockdraft_bench.serve.request_record import RequestRecord
 from blockdraft_bench.serve.service import RunningService
+from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import Comparison, Decoding, GroupKey
 from blockdraft_drafter.app import load_method
 from blockdraft_models.decoder.dtypes import compute_dtype
@@ -34,7 +35,7 @@ def measure_split(
     service: RunningService,
     pair: tuple[str, str, EngineSettings],
     pool: Requests,
-    settings: ServeSettings,
+    settings: Asked,
     store: ResultStore[GroupKey, Comparison],
     run: Run,
 ) -> dict[int, list[Comparison]]:
@@ -166,9 +167,10 @@ class SplitMeasurement:
         used, started = self._service_cpu_seconds(), time.perf_counter()
         self._decoder.stream_together(group, [heard.append for heard in events])
         elapsed, used_after = time.perf_counter() - started, self._service_cpu_seconds()
+        records = [record_of(request, heard) for request, heard in zip(group, events, strict=True)]
         if used is None or used_after is None:
-            return decoding_of(events)
-        return decoding_of(events, (used_after - used) / elapsed)
+            return Decoding.of(records, None)
+        return Decoding.of(records, (used_after - used) / elapsed)
 
     def _three_processes(self, group: Requests) -> Decoding:
         used, started = time.process_time(), time.perf_counter()
@@ -179,45 +181,35 @@ class SplitMeasurement:
         for record in records:
             if record.error is not None:
                 raise BenchError(f"the service failed: {record.error}")
-        return Decoding(
-            token_ids=tuple(record.token_ids for record in records),
-            tokens=sum(record.tokens_after_first for record in records),
-            seconds=sum(record.decode_seconds for record in records),
-            steps=sum(record.verification_steps for record in records),
-            verify_seconds=sum(record.verify_seconds for record in records),
-            draft_seconds=sum(record.draft_seconds for record in records),
-            transport_seconds=sum(record.transport_seconds for record in records),
-            idle_cores=idle,
-        )
+        return Decoding.of(records, idle)
 
     def _service_cpu_seconds(self) -> float | None:
         process_id = self._service.process_id
         return None if process_id is None else family_cpu_seconds(process_id)
 
 
-def decoding_of(
-    answers: Sequence[Sequence[TokensGained]], idle_cores: float | None = None
-) -> Decoding:
-    """Return what the engine's events amount to, by the engine's clock.
+def record_of(request: GenerationRequest, events: Sequence[TokensGained]) -> RequestRecord:
+    """Return what the engine's events of one answer amount to, by the engine's clock.
 
     Its clock and not the listener's, which hears of a step after the next draft was asked for.
-
-    Args:
-        answers: The events of each answer.
-        idle_cores: See `Decoding`.
     """
-    tokens, seconds, steps = 0, 0.0, 0
-    verify, draft, transport = 0.0, 0.0, 0.0
-    for events in answers:
-        usage = events[-1].usage
-        assert usage is not None
-        assert usage.first_token_time is not None
-        assert usage.last_token_time is not None
-        tokens += sum(len(event.token_ids) for event in events[1:])
-        seconds += usage.last_token_time - usage.first_token_time
-        steps += usage.verification_steps
-        verify += usage.verify_seconds
-        draft += usage.draft_seconds
-        transport += usage.transport_seconds
-    ids = tuple(tuple(token for event in events for token in event.token_ids) for events in answers)
-    return Decoding(ids, tokens, seconds, steps, verify, draft, transport, idle_cores)
+    usage = events[-1].usage
+    assert usage is not None
+    assert usage.first_token_time is not None
+    assert usage.last_token_time is not None
+    tokens = tuple(token for event in events for token in event.token_ids)
+    first = len(events[0].token_ids)
+    return RequestRecord(
+        request=0,
+        sample_id=request.request_id,
+        scheduled=0.0,
+        sent=0.0,
+        ended=usage.last_token_time,
+        chunk_times=(usage.first_token_time, usage.last_token_time),
+        chunk_tokens=(first, len(tokens) - first),
+        token_ids=tokens,
+        verification_steps=usage.verification_steps,
+        verify_seconds=usage.verify_seconds,
+        draft_seconds=usage.draft_seconds,
+        transport_seconds=usage.transport_seconds,
+    )

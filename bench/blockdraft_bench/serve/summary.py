@@ -10,43 +10,7 @@ from dataclasses import dataclass, replace
 from blockdraft_bench.common.statistics import identical_share, mean, percentiles
 from blockdraft_bench.serve.load_level import AtLevel, LoadLevel, Method, RunKey
 from blockdraft_bench.serve.request_record import Records, RequestRecord
-
-SECONDS_PER_HOUR = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a good answer and an hour of the hardware are worth.
-
-    Attributes:
-        slo_ttft_seconds: Longest time to the first token; None sets no limit.
-        slo_tpot_seconds: Longest time per token after it; None sets no limit.
-        price_per_hour: Of all the hardware that serves, in any currency; None if unknown.
-    """
-
-    slo_ttft_seconds: float | None = None
-    slo_tpot_seconds: float | None = None
-    price_per_hour: float | None = None
-
-    @property
-    def has_slo(self) -> bool:
-        """Whether any limit is set."""
-        return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
-
-    def met_by(self, record: RequestRecord) -> bool:
-        """Return whether an answer is complete and within both limits."""
-        if not record.succeeded:
-            return False
-        tpot = record.tpot
-        return (self.slo_ttft_seconds is None or record.ttft <= self.slo_ttft_seconds) and (
-            self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
-        )
-
-    def cost_per_million_tokens(self, tokens_per_second: float) -> float | None:
-        """Return what a million tokens cost at this speed; None without a price or tokens."""
-        if self.price_per_hour is None or not tokens_per_second:
-            return None
-        return self.price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
+from blockdraft_bench.serve.settings import Limits
 
 
 @dataclass(frozen=True, slots=True)

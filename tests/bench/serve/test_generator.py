@@ -27,10 +27,11 @@ from blockdraft_bench.serve.generator import (
 )
 from blockdraft_bench.serve.load_level import LoadLevel, RunKey
 from blockdraft_bench.serve.measure import measure_loads
-from blockdraft_bench.serve.report import ServeReport, ServeSettings, ServiceAbout, markdown
+from blockdraft_bench.serve.report import ServeReport, ServiceAbout, markdown
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import Connection, RunningService
-from blockdraft_bench.serve.summary import Limits, summarize
+from blockdraft_bench.serve.settings import Asked, Limits
+from blockdraft_bench.serve.summary import summarize
 from blockdraft_client import AsyncClient
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_protos.v1 import inference_pb2
@@ -44,10 +45,8 @@ LATE_SECONDS = 0.25
 PAUSE_SECONDS = 0.15
 FULL = ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "too many")
 
-SETTINGS = ServeSettings(
+SETTINGS = Asked(
     loads=(LoadLevel("closed", 2.0), LoadLevel("open", 50.0)),
-    methods=("drafted", "plain"),
-    split_concurrency=(),
     requests=4,
     max_tokens=6,
     temperature=0.5,
@@ -217,7 +216,7 @@ def service_at(fake: RunningFake) -> RunningService:
 POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
 
 
-def measure(fake: RunningFake, path: Path, settings: ServeSettings) -> dict[RunKey, Records]:
+def measure(fake: RunningFake, path: Path, settings: Asked) -> dict[RunKey, Records]:
     store = ResultStore(RunKey, Records, "settings", path)
     with Run("serve", path.parent) as run:
         return measure_loads(service_at(fake), POOL, settings, store, run)

@@ -8,7 +8,7 @@ import pytest
 
 from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.serve.process_time import family_cpu_seconds
-from blockdraft_bench.serve.report import ServeSettings
+from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import (
     Comparison,
     Decoding,
@@ -16,7 +16,7 @@ from blockdraft_bench.serve.split import (
     SplitSummary,
     summarize_split,
 )
-from blockdraft_bench.serve.split_measure import decoding_of, requests_of_group
+from blockdraft_bench.serve.split_measure import record_of, requests_of_group
 from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Usage
 
@@ -122,7 +122,9 @@ def test_a_decoding_by_the_engines_clock() -> None:
         last = TokensGained((4, 5), finish_reason=FinishReason.LENGTH, usage=usage)
         return [TokensGained((1,)), TokensGained((2, 3)), last]
 
-    found = decoding_of([answer(1.0, 3.0, 2), answer(2.0, 2.5, 3)], 0.25)
+    request = GenerationRequest("a", (1,))
+    answers = [answer(1.0, 3.0, 2), answer(2.0, 2.5, 3)]
+    found = Decoding.of([record_of(request, events) for events in answers], 0.25)
     assert found == Decoding(((1, 2, 3, 4, 5),) * 2, 8, 2.5, 5, 1.0, 0.5, 0.25, 0.25)
 
 
@@ -138,7 +140,7 @@ def test_groups_take_the_prompts_in_turn() -> None:
 
 @pytest.mark.parametrize(("requests", "concurrency", "whole"), [(None, 1, 8), (5, 2, 6), (4, 2, 4)])
 def test_whole_groups(requests: int | None, concurrency: int, whole: int) -> None:
-    settings = ServeSettings((), (), (1,), requests, 1, 0.0, 0, 0, 0, 1.0)
+    settings = Asked(requests=requests, max_tokens=1, temperature=0.0, seed=0)
     assert settings.split_requests(concurrency) == whole
 
 

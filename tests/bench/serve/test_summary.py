@@ -5,8 +5,8 @@ import pytest
 from blockdraft_bench.common.record import from_json, to_json
 from blockdraft_bench.serve.load_level import LoadLevel
 from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.settings import Asked, Limits
 from blockdraft_bench.serve.summary import (
-    Limits,
     compare,
     distribution,
     summarize,
@@ -147,4 +147,5 @@ def test_speedup_and_identical_answers() -> None:
     [(LoadLevel("closed", 1.0), 8), (LoadLevel("closed", 16.0), 32), (LoadLevel("open", 4.2), 9)],
 )
 def test_requests_of_a_run(level: LoadLevel, requests: int) -> None:
-    assert level.default_requests() == requests
+    asked = Asked(max_tokens=1, temperature=0.0, seed=0)
+    assert asked.requests_of(level) == requests
