@@ -117,16 +117,7 @@ def curves_of(
     bytes_per_weight: int,
     roofline: Roofline,
 ) -> list[Curve]:
-    """Return what the steps of one device and model took, as a curve for each batch and context.
-
-    Args:
-        config: The model.
-        timings: What each step took.
-        device: What they ran on, or were modelled for.
-        modelled: Whether nothing ran.
-        bytes_per_weight: Size of a weight.
-        roofline: Of the device.
-    """
+    """Return what the steps of one device and model took, as a curve for each batch and context."""
     groups: dict[CurveName, dict[int, tuple[Timing, StepCost]]] = {}
     for shape, timing in timings.items():
         name = CurveName(

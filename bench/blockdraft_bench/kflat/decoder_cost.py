@@ -76,13 +76,7 @@ def weight_count(config: DecoderConfig) -> int:
 def step_shapes(
     batches: Sequence[int], contexts: Sequence[int], max_tokens: int
 ) -> tuple[StepShape, ...]:
-    """Return every step to be timed: 1, 2, 4, ... tokens where they split evenly.
-
-    Args:
-        batches: Numbers of sequences.
-        contexts: Tokens of each sequence in the cache.
-        max_tokens: Most tokens of a step.
-    """
+    """Return every step to be timed: 1, 2, 4, ... tokens where they split evenly."""
     sizes = [1 << power for power in range(max_tokens.bit_length())]
     return tuple(
         StepShape(batch, context, tokens)

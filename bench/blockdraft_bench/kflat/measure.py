@@ -25,15 +25,7 @@ Progress = Callable[[int, int], None]
 def measured_curves(
     target: Path, shapes: Sequence[StepShape], runs: int, dtype_name: str, run: Run
 ) -> list[Curve]:
-    """Return the curves of this machine.
-
-    Args:
-        target: The target's files.
-        shapes: What to time.
-        runs: Timed runs of each.
-        dtype_name: Element type of weights and cache, or "auto".
-        run: Shows how far it is.
-    """
+    """Return the curves of this machine."""
     dtype = compute_dtype(dtype_name)
     starting = run.phase("loading")
     decoder, checkpoint = load_decoder(target, dtype=dtype)
@@ -67,14 +59,7 @@ class StepTimer:
         dtype: str,
         progress: Progress = lambda done, total: None,
     ) -> None:
-        """Compile.
-
-        Args:
-            decoder: The target.
-            shapes: What is to be timed.
-            dtype: Element type of the cache, as a name.
-            progress: Told how many of how many steps are compiled.
-        """
+        """Compile."""
         config = engine_config(shapes, dtype)
         self._page_size = config.page_size
         self._vocab_size = decoder.config.vocab_size

@@ -67,13 +67,6 @@ def modelled_timings(
 
     The time is that of the compiler's own model, or the roofline of its counts where it has none,
     attention added by hand. What every chip does for itself is counted on each.
-
-    Args:
-        config: The decoder.
-        shapes: Of the steps.
-        dtype: Element type of weights and cache.
-        topology: The chips.
-        on_step: Called after every shape.
     """
 
     def timing(shape: StepShape) -> Timing:

@@ -1,7 +1,7 @@
 """The K-flat curves on paper: what `kflat.json` holds, and its Markdown."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from blockdraft_aot.roofline import Roofline
@@ -36,13 +36,7 @@ class CurveName:
     @property
     def curve(self) -> "CurveName":
         """The name alone, equal for all that belongs to one curve."""
-        return CurveName(
-            device=self.device,
-            model=self.model,
-            modelled=self.modelled,
-            batch=self.batch,
-            context_tokens=self.context_tokens,
-        )
+        return CurveName(**{each.name: getattr(self, each.name) for each in fields(CurveName)})
 
     @property
     def marked_device(self) -> str:
@@ -150,9 +144,8 @@ def markdown(report: KFlatReport) -> str:
         )
     return page(
         f"Time of a verification step over K tokens, relative to one token a sequence. Target "
-        f"{report.target}, medians of {report.runs} runs on "
-        f"{report.hardware.device}; free means at most {report.tolerance:.0%} more; commit "
-        f"{report.commit or 'unknown'}.",
+        f"{report.target}, medians of {report.runs} runs; free means at most "
+        f"{report.tolerance:.0%} more; {report.made_on}.",
         table([*headings, *map(str, sizes)], rows),
         bullets(f"{curve.curve}: {curve.explanation}" for curve in report.curves),
         report.modelled_note or "",

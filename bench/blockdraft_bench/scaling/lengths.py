@@ -37,14 +37,7 @@ class PredictedLength:
 def predict_lengths(
     fit: DecayFit, fitted: ReachCounts, others: Sequence[ReachCounts], *, seed: int
 ) -> tuple[PredictedLength, ...]:
-    """Return τ at 4, 8, 16, 32 and every measured block size.
-
-    Args:
-        fit: What was fitted.
-        fitted: The counts it was fitted on.
-        others: Measured with other block sizes.
-        seed: Of the intervals.
-    """
+    """Return τ at 4, 8, 16, 32 and every measured block size."""
     sizes = sorted({4, 8, 16, 32, fitted.block_size, *(other.block_size for other in others)})
     lengths = []
     for size in sizes:

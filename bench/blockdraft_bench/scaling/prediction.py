@@ -181,15 +181,7 @@ class CurvePrediction(CurveName):
 def predict_speeds(
     decay: Decay, block_size: int, sizes: Sequence[int], curve: CostCurve, cost: DraftCost
 ) -> CurvePrediction:
-    """Return the speed-up at `sizes` on one cost curve.
-
-    Args:
-        decay: The drafter.
-        block_size: Where acceptance and block size are compared.
-        sizes: Blocks to report.
-        curve: What verifying costs.
-        cost: What drafting costs.
-    """
+    """Return the speed-up at `sizes` on one cost curve."""
     traded = exchange(decay, block_size, curve, cost)
     return CurvePrediction(
         **asdict(curve.name),

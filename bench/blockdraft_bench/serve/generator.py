@@ -55,15 +55,10 @@ Send = Callable[[LoadRequest, float, Clock], Awaitable[RequestRecord]]
 
 
 def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " count"]:
-    """Return when each of `count` requests is due, in seconds: a Poisson process.
+    """Return when each of `count` requests, at least one, is due: a Poisson process.
 
-    The gaps are exponential with mean 1 / `rate`; the first request is due at once. The same seed
+    The gaps are exponential with mean 1 / `rate` seconds; the first is due at once. The same seed
     gives the same pattern at every rate, stretched.
-
-    Args:
-        rate: Requests per second.
-        count: How many; at least 1.
-        seed: Of the gaps.
     """
     gaps = np.random.default_rng(seed).exponential(size=count - 1)
     return np.concatenate([[0.0], np.cumsum(gaps)]) / rate
@@ -72,12 +67,7 @@ def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " 
 async def closed_loop(
     requests: Sequence[LoadRequest], concurrency: int, send: Send
 ) -> list[RequestRecord]:
-    """Keep `concurrency` requests in flight until all are answered.
-
-    Args:
-        requests: What to send, in order.
-        concurrency: How many at a time.
-        send: Sends one.
+    """Keep `concurrency` requests in flight until all are answered, sent in their order.
 
     Returns:
         The records, in the order of `requests`.
@@ -132,13 +122,7 @@ class Sender:
     timeout_seconds: float
 
     async def __call__(self, request: LoadRequest, scheduled: float, clock: Clock) -> RequestRecord:
-        """Send one and read its answer to the end.
-
-        Args:
-            request: What to send.
-            scheduled: When it was due.
-            clock: Seconds since the run began.
-        """
+        """Send a request that was due when `clock` said `scheduled`; read its answer to the end."""
         sent = clock()
         times: list[float] = []
         counts: list[int] = []

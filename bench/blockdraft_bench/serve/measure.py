@@ -34,13 +34,6 @@ def measure_loads(
 ) -> dict[RunKey, Records]:
     """Make every run the store lacks; return them all, by level and method.
 
-    Args:
-        service: What is pressed.
-        pool: What it is asked.
-        settings: How hard, how often.
-        store: What is finished.
-        run: Shows how far it is.
-
     Raises:
         BenchError: If requests that are not counted fail: nothing could be measured.
     """

@@ -14,12 +14,7 @@ class _Process:
 
 
 def family_cpu_seconds(process_id: int, proc: Path = PROC) -> float | None:
-    """Return the processor seconds of a process and its living descendants; None if unknown.
-
-    Args:
-        process_id: The ancestor.
-        proc: Where the system describes its processes.
-    """
+    """Return the processor seconds of a process and its living descendants; None if unknown."""
     processes = _processes(proc)
     if process_id not in processes:
         return None

@@ -19,13 +19,7 @@ PROBE = "Is 1234 prime? 素数ですか。"
 def pool_of_requests(
     prompt_sets: Sequence[PromptSet], settings: Asked, tokenizer: Tokenizer
 ) -> list[GenerationRequest]:
-    """Return a request for each prompt, the datasets in turn, so that few requests mix them all.
-
-    Args:
-        prompt_sets: Prompts by dataset.
-        settings: How answers are decoded.
-        tokenizer: Knows which tokens end an answer.
-    """
+    """Return a request for each prompt, the datasets in turn, so that few requests mix them all."""
     columns = [
         [
             sample_request(
@@ -48,11 +42,6 @@ def check_service(
     service: RunningService, tokenizer: Tokenizer, pool: Sequence[GenerationRequest]
 ) -> None:
     """Refuse a service that the prompts were not made for.
-
-    Args:
-        service: What is to answer them.
-        tokenizer: What made them.
-        pool: All of them.
 
     Raises:
         BenchUsageError: If it reads text differently, or has no room for a prompt and its answer.

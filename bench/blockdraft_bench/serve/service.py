@@ -74,10 +74,6 @@ class RunningService:
 def running_service(connection: Connection, *, needs_drafter: bool) -> RunningService:
     """Return a service that runs already.
 
-    Args:
-        connection: How to reach it.
-        needs_drafter: Whether anything is to be drafted.
-
     Raises:
         BlockdraftError: If it cannot be reached.
         BenchError: If it has no drafter.
@@ -93,10 +89,6 @@ def running_service(connection: Connection, *, needs_drafter: bool) -> RunningSe
 def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[RunningService]:
     """Run `blockdraft serve`, all its processes, for as long as the `with` block.
 
-    Args:
-        arguments: For `blockdraft serve`.
-        timeout_seconds: Deadline of calls that set none.
-
     Raises:
         CommandFailedError: If it does not get ready.
     """
@@ -109,13 +101,7 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
 
 
 def serve_arguments(target: str, drafter: str, config: EngineSettings) -> list[str]:
-    """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration.
-
-    Args:
-        target: As for `blockdraft serve`.
-        drafter: As for `blockdraft serve`.
-        config: Limits and policy of the engine.
-    """
+    """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration."""
     limits = config.scheduler
     values = {
         "--target": target,

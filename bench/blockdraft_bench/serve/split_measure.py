@@ -88,11 +88,6 @@ def requests_of_group(pool: Requests, key: GroupKey) -> list[GenerationRequest]:
 def load_decoder_pair(target: str, drafter: str, config: EngineSettings) -> InProcessDecoder:
     """Load target and drafter into this process, configured like a verifier and its drafter.
 
-    Args:
-        target: As for `blockdraft serve`.
-        drafter: As for `blockdraft serve`.
-        config: Of the verifier.
-
     Raises:
         ModelError: If one of them cannot be loaded.
     """
@@ -115,12 +110,7 @@ class SplitMeasurement:
     def __init__(
         self, decoder: InProcessDecoder, service: RunningService, timeout_seconds: float
     ) -> None:
-        """Join both sides.
-
-        Args:
-            decoder: The one process, warmed up.
-            service: The three.
-            timeout_seconds: Deadline of each request to the service.
+        """Join both sides; the one process is warmed up already.
 
         Raises:
             BenchError: If they do not run the same models.

@@ -79,14 +79,7 @@ class Speedup(AtLevel):
 def summarize(
     level: LoadLevel, method: Method, records: Sequence[RequestRecord], limits: Limits
 ) -> LoadSummary:
-    """Sum up one run.
-
-    Args:
-        level: How hard the service was pressed.
-        method: How it decoded.
-        records: One for every request sent; at least one.
-        limits: What counts as good, and the price.
-    """
+    """Sum up one run of at least one request."""
     good = [record for record in records if record.succeeded]
     duration = max(r.ended for r in records) - min(r.scheduled for r in records)
     tokens = sum(len(record.token_ids) for record in good)
@@ -129,13 +122,7 @@ def distribution(seconds: Sequence[float]) -> Distribution | None:
 def compare(
     level: LoadLevel, drafted: Sequence[RequestRecord], plain: Sequence[RequestRecord]
 ) -> Speedup:
-    """Compare both methods at one level of load.
-
-    Args:
-        level: How hard the service was pressed.
-        drafted: The records with drafting.
-        plain: Those of the same requests without.
-    """
+    """Compare both methods at one level of load."""
     fast = summarize(level, "drafted", drafted, Limits()).output_tokens_per_second
     slow = summarize(level, "plain", plain, Limits()).output_tokens_per_second
     by_request = {record.request: record.token_ids for record in plain if record.succeeded}

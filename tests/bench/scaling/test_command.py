@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.bench.support import check_refusal
 
 from blockdraft_aot.roofline import Roofline
 from blockdraft_bench.acceptance.report import AcceptanceReport
@@ -208,7 +209,7 @@ def test_pools_the_datasets_asked_for(bench: Run, capsys: pytest.CaptureFixture[
 def test_says_what_is_wrong(
     bench: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    check_error(bench(*arguments), capsys, message)
+    check_refusal(capsys, (bench(*arguments), 2), message)
 
 
 def rising(report: dict[str, Any]) -> None:
@@ -246,7 +247,7 @@ def test_refuses_damaged_acceptance(
     report = json.loads(to_json(acceptance_report(7, 1, answers=2)))
     damage(report)
     write(files["eight"], json.dumps(report))
-    check_error(bench(), capsys, message)
+    check_refusal(capsys, (bench(), 2), message)
 
 
 @pytest.mark.parametrize(
@@ -270,12 +271,4 @@ def test_refuses_damaged_costs(
     message: str,
 ) -> None:
     write(files["kflat"], text)
-    check_error(bench(), capsys, message)
-
-
-def check_error(code: int, capsys: pytest.CaptureFixture[str], message: str) -> None:
-    assert code == 2
-    printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench")]
-    assert message in line
-    assert not printed.out
+    check_refusal(capsys, (bench(), 2), message)
