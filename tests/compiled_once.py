@@ -57,7 +57,9 @@ def _remembering(
 
     @wraps(lower)
     def remembered(program: Any, *arguments: Any) -> Lowered:
-        key = _key(([getattr(program, field.name) for field in fields(program)], arguments))
+        said = [getattr(program, field.name) for field in fields(program)]
+        # A subclass computes something else from the same fields.
+        key = type(program), _key((said, arguments))
         if key not in known:
             # Kept for ever, so no other program gets its identity.
             known[key] = lower(program, *arguments)
