@@ -20,6 +20,7 @@ from blockdraft_bench.serve.request_record import RequestRecord
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.errors import ApiError, BlockdraftError
 from blockdraft_client.params import SamplingParams, SpeculationParams
+from blockdraft_client.usage import Usage
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 
@@ -144,7 +145,8 @@ class Sender:
                 error = "EmptyAnswer"
         except BlockdraftError as failure:
             error = reason_of(failure)
-        usage = stream.usage
+        usage = stream.usage or Usage()
+        seconds = usage.step_seconds
         return RequestRecord(
             request=request.number,
             sample_id=request.request.request_id,
@@ -156,13 +158,13 @@ class Sender:
             token_ids=tuple(tokens),
             finish_reason=stream.finish_reason,
             error=error,
-            prompt_tokens=usage.prompt_tokens if usage else 0,
-            cached_prompt_tokens=usage.cached_prompt_tokens if usage else 0,
-            verification_steps=usage.verification_steps if usage else 0,
-            accepted_tokens=usage.accepted_tokens if usage else 0,
-            verify_seconds=usage.step_seconds.verify if usage else 0.0,
-            draft_seconds=usage.step_seconds.draft if usage else 0.0,
-            transport_seconds=usage.step_seconds.transport if usage else 0.0,
+            prompt_tokens=usage.prompt_tokens,
+            cached_prompt_tokens=usage.cached_prompt_tokens,
+            verification_steps=usage.verification_steps,
+            accepted_tokens=usage.accepted_tokens,
+            verify_seconds=seconds.verify,
+            draft_seconds=seconds.draft,
+            transport_seconds=seconds.transport,
         )
 
 

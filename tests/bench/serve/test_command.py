@@ -16,7 +16,6 @@ from blockdraft_client.cli import local_server
 from blockdraft_client.cli.main import main
 from blockdraft_protos.v1.inference_pb2 import GetModelResponse
 
-CACHE = Path(__file__).parents[3] / ".cache"
 TOKENS = 12
 Run = Callable[..., int]
 Capture = pytest.CaptureFixture[str]
@@ -30,23 +29,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def bench(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Run the command with the arguments that make it small, and these."""
-    for name in ("gsm8k", "mt-bench"):
-        rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(3)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(CACHE))
-    monkeypatch.setenv("BLOCKDRAFT_DATASETS", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    (workplace / "mbpp.jsonl").rename(workplace / "mt-bench.jsonl")
     # Fewer shapes to compile.
     monkeypatch.setattr(settings, "STEP_TOKENS", 16)
-    kept = (
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_platforms",
-    )
-    before = {name: getattr(jax.config, name) for name in kept}
+    platforms = jax.config.values["jax_platforms"]
 
     def call(*arguments: str) -> int:
         small = ["--target", str(target), "--drafter", "random", "--samples", "2"]
@@ -55,8 +43,7 @@ def bench(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         return main(["bench", "serve", *small, *arguments])
 
     yield call
-    for name, value in before.items():
-        jax.config.update(name, value)
+    jax.config.update("jax_platforms", platforms)
 
 
 @pytest.mark.slow
