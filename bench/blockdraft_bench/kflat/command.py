@@ -35,7 +35,9 @@ def measure(settings: KFlatSettings, run: Run) -> Outcome:
             raise BenchUsageError(f"--model-shape must be of {', '.join(known)}, got {name}")
     shapes = step_shapes(wanted.batch, wanted.context_tokens, wanted.max_tokens)
     topologies = [_described(name) for name in wanted.topology]
-    keep_executables()
+    if wanted.runs:
+        # What is compiled for other chips cannot be loaded here again.
+        keep_executables()
     path = resolve_target(settings.target)
     checkpoint = load_checkpoint_config(path)
     report = KFlatReport(

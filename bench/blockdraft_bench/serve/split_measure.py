@@ -41,13 +41,7 @@ def measure_split(
 ) -> dict[int, list[Comparison]]:
     """Compare one process with the service at each concurrency of the settings.
 
-    Args:
-        service: The three processes.
-        pair: Target, drafter and configuration of the one process, as the service has them.
-        pool: What both are asked.
-        settings: How many prompts, how many at a time.
-        store: What is finished.
-        run: Shows how far it is.
+    `pair` is target, drafter and configuration of the one process, as the service has them.
 
     Raises:
         BenchError: If the service fails, or does not run the same models.
