@@ -14,7 +14,10 @@ from blockdraft_bench.common.settings import OutputSettings
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """One subcommand: a module with its `CONFIGURATION` and `measure(settings, run)`."""
+    """One subcommand: a module with `add_arguments(parser)` and `measure(settings, run)`.
+
+    Settings are what its `CONFIGURATION` makes of the flags, or the flags where it has none.
+    """
 
     module: str
     summary: str

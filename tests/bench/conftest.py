@@ -15,7 +15,16 @@ JAX_SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_t
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def jax_as_it_was() -> Iterator[None]:
+    """Leave jax as it was."""
+    before = {name: getattr(jax.config, name) for name in JAX_SETTINGS}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax_as_it_was: None) -> Path:
     """Run in a folder with `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
     for name in ("gsm8k", "mbpp"):
         rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(6)]
@@ -26,7 +35,4 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.chdir(tmp_path)
     # Fewer shapes to compile.
     monkeypatch.setattr(loading, "PROMPT_STEP_TOKENS", 16)
-    before = {name: getattr(jax.config, name) for name in JAX_SETTINGS}
-    yield tmp_path
-    for name, value in before.items():
-        jax.config.update(name, value)
+    return tmp_path

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from tests.bench.support import DRAFT_LENGTH, ENGINE, MAX_TOKENS, ScriptedPair, scripted_pair
+from tests.bench.support import DRAFT_LENGTH, ENGINE, ScriptedPair, scripted_pair
 
-from blockdraft_bench.common.answers import PLAIN, Answer, DecodedAnswer
-from blockdraft_bench.decode.samples import DecodedSample, DecodedSet
-from blockdraft_bench.decode.setup import DecodeSettings
+from blockdraft_bench.common.answers import PLAIN, Answer
+from blockdraft_bench.decode.measure import sample_decoder
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
+from blockdraft_bench.engine.samples import Answered
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -19,7 +19,6 @@ ALONE = replace(
     ENGINE,
     scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
 )
-SETTINGS = DecodeSettings(MAX_TOKENS, LENGTHS, "fixed", frozenset(), seed=7)
 
 
 class Methods:
@@ -38,7 +37,7 @@ class Methods:
         return self.wrong if method == "wrong" else self.right
 
     def decoder(self) -> SampleDecoder:
-        return SampleDecoder({m: self.pair(m).decoder for m in LENGTHS}, LENGTHS)
+        return sample_decoder({m: self.pair(m).decoder for m in LENGTHS}, LENGTHS)
 
 
 def decoded_answer(
@@ -46,16 +45,12 @@ def decoded_answer(
     decode: float,
     tokens: tuple[int, ...],
     steps: tuple[tuple[int, int], ...],
-) -> DecodedAnswer:
-    return DecodedAnswer(Answer(tokens, steps, False), ttft, decode)
+) -> Answer:
+    return Answer(tokens, steps, False, ttft, decode)
 
 
-def decoded_set(*samples: dict[str, DecodedAnswer], temperature: float = 0.0) -> DecodedSet:
-    return DecodedSet(
-        "hand",
-        temperature,
-        tuple(
-            DecodedSample(GenerationRequest(f"s{index}", (1, 2)), answers)
-            for index, answers in enumerate(samples)
-        ),
-    )
+def decoded_set(*samples: dict[str, Answer], temperature: float = 0.0) -> Answered:
+    """Return samples s0, s1, ... with these answers by method."""
+    requests = tuple(GenerationRequest(f"s{index}", (1, 2)) for index in range(len(samples)))
+    answers = {method: [each[method] for each in samples] for method in samples[0]}
+    return Answered("hand", temperature, requests, answers)

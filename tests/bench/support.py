@@ -1,7 +1,7 @@
 """A tiny target with a drafter that knows the answers, right as often as it is told to be."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,16 +10,15 @@ from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.acceptance.measure import AcceptanceSettings
 from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.engine.samples import Limits
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 CONFIG = tiny_config()
 FINGERPRINT = "0123456789abcdef"
@@ -42,7 +41,7 @@ PROMPTS = PromptSet(
 )
 # The token after the prompt, then four whole blocks.
 MAX_TOKENS = 1 + 4 * BLOCK_SIZE
-SETTINGS = AcceptanceSettings(MAX_TOKENS, DRAFT_LENGTH, frozenset(), seed=7)
+LIMITS = Limits(MAX_TOKENS, frozenset(), seed=7)
 
 # How many of the tokens drafted after this offset of an answer are to be right.
 Right = Callable[[int], int]
@@ -84,17 +83,11 @@ class ScriptedPair:
         self,
         right: Right,
         prompts: PromptSet = PROMPTS,
-        settings: AcceptanceSettings = SETTINGS,
+        limits: Limits = LIMITS,
     ) -> list[Answer]:
         """Draft so many right tokens after each offset of an answer; return the answers."""
         requests = [
-            GenerationRequest(
-                prompt.sample_id,
-                prompt.token_ids,
-                max_output_tokens=settings.max_tokens,
-                stop_token_ids=settings.stop_token_ids,
-                max_draft_tokens=0,
-            )
+            replace(limits.request(prompts.dataset, prompt), max_draft_tokens=0)
             for prompt in prompts.prompts
         ]
         found: dict[int, Answer] = {}

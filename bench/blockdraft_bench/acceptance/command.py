@@ -1,49 +1,44 @@
 """`blockdraft bench acceptance`: what a drafter gains, by dataset and temperature."""
 
-import argparse
+from dataclasses import dataclass
 
-from blockdraft_bench.common.datasets import TEST_SETS, read_datasets
-from blockdraft_bench.common.flags import (
-    DRAFTER_HELP,
-    TARGET_HELP,
-    add_output_arguments,
-    add_prompt_arguments,
-    check_at_least,
-    check_different,
-)
 from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
-
-LEAST = {
-    **{"samples": 1, "max_tokens": 1, "max_prompt_tokens": 1},
-    **{"concurrency": 1, "block_size": 2, "temperature": 0},
-}
+from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import group, setting
+from blockdraft_runtime.settings.process import Dtype
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft bench acceptance`."""
-    drafter = DrafterSettings()
-    option = parser.add_argument
-    add_prompt_arguments(
-        parser, datasets=TEST_SETS, samples=32, max_tokens=256, max_prompt_tokens=1024
+@dataclass(frozen=True, slots=True)
+class AcceptanceSettings:
+    """What the measurement is told."""
+
+    prompts: PromptSettings = group(
+        lambda: PromptSettings(samples=32, max_tokens=256, max_prompt_tokens=1024)
     )
-    option("--target", default=drafter.target, help=TARGET_HELP)
-    option("--drafter", default=drafter.drafter, help=DRAFTER_HELP)
-    option("--block-size", type=int, default=drafter.block_size, help="block of a random drafter")
-    option("--draft-length", type=int, help="tokens of a proposal; else all that a block holds")
-    option("--temperature", type=float, nargs="+", default=[0.0, 1.0], help="0 is greedy")
-    option("--seed", type=int, default=0, help="of rows, sampling and intervals")
-    option("--concurrency", type=int, default=8, help="answers decoded at a time")
-    option("--dtype", choices=DTYPES, default=drafter.dtype, help="of weights, cache and contexts")
-    add_output_arguments(parser)
+    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
+    block_size: int = setting(8, "block of a random drafter, the anchor included", minimum=2)
+    draft_length: int | None = setting(
+        None, "tokens of a proposal; unset: all that a block holds beside its anchor", minimum=1
+    )
+    temperature: tuple[float, ...] = setting(
+        (0.0, 1.0), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+    )
+    concurrency: int = setting(
+        8, "answers decoded at a time; changes the speed, not the answers", minimum=1
+    )
+    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` is bfloat16 on TPU")
+    result: OutputSettings = group(OutputSettings)
 
 
-def measure(args: argparse.Namespace, run: Run) -> Outcome:
-    """Check the flags and measure."""
-    check_at_least(args, LEAST)
-    check_different(args, "temperature")
-    datasets = read_datasets(args.dataset, args.datasets_dir)
+CONFIGURATION = Configuration("bench acceptance", AcceptanceSettings)
+add_arguments = CONFIGURATION.add_arguments
+
+
+def measure(settings: AcceptanceSettings, run: Run) -> Outcome:
+    """Read the datasets and measure."""
+    datasets = settings.prompts.read()
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     from blockdraft_bench.acceptance.measure import load_and_measure
 
-    return load_and_measure(args, datasets, run)
+    return load_and_measure(settings, datasets, run)

@@ -13,10 +13,7 @@ class DatasetAcceptance:
     """What the drafter gains on one dataset at one temperature.
 
     Attributes:
-        dataset: Name of the dataset.
-        temperature: Of the target; 0 is greedy.
         samples: Answers.
-        tokens: Tokens of all answers.
         verifications: All verifications, those that do not measure the drafter included.
         steps: Verifications that do.
         acceptance_length: τ.
@@ -47,12 +44,7 @@ class AcceptanceReport(Report):
     """The whole report.
 
     Attributes:
-        drafter: What drafts.
-        block_size: Its tokens per block.
         draft_length: Tokens of a whole proposal.
-        max_tokens: Most tokens of an answer.
-        max_prompt_tokens: Where prompts were cut.
-        seed: Of rows, sampling and intervals.
         results: One for each dataset and temperature.
     """
 

@@ -1,10 +1,15 @@
-"""One decoded answer: its tokens, what each verification on the way accepted, how long it took."""
+"""One decoded answer, and how answers to the same prompts compare: tokens and speed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# Among draft methods, decoding without drafts.
-PLAIN = "plain"
+import numpy as np
+from jaxtyping import Float
+
+from blockdraft_bench.common.statistics import Estimate, bootstrap
+
+# Ways to decode: without drafts, and with them.
+PLAIN, DRAFTED = "plain", "drafted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +18,26 @@ class Answer:
 
     Attributes:
         token_ids: Its tokens; the first follows from the prompt without a verification.
-        steps: Tokens drafted and tokens accepted of each verification, in order.
+        steps: Tokens drafted and tokens accepted of each verification, in order; none of other
+            programs.
         stopped: Whether it ended in a stop token rather than at the limit.
+        ttft_seconds: From the request to the first token.
+        decode_seconds: From the first token to the last.
+        first_tokens: How many tokens came first, at once: 1, or more if a program drafts before
+            it has read the prompt.
     """
 
     token_ids: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]
     stopped: bool
+    ttft_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    first_tokens: int = 1
+
+    @property
+    def timed_tokens(self) -> int:
+        """Tokens that came in `decode_seconds`."""
+        return len(self.token_ids) - self.first_tokens
 
     def full_steps(self, draft_length: int) -> tuple[int, ...]:
         """Return the accepted tokens of each verification that measures the drafter.
@@ -37,36 +55,47 @@ class Answer:
         return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedAnswer:
-    """One answer, decoded alone.
+def divergences(own: Sequence[Answer], others: Sequence[Answer]) -> Iterator[tuple[int, int]]:
+    """Return which of the answers to the same prompts differ, and the first token that does.
 
-    Attributes:
-        answer: Its tokens and verifications.
-        ttft_seconds: From the request to the first token.
-        decode_seconds: From the first token to the last.
+    Returns:
+        Index of the prompt, and of the token. If one answer is the beginning of the other, they
+        differ where it ends.
     """
-
-    answer: Answer
-    ttft_seconds: float
-    decode_seconds: float
-
-    @property
-    def decoded_tokens(self) -> int:
-        """Tokens that came in `decode_seconds`: all but the first."""
-        return len(self.answer.token_ids) - 1
-
-    @property
-    def tpot_seconds(self) -> float | None:
-        """Time per output token after the first; None if there is no other."""
-        return self.decode_seconds / self.decoded_tokens if self.decoded_tokens else None
+    for index, (one, other) in enumerate(zip(own, others, strict=True)):
+        place = _first_difference(one.token_ids, other.token_ids)
+        if place is not None:
+            yield index, place
 
 
-def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """Return the first index at which two answers differ, or None if they do not.
+def speed(answers: Sequence[Answer]) -> float | None:
+    """Return tokens after the first over the time after the first; None if there are none."""
+    seconds = sum(answer.decode_seconds for answer in answers)
+    return sum(answer.timed_tokens for answer in answers) / seconds if seconds else None
 
-    If one is the beginning of the other, they differ where it ends.
+
+def speed_ratio(own: Sequence[Answer], other: Sequence[Answer], seed: int) -> Estimate:
+    """Return the speed of `own` over that of `other`, answers to the same prompts.
+
+    Its interval draws prompts, each with both answers.
     """
+    columns = np.array(
+        [
+            (one.timed_tokens, one.decode_seconds, two.timed_tokens, two.decode_seconds)
+            for one, two in zip(own, other, strict=True)
+        ],
+        np.float64,
+    )
+    [ratio] = bootstrap(columns, _ratio, seed)
+    return ratio
+
+
+def _ratio(totals: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 1"]:
+    speeds = totals[:, 0::2] / totals[:, 1::2]
+    return np.asarray(speeds[:, :1] / speeds[:, 1:])
+
+
+def _first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
     for index, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return index

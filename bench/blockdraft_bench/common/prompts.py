@@ -1,11 +1,17 @@
-"""From a user message to the token ids the target sees, cut where it is too long."""
+"""From datasets to the token ids the target sees, cut where they are too many; imports jax."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from blockdraft_bench.common.datasets import Sample
+import jax
+
+from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_models.tokenizer.tokenizer import Tokenizer
+from blockdraft_bench.common.settings import PromptSettings
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.resolve import resolve_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +35,56 @@ class PromptSet:
     prompts: tuple[Prompt, ...]
 
 
-def make_prompts(
-    dataset: str, samples: Sequence[Sample], tokenizer: Tokenizer, max_tokens: int
-) -> PromptSet:
-    """Return the prompts of `samples`, each of at most `max_tokens` tokens.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a target is asked.
+
+    Attributes:
+        target: Directory or file of the target.
+        tokenizer: Its tokenizer.
+        prompt_sets: The chosen prompts of each dataset.
+    """
+
+    target: Path
+    tokenizer: Tokenizer
+    prompt_sets: list[PromptSet]
+
+    @property
+    def count(self) -> int:
+        """Number of prompts."""
+        return sum(len(prompt_set.prompts) for prompt_set in self.prompt_sets)
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return frozenset(self.tokenizer.eos_token_ids)
+
+
+def prepare(settings: PromptSettings, datasets: Sequence[Dataset]) -> Prepared:
+    """Return the prompts that the settings choose from datasets.
 
     Raises:
         BenchUsageError: If not even an empty message fits.
-        TokenizerError: If the target has no chat template, or it refuses a message.
+        ModelError: If there is no such target, it has no chat template, or it refuses a message.
     """
-    prompts = [Prompt(s.sample_id, chat_prompt(s.text, tokenizer, max_tokens)) for s in samples]
-    return PromptSet(dataset, tuple(prompts))
+    keep_executables()
+    target = resolve_target(settings.target)
+    tokenizer = load_tokenizer(target)
+    prompt_sets = []
+    for dataset in datasets:
+        chosen = choose_samples(dataset.samples, settings.samples, settings.seed)
+        prompts = [
+            Prompt(each.sample_id, chat_prompt(each.text, tokenizer, settings.max_prompt_tokens))
+            for each in chosen
+        ]
+        prompt_sets.append(PromptSet(dataset.name, tuple(prompts)))
+    return Prepared(target, tokenizer, prompt_sets)
+
+
+def keep_executables() -> None:
+    """Keep what is compiled where serving keeps it, so that it is compiled once."""
+    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, ...]:

@@ -48,17 +48,17 @@ class Phase:
     progress: Progress
     task: TaskID
 
-    def advance(self) -> None:
-        """Show that one more piece is done."""
-        self.progress.advance(self.task)
-
-    def reach(self, done: int, total: int) -> None:
-        """Show how many of how many pieces are done."""
-        self.progress.update(self.task, completed=done, total=total)
+    def advance(self, description: str | None = None) -> None:
+        """Show that one more piece is done, and what it is at now."""
+        self.progress.update(self.task, advance=1, description=description)
 
     def rename(self, description: str) -> None:
         """Show what it is at now."""
         self.progress.update(self.task, description=description)
+
+    def reach(self, done: int, total: int) -> None:
+        """Show how many of how many pieces are done."""
+        self.progress.update(self.task, completed=done, total=total)
 
 
 class Run:

@@ -17,12 +17,12 @@ class PromptSettings:
 
     dataset: tuple[str, ...] = setting(
         TEST_SETS,
-        f"one or more of {', '.join(TEST_SETS)}, or files ending in .jsonl or .jsonl.gz",
+        f"one or more of `{'`, `'.join(TEST_SETS)}`, or files ending in `.jsonl` or `.jsonl.gz`",
         metavar="SET",
     )
     datasets_dir: Path | None = setting(
         None,
-        "where the test sets lie as NAME.jsonl; unset: $BLOCKDRAFT_DATASETS, or else ./datasets",
+        "where the test sets lie as `NAME.jsonl`; unset: $BLOCKDRAFT_DATASETS or `./datasets`",
         metavar="DIR",
     )
     samples: int = setting(
@@ -73,7 +73,7 @@ class OutputSettings:
 
     output: Path | None = setting(
         None,
-        f"folder for the files; unset: one under ./{RESULTS} named after date and settings",
+        f"folder for the files; unset: one under `./{RESULTS}` named after date and settings",
         metavar="DIR",
     )
     json: bool = setting(False, "print the JSON report instead of Markdown")

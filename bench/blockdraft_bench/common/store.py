@@ -4,8 +4,7 @@ One JSON object a line: the settings it was measured under, its key and the reco
 are frozen dataclasses.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,13 +14,6 @@ from blockdraft_bench.common.errors import BenchError
 
 Key = TypeVar("Key")
 Record = TypeVar("Record")
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The part of a line that says whether the rest matters."""
-
-    settings: str
 
 
 class ResultStore(Generic[Key, Record]):
@@ -57,12 +49,6 @@ class ResultStore(Generic[Key, Record]):
         """Return a record, or None if it is still to be measured."""
         return self._records.get(key)
 
-    def get_or_measure(self, key: Key, measure: Callable[[], Record]) -> Record:
-        """Return a record; measure and keep it first if it is not there."""
-        if key not in self._records:
-            self.add(key, measure())
-        return self._records[key]
-
     def add(self, key: Key, record: Record) -> None:
         """Keep a record; a second one for the same key is dropped."""
         if key in self._records:
@@ -79,9 +65,13 @@ class ResultStore(Generic[Key, Record]):
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
-                if msgspec.json.decode(line, type=_Settings).settings != self._settings:
+                parts = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+                if msgspec.json.decode(parts["settings"], type=str) != self._settings:
                     continue
-                key, record = self._decode(line)
+                key = msgspec.json.decode(parts["key"], type=self._types[0])
+                record = msgspec.json.decode(parts["record"], type=self._types[1])
+            except KeyError as error:
+                raise BenchError(f"{path}, line {number} is no result: no {error}") from error
             except ValueError as error:
                 raise BenchError(f"{path}, line {number} is no result: {error}") from error
             self._records.setdefault(key, record)
@@ -89,14 +79,3 @@ class ResultStore(Generic[Key, Record]):
             # The last line was being written when the run was interrupted.
             with path.open("r+b") as file:
                 file.truncate(whole)
-
-    def _decode(self, line: bytes) -> tuple[Key, Record]:
-        key, record = self._types
-        parts = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        try:
-            return (
-                msgspec.json.decode(parts["key"], type=key),
-                msgspec.json.decode(parts["record"], type=record),
-            )
-        except KeyError as error:
-            raise ValueError(f"{error} is missing") from error

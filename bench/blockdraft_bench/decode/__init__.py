@@ -1,6 +1,6 @@
 """`bench decode`: plain decoding and each draft method, one answer at a time, side by side.
 
-Read `command` (flags), `setup` (loading), `measure` (decoding), `speed` (what is summed up),
-`divergence` and `choice_margin` (answers that differ), `report` (what is said of it), `figure`. It
-must not import another measurement.
+Read `command` (settings), `setup` (loading), `measure` (decoding), `speed` (what is summed up),
+`divergence` (answers that differ), `report` (what is said of it), `figure`. It must not import
+another measurement.
 """

@@ -1,57 +1,59 @@
 """`blockdraft bench decode`: plain decoding and draft methods, one answer at a time."""
 
-import argparse
+from dataclasses import dataclass
+from typing import Literal
 
-from blockdraft_bench.common.datasets import TEST_SETS, read_datasets
-from blockdraft_bench.common.flags import (
-    TARGET_HELP,
-    add_output_arguments,
-    add_prompt_arguments,
-    check_at_least,
-    check_different,
-)
 from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
-
-METHODS = ("plain", "dflash", "eagle3")
-LEAST = {
-    # An answer of one token takes no time after its first.
-    **{"samples": 1, "max_tokens": 2, "max_prompt_tokens": 1},
-    **{"block_size": 2, "draft_length": 1, "temperature": 0},
-}
+from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import group, setting
+from blockdraft_runtime.settings.process import Dtype
+from blockdraft_runtime.settings.verifier import DraftPolicy
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft bench decode`."""
-    drafter = DrafterSettings()
-    option = parser.add_argument
-    add_prompt_arguments(
-        parser, datasets=TEST_SETS, samples=8, max_tokens=128, max_prompt_tokens=512
+@dataclass(frozen=True, slots=True)
+class DecodeSettings:
+    """What the measurement is told."""
+
+    prompts: PromptSettings = group(PromptSettings)
+    method: tuple[Literal["plain", "dflash", "eagle3"], ...] = setting(
+        (),
+        "one or more; unset: all, but `eagle3` only if its drafter is found; `plain` is always "
+        "measured",
+        distinct=True,
     )
-    option("--target", default=drafter.target, help=TARGET_HELP)
-    option("--method", nargs="+", choices=METHODS, help="else all that a drafter is found for")
-    option("--dflash", default=drafter.drafter, metavar="DRAFTER", help="as for a drafter process")
-    option("--eagle3", default="eagle3", metavar="DRAFTER", help="as for a drafter process")
-    option("--block-size", type=int, default=drafter.block_size, help="block of a random drafter")
-    option("--draft-length", type=int, help="tokens of a proposal; else all that a block holds")
-    option(
-        "--draft-policy",
-        choices=("adaptive", "fixed"),
-        default="adaptive",
-        help="draft as far as it pays, or always as far as allowed",
+    dflash: str = setting("auto", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
+    eagle3: str = setting("eagle3", "the EAGLE-3 drafter, likewise", metavar="DRAFTER")
+    block_size: int = setting(
+        8, "block of a drafter that is random or leaves it open, the anchor included", minimum=2
     )
-    option("--temperature", type=float, nargs="+", default=[0.0], help="0 is greedy")
-    option("--seed", type=int, default=0, help="of rows, sampling and intervals")
-    option("--dtype", choices=DTYPES, default=drafter.dtype, help="of weights, cache and contexts")
-    add_output_arguments(parser)
+    draft_length: int | None = setting(
+        None, "tokens of a proposal; unset: all that each block holds beside its anchor", minimum=1
+    )
+    draft_policy: DraftPolicy = setting(
+        "adaptive",
+        "`adaptive`: draft as far as measured costs say it pays, as the service does; `fixed`: "
+        "always the whole proposal",
+    )
+    temperature: tuple[float, ...] = setting(
+        (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+    )
+    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` is bfloat16 on TPU")
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check what the parts demand of each other."""
+        self.prompts.check_timed()
 
 
-def measure(args: argparse.Namespace, run: Run) -> Outcome:
-    """Check the flags and measure."""
-    check_at_least(args, LEAST)
-    check_different(args, "temperature", "method")
-    datasets = read_datasets(args.dataset, args.datasets_dir)
+CONFIGURATION = Configuration("bench decode", DecodeSettings)
+add_arguments = CONFIGURATION.add_arguments
+
+
+def measure(settings: DecodeSettings, run: Run) -> Outcome:
+    """Read the datasets and measure."""
+    datasets = settings.prompts.read()
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     from blockdraft_bench.decode.measure import load_and_measure
 
-    return load_and_measure(args, datasets, run)
+    return load_and_measure(settings, datasets, run)

@@ -1,29 +1,91 @@
-"""Where answers part from those of plain decoding."""
+"""Where answers part from those of plain decoding, and how close the target's choice was there.
 
+The target chooses the token with the highest score, `logit + temperature * gumbel noise` of the
+request's seed and the position; at temperature 0 that is the logit. The margin of a choice is the
+highest score less the second highest, in units of logits: as much must change for another token
+to be chosen. Rounding explains a divergence where the margin is tiny, and no other.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from blockdraft_bench.common.answers import PLAIN, first_difference
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from blockdraft_bench.common.answers import PLAIN, divergences
 from blockdraft_bench.decode.report import Divergence
-from blockdraft_bench.decode.samples import DecodedSet
+from blockdraft_bench.engine.samples import Answered
+from blockdraft_bench.engine.teacher_forcing import plain_pass
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling_noise import gumbel_noise
+from blockdraft_verifier.device.buckets import next_power_of_two
+from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # The margin of the choice that follows these tokens of a request's answer.
 Margin = Callable[[GenerationRequest, Sequence[int]], float]
 
 
-def find_divergences(decoded: DecodedSet, method: str, margin: Margin) -> tuple[Divergence, ...]:
+class ChoiceMargin:
+    """Computes margins by one plain forward pass of the target, without cache and drafts."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        """Use the weights of `decoder`."""
+        self._graph, self._weights = nnx.split(decoder)
+
+    def __call__(self, request: GenerationRequest, answer: Sequence[int]) -> float:
+        """Return the margin of the choice that follows `answer`.
+
+        Args:
+            request: What was asked: its prompt comes before, its sampling has no filters.
+            answer: The tokens before the choice, without the prompt.
+        """
+        tokens = np.array([*request.prompt, *answer], np.int32)
+        # Padding at the end changes nothing before it, and saves compiling for every length.
+        padded = np.zeros(next_power_of_two(len(tokens)), np.int32)
+        padded[: len(tokens)] = tokens
+        last = jnp.asarray(np.int32(len(tokens) - 1))
+        logits = _logits_after(self._graph, self._weights, jnp.asarray(padded), last)
+        noise = gumbel_noise(
+            jnp.asarray(pack_sampling([request.sampling], 1).seed),
+            jnp.asarray(np.array([len(tokens)], np.int32)),
+            logits.shape[0],
+        )[0]
+        # In float64, so that the difference of two close scores is that of the float32 logits.
+        scores = np.asarray(logits, np.float64)
+        scores += request.sampling.temperature * np.asarray(noise, np.float64)
+        second, first = np.partition(scores, -2)[-2:]
+        return float(first - second)
+
+
+def find_divergences(answered: Answered, method: str, margin: Margin) -> tuple[Divergence, ...]:
     """Return where the answers of a method differ from those of plain decoding."""
-    found = []
-    for sample in decoded.samples:
-        plain = sample.answers[PLAIN].answer.token_ids
-        position = first_difference(plain, sample.answers[method].answer.token_ids)
-        if position is not None:
-            found.append(
-                Divergence(
-                    sample.request.request_id,
-                    position,
-                    margin(sample.request, plain[:position]),
-                    decoded.temperature,
-                )
-            )
-    return tuple(found)
+    plain = answered.answers[PLAIN]
+    return tuple(
+        Divergence(
+            request.request_id,
+            position,
+            margin(request, plain[index].token_ids[:position]),
+            answered.temperature,
+        )
+        for index, position in divergences(plain, answered.answers[method])
+        for request in [answered.requests[index]]
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits_after(
+    graph: nnx.GraphDef[Decoder],
+    weights: Any,
+    token_ids: Int[Array, " tokens"],
+    last: Int[Array, ""],
+) -> Float[Array, " vocab"]:
+    """Return the logits after token `last` of one sequence."""
+    decoder = nnx.merge(graph, weights)
+    hidden = plain_pass(decoder, token_ids)[last]
+    logits: Float[Array, " vocab"] = decoder.logits(hidden[None])[0]
+    return logits

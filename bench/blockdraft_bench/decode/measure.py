@@ -1,59 +1,62 @@
 """Measuring decoding: every sample by every method, one method right after another."""
 
-import argparse
-import itertools
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 from blockdraft_bench.common.datasets import Dataset
-from blockdraft_bench.common.preparation import prepare
-from blockdraft_bench.common.prompts import PromptSet
+from blockdraft_bench.common.prompts import prepare
 from blockdraft_bench.common.provenance import Target, origin
-from blockdraft_bench.common.record import digest
 from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_bench.common.store import ResultStore
-from blockdraft_bench.decode.choice_margin import ChoiceMargin
-from blockdraft_bench.decode.divergence import find_divergences
+from blockdraft_bench.decode.command import DecodeSettings
+from blockdraft_bench.decode.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.decode.figure import draw
-from blockdraft_bench.decode.report import DecodeFlags, DecodeReport, MethodSpeed, markdown
-from blockdraft_bench.decode.samples import DecodedSample, DecodedSet, SampleAnswers, SampleKey
-from blockdraft_bench.decode.setup import DecodeSettings, DecodeSetup, set_up
+from blockdraft_bench.decode.report import DecodeFlags, DecodeReport, MethodDrafter, markdown
+from blockdraft_bench.decode.setup import set_up
 from blockdraft_bench.decode.speed import average, summarize_method
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.engine.loading import DecodingMethods
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
-from blockdraft_bench.engine.sample_request import sample_request
+from blockdraft_bench.engine.samples import Limits, answer_all, open_store
 from blockdraft_models.decoder.dtypes import compute_dtype
 
-SampleStore = ResultStore[SampleKey, SampleAnswers]
 
-
-def load_and_measure(args: argparse.Namespace, datasets: Sequence[Dataset], run: Run) -> Outcome:
-    """Load, measure, report.
-
-    Args:
-        args: The flags of `bench decode`, checked.
-        datasets: What `--dataset` names.
-        run: Where results are kept.
-    """
-    prepared = prepare(args, datasets)
+def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run: Run) -> Outcome:
+    """Load, measure, report; `datasets` are those that `--dataset` names."""
+    prompts = settings.prompts
+    prepared = prepare(prompts, datasets)
     loading = run.phase("loading and compiling")
-    setup = set_up(args, prepared.stop_token_ids, loading.reach)
-    settings, target = setup.settings, Target.of(setup.methods.checkpoint)
-    drafters, dtype, made_with = setup.drafters(), str(compute_dtype(args.dtype)), origin()
+    methods, lengths = set_up(settings, loading.reach)
+    limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
+    target, drafters = Target.of(methods.checkpoint), _drafters(methods, lengths)
+    dtype, made_with = str(compute_dtype(settings.dtype)), origin()
     # Times of another machine or version are other times.
-    conditions = made_with["versions"], made_with["hardware"]
-    run.identify(settings, target, drafters, dtype, conditions)
-    decoder = SampleDecoder(setup.methods.decoders, settings.draft_lengths)
-    decoding = run.phase("decoding", total=prepared.count * len(args.temperature))
-    decoded = measure_decode(
-        decoder,
+    conditions = settings.draft_policy, made_with["versions"], made_with["hardware"]
+    run.identify(limits, lengths, target, drafters, dtype, conditions)
+    decoder = sample_decoder(methods.decoders, lengths)
+    decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))
+    # All methods are one group: one that was interrupted between two is decoded again by all.
+    answered = answer_all(
         prepared.prompt_sets,
-        args.temperature,
-        settings,
-        run.store(SampleKey, SampleAnswers),
-        on_start=decoding.rename,
-        on_sample=decoding.advance,
+        settings.temperature,
+        limits,
+        [tuple(lengths)],
+        decoder,
+        open_store(run),
+        on_answers=decoding.advance,
     )
-    results = _summarize(decoded, setup)
-    for engine in setup.methods.engines:
+    margin = ChoiceMargin(methods.target)
+    results = [
+        summarize_method(
+            each,
+            method,
+            draft_length=length,
+            seed=prompts.seed,
+            divergences=find_divergences(each, method, margin),
+        )
+        for each in answered
+        for method, length in lengths.items()
+    ]
+    for engine in methods.engines:
         engine.close()
     report = DecodeReport(
         **made_with,
@@ -61,12 +64,12 @@ def load_and_measure(args: argparse.Namespace, datasets: Sequence[Dataset], run:
         drafters=drafters,
         settings=DecodeFlags(
             datasets=tuple(dataset.name for dataset in datasets),
-            samples=args.samples,
-            max_tokens=args.max_tokens,
-            max_prompt_tokens=args.max_prompt_tokens,
-            temperature=tuple(args.temperature),
-            draft_policy=args.draft_policy,
-            seed=args.seed,
+            samples=prompts.samples,
+            max_tokens=prompts.max_tokens,
+            max_prompt_tokens=prompts.max_prompt_tokens,
+            temperature=settings.temperature,
+            draft_policy=settings.draft_policy,
+            seed=prompts.seed,
             dtype=dtype,
             concurrency=1,
         ),
@@ -77,69 +80,25 @@ def load_and_measure(args: argparse.Namespace, datasets: Sequence[Dataset], run:
     return Outcome(report, markdown(report), {"": draw(report)})
 
 
-def measure_decode(
-    decoder: SampleDecoder,
-    prompt_sets: Sequence[PromptSet],
-    temperatures: Sequence[float],
-    settings: DecodeSettings,
-    store: SampleStore,
-    *,
-    on_start: Callable[[str], None] = lambda dataset: None,
-    on_sample: Callable[[], None] = lambda: None,
-) -> list[DecodedSet]:
-    """Decode every prompt by every method at each temperature.
-
-    Args:
-        decoder: The methods, warmed up.
-        prompt_sets: Prompts by dataset, whose names differ.
-        temperatures: Of the target; 0 is greedy.
-        settings: How to decode.
-        store: Where answers are kept; samples it holds are not decoded again.
-        on_start: Told each dataset before its samples.
-        on_sample: Called for every sample, also for those the store holds.
-
-    Returns:
-        One set for each dataset and temperature, in this order.
-    """
-    turns = itertools.count()
-    decoded = []
-    for prompt_set, temperature in itertools.product(prompt_sets, temperatures):
-        on_start(prompt_set.dataset)
-        samples = []
-        for prompt in prompt_set.prompts:
-            turn = next(turns)
-            request = sample_request(
-                prompt_set.dataset,
-                prompt,
-                temperature,
-                max_tokens=settings.max_tokens,
-                stop_token_ids=settings.stop_token_ids,
-                seed=settings.seed,
-            )
-            key = SampleKey(
-                prompt_set.dataset, prompt.sample_id, digest(prompt.token_ids), temperature
-            )
-            found = store.get(key)
-            if found is None:
-                found = SampleAnswers(decoder.decode(request, turn))
-                store.add(key, found)
-            samples.append(DecodedSample(request, found.methods))
-            on_sample()
-        decoded.append(DecodedSet(prompt_set.dataset, temperature, tuple(samples)))
-    return decoded
+def sample_decoder(
+    decoders: Mapping[str, InProcessDecoder], draft_lengths: Mapping[str, int]
+) -> SampleDecoder:
+    """Return what decodes by each method; a draft length of 0 is plain decoding."""
+    return SampleDecoder(
+        {
+            method: functools.partial(decoders[method].decode_alone, max_draft_tokens=length)
+            for method, length in draft_lengths.items()
+        }
+    )
 
 
-def _summarize(decoded: Sequence[DecodedSet], setup: DecodeSetup) -> list[MethodSpeed]:
-    """Sum up each method on each dataset, and look into the answers that differ."""
-    margin = ChoiceMargin(setup.methods.target)
-    return [
-        summarize_method(
-            chosen,
-            method,
-            draft_length=length,
-            seed=setup.settings.seed,
-            divergences=find_divergences(chosen, method, margin),
+def _drafters(methods: DecodingMethods, lengths: Mapping[str, int]) -> dict[str, MethodDrafter]:
+    """Return what a report says of the drafters."""
+    return {
+        method: MethodDrafter(
+            drafter.fingerprint, drafter.trained, drafter.block_size, draft_length
         )
-        for chosen in decoded
-        for method, length in setup.settings.draft_lengths.items()
-    ]
+        for method, draft_length in lengths.items()
+        if draft_length
+        for drafter in [methods.decoders[method].drafter]
+    }

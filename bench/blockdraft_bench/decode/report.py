@@ -14,10 +14,8 @@ class Divergence:
     """An answer that is not that of plain decoding.
 
     Attributes:
-        sample: Id of the sample.
         position: Index of the first token that differs, from 0 at the start of the answer.
-        logit_margin: Margin of the target's choice there; see `choice_margin`.
-        temperature: Of the target.
+        logit_margin: Margin of the target's choice there; see `divergence`.
     """
 
     sample: str
@@ -31,9 +29,7 @@ class MethodSpeed:
     """How fast one method decodes one dataset at one temperature; None where nothing tells.
 
     Attributes:
-        dataset: Name of the dataset.
         method: Of drafting, or `PLAIN`.
-        temperature: Of the target; 0 is greedy.
         samples: Answers.
         tokens: Tokens of all answers, the first ones included.
         tpot_seconds: Time per token of an answer, the median over answers.
@@ -70,12 +66,7 @@ class MethodSpeed:
 class MethodAverage:
     """One method at one temperature over all datasets, each counting the same.
 
-    Attributes:
-        method: Of drafting, or `PLAIN`.
-        temperature: Of the target.
-        speedup: Geometric mean.
-        acceptance_length: Arithmetic mean.
-        identical_share: Arithmetic mean.
+    The speed-up is a geometric mean, the others are arithmetic ones.
     """
 
     method: str

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.common.answers import PLAIN, DecodedAnswer
+from blockdraft_bench.common.answers import PLAIN, Answer, speed, speed_ratio
 from blockdraft_bench.common.statistics import (
     bootstrap,
     geometric_mean,
@@ -21,11 +21,11 @@ from blockdraft_bench.common.statistics import (
     quartiles,
 )
 from blockdraft_bench.decode.report import Divergence, MethodAverage, MethodSpeed
-from blockdraft_bench.decode.samples import DecodedSet
+from blockdraft_bench.engine.samples import Answered
 
 
 def summarize_method(
-    decoded: DecodedSet,
+    answered: Answered,
     method: str,
     *,
     draft_length: int,
@@ -35,45 +35,39 @@ def summarize_method(
     """Sum up what one method did on one dataset.
 
     Args:
-        decoded: The samples.
+        answered: The samples, at least one.
         method: Which method.
         draft_length: Tokens of its whole proposal, 0 for plain decoding.
         seed: Of the bootstrap.
         divergences: Where its answers differ from plain decoding.
     """
-    answers = decoded.answers(method)
-    pairs = list(zip(decoded.answers(PLAIN), answers, strict=True))
-    counts = np.array(
-        [
-            [p.decode_seconds, p.decoded_tokens, a.decode_seconds, a.decoded_tokens, steps]
-            for p, a in pairs
-            for steps in [len(a.answer.steps)]
-        ],
-        np.float64,
-    )
-    rate, speedup, acceptance_length = bootstrap(counts, _ratios, seed)
-    tpots = [tpot for a in answers if (tpot := a.tpot_seconds) is not None]
+    answers, plain = answered.answers[method], answered.answers[PLAIN]
+    counts = np.array([(a.timed_tokens, len(a.steps)) for a in answers], np.float64)
+    [acceptance_length] = bootstrap(counts, _tokens_per_step, seed)
+    tpots = [a.decode_seconds / a.timed_tokens for a in answers if a.timed_tokens]
     return MethodSpeed(
-        dataset=decoded.dataset,
+        dataset=answered.dataset,
         method=method,
-        temperature=decoded.temperature,
+        temperature=answered.temperature,
         samples=len(answers),
-        tokens=sum(len(a.answer.token_ids) for a in answers),
+        tokens=sum(len(a.token_ids) for a in answers),
         tpot_seconds=median(tpots),
         tpot_seconds_quartiles=quartiles(tpots),
         ttft_seconds=statistics.median(a.ttft_seconds for a in answers),
-        tokens_per_second=rate.value,
-        speedup=speedup,
+        tokens_per_second=speed(answers),
+        speedup=speed_ratio(answers, plain, seed),
         acceptance_length=acceptance_length,
         acceptance_per_position=acceptance_per_position(answers, draft_length),
-        mean_draft_length=mean(drafted for a in answers for drafted, _ in a.answer.steps),
-        identical_share=identical_share((p.answer.token_ids, a.answer.token_ids) for p, a in pairs),
+        mean_draft_length=mean(drafted for a in answers for drafted, _ in a.steps),
+        identical_share=identical_share(
+            (a.token_ids, b.token_ids) for a, b in zip(plain, answers, strict=True)
+        ),
         divergences=tuple(divergences),
     )
 
 
 def acceptance_per_position(
-    answers: Sequence[DecodedAnswer], draft_length: int
+    answers: Sequence[Answer], draft_length: int
 ) -> tuple[float | None, ...]:
     """Return the share that accepted each position, of the verifications that drafted as far.
 
@@ -81,7 +75,7 @@ def acceptance_per_position(
         answers: Whose verifications to count.
         draft_length: How many positions; None stands where no proposal was so long.
     """
-    steps = [step for a in answers for step in a.answer.steps]
+    steps = [step for answer in answers for step in answer.steps]
     return tuple(
         mean(float(accepted >= position) for drafted, accepted in steps if drafted >= position)
         for position in range(1, draft_length + 1)
@@ -105,8 +99,5 @@ def average(results: Sequence[MethodSpeed]) -> list[MethodAverage]:
     ]
 
 
-def _ratios(totals: Float[np.ndarray, "rows 5"]) -> Float[np.ndarray, "rows 3"]:
-    """Return tokens per second, speed-up and tokens per verification; not finite if undefined."""
-    plain_seconds, plain_tokens, seconds, tokens, steps = totals.T
-    speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
-    return np.stack([tokens / seconds, speedup, tokens / steps], axis=1)
+def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:
+    return np.asarray(totals[:, :1] / totals[:, 1:])

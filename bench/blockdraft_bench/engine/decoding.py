@@ -1,7 +1,9 @@
 """The engine of the verifier, with or without drafting, as a function from requests to answers."""
 
+import functools
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -25,19 +27,30 @@ Progress = Callable[[int, int], None]
 class _Recorder:
     """Listens to one request and hands its answer over at the end."""
 
-    index: int
-    on_answer: Callable[[int, Answer], None]
-    tokens: list[int] = field(default_factory=list)
-    steps: list[tuple[int, int]] = field(default_factory=list)
+    on_answer: Callable[[Answer], None]
+    started: float = field(default_factory=time.perf_counter)
+    events: list[TokensGained] = field(default_factory=list)
 
     def __call__(self, event: TokensGained) -> None:
         """Take in what one step gained."""
-        if self.tokens:  # The first token follows the prompt: nothing was verified for it.
-            self.steps.append((event.drafted, event.accepted))
-        self.tokens.extend(event.token_ids)
-        if event.finish_reason is not None:
-            stopped = event.finish_reason is FinishReason.STOP
-            self.on_answer(self.index, Answer(tuple(self.tokens), tuple(self.steps), stopped))
+        self.events.append(event)
+        if event.finish_reason is None:
+            return
+        # By the engine's clock, which is the same: in this process an event is told only after
+        # the next proposal was drafted, so the first draft would not count as time of decoding.
+        usage = event.usage
+        assert usage is not None
+        assert usage.first_token_time is not None
+        assert usage.last_token_time is not None
+        answer = Answer(
+            token_ids=tuple(token for each in self.events for token in each.token_ids),
+            # The first event follows the prompt: nothing was verified for it.
+            steps=tuple((each.drafted, each.accepted) for each in self.events[1:]),
+            stopped=event.finish_reason is FinishReason.STOP,
+            ttft_seconds=usage.first_token_time - self.started,
+            decode_seconds=usage.last_token_time - usage.first_token_time,
+        )
+        self.on_answer(answer)
 
 
 class InProcessDecoder:
@@ -95,8 +108,21 @@ class InProcessDecoder:
             BenchError: If drafter and target got out of step, so that drafts were lost.
         """
         for index, request in enumerate(requests):
-            self._engine.submit(request, _Recorder(index, on_answer))
+            self._engine.submit(request, _Recorder(functools.partial(on_answer, index)))
         self._run()
+
+    def decode_alone(
+        self, request: GenerationRequest, max_draft_tokens: int | None = None
+    ) -> Answer:
+        """Return the answer to one request, its prompt computed in full; 0 drafts nothing.
+
+        Raises:
+            BenchError: If drafter and target got out of step, so that drafts were lost.
+        """
+        answers: list[Answer] = []
+        self.stream(replace(request, max_draft_tokens=max_draft_tokens), _Recorder(answers.append))
+        [answer] = answers
+        return answer
 
     def stream(self, request: GenerationRequest, listener: Listener) -> None:
         """Answer one request alone, its whole prompt computed, as if it were the first.

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from blockdraft_bench.common.answers import PLAIN
+from blockdraft_bench.common.answers import DRAFTED, PLAIN
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.app import load_method
@@ -14,10 +13,9 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import next_power_of_two
-
-Dtype = Literal["auto", "float32", "bfloat16"]
 
 # Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
 PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens
@@ -93,6 +91,14 @@ def load_methods(
     drafting = {method: join(drafter) for method, drafter in drafters.items()}
     plain = next(iter(drafting.values())) if drafting else join(None)
     return DecodingMethods(decoder, checkpoint, {PLAIN: plain, **drafting})
+
+
+def load_pair(
+    target: str, drafter: str, capacity: Capacity, draft_policy: DraftPolicy, *, block_size: int
+) -> InProcessDecoder:
+    """Load a target and one drafter for it, as `load_drafting` and `load_methods` do."""
+    loaded = load_drafting(target, drafter, capacity, block_size=block_size)
+    return load_methods(target, {DRAFTED: loaded}, capacity, draft_policy).decoders[DRAFTED]
 
 
 def load_drafting(

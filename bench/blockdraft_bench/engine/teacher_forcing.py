@@ -26,7 +26,7 @@ def plain_pass(decoder: Decoder, token_ids: Int[Array, " tokens"]) -> Float[Arra
 class TeacherForcing:
     """A decoder over whole sequences, padded so that it is compiled once."""
 
-    def __init__(self, decoder: Decoder, *, max_tokens: int, max_answer_tokens: int) -> None:
+    def __init__(self, decoder: Decoder, max_tokens: int, max_answer_tokens: int) -> None:
         """Use the weights of `decoder`.
 
         Args:

@@ -1,36 +1,31 @@
 """`blockdraft bench int8`: how far int8 weights move a target's logits."""
 
-import argparse
+from dataclasses import dataclass
 
-from blockdraft_bench.common.datasets import TEST_SETS, read_datasets
-from blockdraft_bench.common.flags import (
-    TARGET_HELP,
-    add_output_arguments,
-    add_prompt_arguments,
-    check_at_least,
-)
 from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_runtime.settings.drafter import DTYPES, DrafterSettings
+from blockdraft_bench.common.settings import OutputSettings, PromptSettings
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import group, setting
+from blockdraft_runtime.settings.process import Dtype
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft bench int8`."""
-    defaults = DrafterSettings()
-    option = parser.add_argument
-    add_prompt_arguments(
-        parser, datasets=TEST_SETS, samples=4, max_tokens=128, max_prompt_tokens=384
-    )
-    option("--target", default=defaults.target, help=TARGET_HELP)
-    option("--seed", type=int, default=0, help="of the choice of rows")
-    option("--dtype", choices=DTYPES, default=defaults.dtype, help="of what is not int8")
-    add_output_arguments(parser)
+@dataclass(frozen=True, slots=True)
+class Int8Settings:
+    """What the measurement is told."""
+
+    prompts: PromptSettings = group(lambda: PromptSettings(samples=4, max_prompt_tokens=384))
+    dtype: Dtype = setting("auto", "of what is not int8; `auto` is bfloat16 on TPU")
+    result: OutputSettings = group(OutputSettings)
 
 
-def measure(args: argparse.Namespace, run: Run) -> Outcome:
-    """Check the flags and measure."""
-    check_at_least(args, {"samples": 1, "max_tokens": 1, "max_prompt_tokens": 1})
-    datasets = read_datasets(args.dataset, args.datasets_dir)
+CONFIGURATION = Configuration("bench int8", Int8Settings)
+add_arguments = CONFIGURATION.add_arguments
+
+
+def measure(settings: Int8Settings, run: Run) -> Outcome:
+    """Read the datasets and measure."""
+    datasets = settings.prompts.read()
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     from blockdraft_bench.int8.measure import load_and_measure
 
-    return load_and_measure(args, datasets, run)
+    return load_and_measure(settings, datasets, run)

@@ -12,7 +12,8 @@ class LogitError:
     """Sums over positions, so that those of several answers can be added.
 
     Attributes:
-        positions: How many.
+        answers: How many.
+        positions: Tokens of these.
         squared_error: Of all logits of all positions.
         squared_reference: Of the reference's logits.
         max_error: Largest absolute error of a logit.
@@ -20,6 +21,7 @@ class LogitError:
         kl_nats: Kullback-Leibler divergence of the other's distribution from the reference's.
     """
 
+    answers: int = 0
     positions: int = 0
     squared_error: float = 0.0
     squared_reference: float = 0.0
@@ -30,6 +32,7 @@ class LogitError:
     def plus(self, other: "LogitError") -> "LogitError":
         """Return the error over the positions of both."""
         return LogitError(
+            self.answers + other.answers,
             self.positions + other.positions,
             self.squared_error + other.squared_error,
             self.squared_reference + other.squared_reference,
@@ -57,7 +60,7 @@ class LogitError:
 def logit_error(
     reference: Float[np.ndarray, "positions vocab"], other: Float[np.ndarray, "positions vocab"]
 ) -> LogitError:
-    """Compare the logits of two models at the same positions, in float64.
+    """Compare the logits of two models at the positions of one answer, in float64.
 
     Args:
         reference: What is taken for right.
@@ -67,6 +70,7 @@ def logit_error(
     error = found - wanted
     log_p, log_q = _log_softmax(wanted), _log_softmax(found)
     return LogitError(
+        answers=1,
         positions=len(wanted),
         squared_error=float(np.sum(error**2)),
         squared_reference=float(np.sum(wanted**2)),

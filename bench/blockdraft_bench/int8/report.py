@@ -5,6 +5,7 @@ from typing import Literal
 
 from blockdraft_bench.common.markdown import Cell, page, share, table
 from blockdraft_bench.common.provenance import Report
+from blockdraft_bench.int8.logit_error import LogitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,6 @@ class DatasetError:
 
     Attributes:
         dataset: Its name, or "all".
-        answers: How many.
         positions: Tokens of these answers.
         relative_rms_error: Root mean square of the logits' error over that of the logits.
         max_error: Largest absolute error of a logit.
@@ -29,6 +29,19 @@ class DatasetError:
     same_choice_share: float
     mean_kl_nats: float
 
+    @classmethod
+    def of(cls, dataset: str, error: LogitError) -> "DatasetError":
+        """Return what is reported of the error over the answers to a dataset."""
+        return cls(
+            dataset,
+            error.answers,
+            error.positions,
+            error.relative_rms,
+            error.max_error,
+            error.same_choice_share,
+            error.mean_kl_nats,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Report(Report):
@@ -36,13 +49,8 @@ class Int8Report(Report):
 
     Attributes:
         dtype: Of the weights that are not int8.
-        max_tokens: Most tokens of an answer.
-        max_prompt_tokens: Where prompts were cut.
-        seed: Of the choice of rows.
-        float_weight_bytes: Of all weights.
         int8_weight_bytes: Of all weights when the layers' matrices are int8.
         overall: Over all datasets, every position counting alike.
-        results: One for each dataset.
     """
 
     benchmark: Literal["int8"] = "int8"

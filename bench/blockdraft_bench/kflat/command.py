@@ -19,7 +19,7 @@ def measure(settings: KFlatSettings, run: Run) -> Outcome:
     """Time the steps, model those of other chips."""
     # Imported here: `--help` must not wait for jax.
     from blockdraft_aot.model_shapes import SHAPES
-    from blockdraft_bench.common.preparation import keep_executables
+    from blockdraft_bench.common.prompts import keep_executables
     from blockdraft_bench.common.provenance import Target, origin
     from blockdraft_bench.kflat.decoder_cost import step_shapes
     from blockdraft_bench.kflat.figure import draw

@@ -1,6 +1,6 @@
 """`bench peers`: transformers, llama.cpp and this project on the same prompts and weights.
 
-Read `command` (flags), `available` (who can take part), `answers` (what each gives), `blockdraft`,
-`transformers` and `llama_cpp` (how each decodes), `measure`, `speeds` (what is summed up), `report`
+Read `command` (settings), `available` (who can take part), `answers` (who is compared),
+`transformers` and `llama_cpp` (how they decode), `measure`, `speeds` (what is summed up), `report`
 (what is said of it), `figure`. It must not import another measurement.
 """

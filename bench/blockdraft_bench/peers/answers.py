@@ -1,8 +1,9 @@
-"""What a decoder that is compared gives: an answer and when its tokens came."""
+"""What takes part in the comparison, and when its tokens came."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+
+from blockdraft_bench.common.answers import Answer
 
 # This project among its peers.
 BLOCKDRAFT = "blockdraft"
@@ -27,53 +28,6 @@ class Variant:
         return f"{self.peer} {self.name} ({self.dtype})"
 
 
-@dataclass(frozen=True, slots=True)
-class TimedAnswer:
-    """One answer, decoded alone.
-
-    Attributes:
-        token_ids: Its tokens, the stop token included.
-        first_tokens: How many of them came first, at once: 1, or more if the peer drafts before
-            it has read the prompt.
-        ttft_seconds: From the request to these.
-        decode_seconds: From these to the last.
-    """
-
-    token_ids: tuple[int, ...]
-    first_tokens: int
-    ttft_seconds: float
-    decode_seconds: float
-
-    @property
-    def timed_tokens(self) -> int:
-        """Tokens that came in `decode_seconds`."""
-        return len(self.token_ids) - self.first_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Where answers end.
-
-    Attributes:
-        max_tokens: Most tokens of an answer.
-        stop_token_ids: Tokens that end it.
-    """
-
-    max_tokens: int
-    stop_token_ids: frozenset[int]
-
-
-@runtime_checkable
-class PeerDecoder(Protocol):
-    """A program that decodes greedily, one answer at a time."""
-
-    variant: Variant
-
-    def decode(self, prompt: Sequence[int], limits: Limits) -> TimedAnswer:
-        """Answer a prompt, all of it computed."""
-        ...
-
-
 class Stopwatch:
     """Counts tokens as they come and notes the time of the first and of the last."""
 
@@ -89,7 +43,7 @@ class Stopwatch:
             self._first = tokens, clock_seconds
         self._last = clock_seconds
 
-    def answer(self, token_ids: Sequence[int], stop_token_ids: Collection[int]) -> TimedAnswer:
+    def answer(self, token_ids: Sequence[int], stop_token_ids: Collection[int]) -> Answer:
         """Return the answer, cut after its first stop token.
 
         Args:
@@ -101,6 +55,11 @@ class Stopwatch:
         first_tokens, first_time = self._first
         ends = (index for index, token in enumerate(token_ids, 1) if token in stop_token_ids)
         kept = tuple(token_ids[: next(ends, len(token_ids))])
-        return TimedAnswer(
-            kept, min(first_tokens, len(kept)), first_time - self._start, self._last - first_time
+        return Answer(
+            kept,
+            steps=(),
+            stopped=kept[-1] in stop_token_ids,
+            ttft_seconds=first_time - self._start,
+            decode_seconds=self._last - first_time,
+            first_tokens=min(first_tokens, len(kept)),
         )

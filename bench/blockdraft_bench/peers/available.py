@@ -1,6 +1,7 @@
 """Which peers can take part, found out without loading them."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 from blockdraft_bench.common.errors import BenchUsageError
@@ -15,11 +16,11 @@ MODULES = {
 PEERS = tuple(MODULES)
 
 
-def choose_peers(wanted: list[str] | None, target: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+def choose_peers(wanted: Sequence[str], target: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the peers that take part, and why each of the others does not.
 
     Args:
-        wanted: Peers asked for; None for all that can.
+        wanted: Peers asked for; none for all that can.
         target: What they are to decode with.
 
     Raises:
@@ -27,7 +28,7 @@ def choose_peers(wanted: list[str] | None, target: Path) -> tuple[tuple[str, ...
     """
     reasons = {peer: obstacle(peer, target) for peer in wanted or PEERS}
     skipped = {peer: reason for peer, reason in reasons.items() if reason is not None}
-    if wanted is not None and skipped:
+    if wanted and skipped:
         peer, reason = next(iter(skipped.items()))
         raise BenchUsageError(f"{peer} cannot take part: {reason}")
     return tuple(peer for peer in reasons if peer not in skipped), skipped

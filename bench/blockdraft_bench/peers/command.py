@@ -1,54 +1,66 @@
 """`blockdraft bench peers`: other programs and this one, on the same prompts in the same run."""
 
-import argparse
+from dataclasses import dataclass
+from typing import Literal
 
-from blockdraft_bench.common.datasets import read_datasets
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.flags import (
-    DRAFTER_HELP,
-    TARGET_HELP,
-    add_output_arguments,
-    add_prompt_arguments,
-    check_at_least,
-)
 from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_bench.peers.available import PEERS, TRANSFORMERS, choose_peers
+from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_bench.peers.available import TRANSFORMERS, choose_peers
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings
-
-DTYPES = ("float32", "bfloat16")
-# An answer of one token takes no time after its first.
-LEAST = {"samples": 1, "max_tokens": 2, "max_prompt_tokens": 1, "threads": 1}
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import group, setting
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft bench peers`."""
-    drafter = DrafterSettings()
-    option = parser.add_argument
-    add_prompt_arguments(
-        parser, datasets=["gsm8k", "humaneval"], samples=8, max_tokens=128, max_prompt_tokens=512
+@dataclass(frozen=True, slots=True)
+class PeersSettings:
+    """What the measurement is told."""
+
+    prompts: PromptSettings = group(lambda: PromptSettings(dataset=("gsm8k", "humaneval")))
+    drafter: str = setting(
+        "auto", f"of this project's drafted decoding, {DRAFTER_HELP}", metavar="SPEC"
     )
-    option("--target", default=drafter.target, help=TARGET_HELP)
-    option("--drafter", default=drafter.drafter, help=DRAFTER_HELP)
-    option(
-        "--peer", nargs="+", choices=PEERS, help="peers that have to take part; else all who can"
+    peer: tuple[Literal["transformers", "llama.cpp"], ...] = setting(
+        (),
+        "one or both, which then must take part; unset: all that can, and why the others cannot",
+        distinct=True,
     )
-    option("--assistant", help="smaller model for assisted generation, named like a target")
-    option("--dtype", choices=DTYPES, default=DTYPES[0], help="of transformers")
-    option("--threads", type=int, help="of the peers; else one for each core this process may use")
-    option("--seed", type=int, default=0, help="of rows and intervals")
-    add_output_arguments(parser)
+    assistant: str | None = setting(
+        None,
+        "a smaller model with the same tokens, named like a target, for assisted generation in "
+        "transformers",
+        metavar="SPEC",
+    )
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        "element type in transformers; this project computes in float32, llama.cpp in the file's "
+        "quantization",
+    )
+    threads: int | None = setting(
+        None,
+        "threads of the peers; unset: one for each core this process may use, which is what this "
+        "project uses",
+        minimum=1,
+    )
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check what the parts demand of each other."""
+        self.prompts.check_timed()
 
 
-def measure(args: argparse.Namespace, run: Run) -> Outcome:
-    """Check the flags and who can take part, and measure."""
-    check_at_least(args, LEAST)
-    datasets = read_datasets(args.dataset, args.datasets_dir)
-    chosen, skipped = choose_peers(args.peer, resolve_target(args.target))
-    if args.assistant is not None and TRANSFORMERS not in chosen:
+CONFIGURATION = Configuration("bench peers", PeersSettings)
+add_arguments = CONFIGURATION.add_arguments
+
+
+def measure(settings: PeersSettings, run: Run) -> Outcome:
+    """Find out who can take part, and measure."""
+    datasets = settings.prompts.read()
+    chosen, skipped = choose_peers(settings.peer, resolve_target(settings.prompts.target))
+    if settings.assistant is not None and TRANSFORMERS not in chosen:
         reason = skipped.get(TRANSFORMERS, "--peer leaves it out")
         raise BenchUsageError(f"--assistant is for transformers: {reason}")
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     from blockdraft_bench.peers.measure import load_and_measure
 
-    return load_and_measure(args, datasets, run, chosen, skipped)
+    return load_and_measure(settings, datasets, run, chosen, skipped)

@@ -1,7 +1,6 @@
 """llama.cpp among the peers: the GGUF file itself, computed in its own quantization."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,11 @@ import jax
 from gguf import LlamaFileType
 from llama_cpp import Llama
 
-from blockdraft_bench.peers.answers import Limits, Stopwatch, TimedAnswer, Variant
+from blockdraft_bench.common.answers import PLAIN, Answer
+from blockdraft_bench.peers.answers import Stopwatch, Variant
+from blockdraft_bench.peers.available import LLAMA_CPP
 from blockdraft_models.weights.gguf_header import read_header
-
-PEER = "llama.cpp"
-PLAIN = "plain"
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 
 class LlamaCppPeer:
@@ -27,7 +26,7 @@ class LlamaCppPeer:
             context_tokens: Most tokens of prompt and answer together.
             threads: Of its computations on a CPU.
         """
-        self.variant = Variant(PEER, PLAIN, quantization(target))
+        self.variant = Variant(LLAMA_CPP, PLAIN, quantization(target))
         self._llama: Any = Llama(
             str(target),
             n_ctx=context_tokens,
@@ -37,18 +36,18 @@ class LlamaCppPeer:
             verbose=False,
         )
 
-    def decode(self, prompt: Sequence[int], limits: Limits) -> TimedAnswer:
+    def decode(self, request: GenerationRequest) -> Answer:
         """Answer a prompt, all of it computed."""
         tokens: list[int] = []
         start = time.perf_counter()
         stopwatch = Stopwatch(start)
         self._llama.reset()  # or it would reuse what it computed for the same prompt before
-        for token in self._llama.generate(list(prompt), temp=0.0, repeat_penalty=1.0):
+        for token in self._llama.generate(list(request.prompt), temp=0.0, repeat_penalty=1.0):
             stopwatch.came(1, time.perf_counter())
             tokens.append(token)
-            if token in limits.stop_token_ids or len(tokens) == limits.max_tokens:
+            if token in request.stop_token_ids or len(tokens) == request.max_output_tokens:
                 break
-        return stopwatch.answer(tokens, limits.stop_token_ids)
+        return stopwatch.answer(tokens, request.stop_token_ids)
 
 
 def quantization(path: Path) -> str:

@@ -27,11 +27,9 @@ class PeerRow:
     """How one decoder compares.
 
     Attributes:
-        peer: The program.
         variant: How it decodes.
         dtype: Of its weights.
         samples: Answers.
-        tokens: Tokens of all answers.
         tokens_per_second: Tokens after the first, over the time after the first; None if no
             answer has more than one.
         ttft_seconds: Time to the first token, median.
@@ -60,14 +58,9 @@ class PeersReport(Report):
 
     Attributes:
         drafter: What drafts for our drafted decoding.
-        block_size: Its tokens per block.
         draft_policy: Of our engine.
         assistant: The smaller model of assisted generation; None if there was none.
-        max_tokens: Most tokens of an answer.
-        max_prompt_tokens: Where prompts were cut.
         threads: Of the peers.
-        seed: Of rows and intervals.
-        peer_versions: Of the packages the peers need.
         results: One for each decoder.
         skipped: Why each of the other peers did not take part.
     """

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
 
+from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.peers.answers import Limits, Stopwatch, TimedAnswer, Variant
+from blockdraft_bench.peers.answers import Stopwatch, Variant
+from blockdraft_bench.peers.available import TRANSFORMERS
 from blockdraft_models.weights.huggingface_export import export_huggingface
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-PEER = "transformers"
 GENERATE, PROMPT_LOOKUP, ASSISTED = "generate", "prompt_lookup", "assisted"
 # Tokens that prompt lookup copies at most; what the library's documentation shows.
 PROMPT_LOOKUP_TOKENS = 10
@@ -50,25 +52,25 @@ class TransformersPeer:
             dtype: Of its weights.
             assistant: The smaller model that drafts for "assisted".
         """
-        self.variant = Variant(PEER, name, dtype)
+        self.variant = Variant(TRANSFORMERS, name, dtype)
         self._model = model
         self._assistant = assistant
         self._lookup = PROMPT_LOOKUP_TOKENS if name == PROMPT_LOOKUP else None
 
-    def decode(self, prompt: Sequence[int], limits: Limits) -> TimedAnswer:
+    def decode(self, request: GenerationRequest) -> Answer:
         """Answer a prompt, all of it computed."""
         config = GenerationConfig(
             do_sample=False,
-            max_new_tokens=limits.max_tokens,
+            max_new_tokens=request.max_output_tokens,
             # An empty list is no stop token to some versions and an error to others.
-            eos_token_id=sorted(limits.stop_token_ids) or None,
-            pad_token_id=min(limits.stop_token_ids, default=0),
+            eos_token_id=sorted(request.stop_token_ids) or None,
+            pad_token_id=min(request.stop_token_ids, default=0),
             prompt_lookup_num_tokens=self._lookup,
         )
         assistant = {} if self._assistant is None else {"assistant_model": self._assistant}
         start = time.perf_counter()
         stopwatch = Stopwatch(start)
-        prompt_ids = torch.tensor([list(prompt)], device=self._model.device)
+        prompt_ids = torch.tensor([list(request.prompt)], device=self._model.device)
         output = self._model.generate(
             prompt_ids,
             attention_mask=torch.ones_like(prompt_ids),
@@ -76,7 +78,7 @@ class TransformersPeer:
             streamer=_Listener(stopwatch),
             **assistant,
         )
-        return stopwatch.answer(output[0, len(prompt) :].tolist(), limits.stop_token_ids)
+        return stopwatch.answer(output[0, len(request.prompt) :].tolist(), request.stop_token_ids)
 
 
 def load_transformers_peers(

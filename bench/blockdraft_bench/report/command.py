@@ -4,20 +4,22 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from blockdraft_bench.common.flags import add_output_arguments
 from blockdraft_bench.common.run import Outcome, Run
+from blockdraft_bench.common.settings import RESULTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft bench report`."""
-    parser.add_argument(
+    option = parser.add_argument
+    option(
         "input",
         nargs="+",
         type=Path,
         metavar="DIR_OR_FILE",
         help="JSON reports of other measurements, or folders that hold some",
     )
-    add_output_arguments(parser)
+    option("--output", type=Path, help=f"folder for the files; else a new one in {RESULTS}")
+    option("--json", action="store_true", help="print the JSON report instead of Markdown")
 
 
 def measure(args: argparse.Namespace, run: Run) -> Outcome:

@@ -26,7 +26,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
     """Press a service, compare it with one process."""
     datasets = settings.prompts.read()
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
-    from blockdraft_bench.common.preparation import prepare
+    from blockdraft_bench.common.prompts import prepare
     from blockdraft_bench.common.provenance import Target, origin
     from blockdraft_bench.serve.figure import draw
     from blockdraft_bench.serve.load_level import RunKey

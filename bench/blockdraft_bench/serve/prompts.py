@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.prompts import PromptSet
-from blockdraft_bench.engine.sample_request import sample_request
+from blockdraft_bench.engine.samples import Limits
 from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_client.params import ChatMessage
@@ -20,16 +20,10 @@ def pool_of_requests(
     prompt_sets: Sequence[PromptSet], settings: Asked, tokenizer: Tokenizer
 ) -> list[GenerationRequest]:
     """Return a request for each prompt, the datasets in turn, so that few requests mix them all."""
+    limits = Limits(settings.max_tokens, frozenset(tokenizer.eos_token_ids), settings.seed)
     columns = [
         [
-            sample_request(
-                prompt_set.dataset,
-                prompt,
-                settings.temperature,
-                max_tokens=settings.max_tokens,
-                stop_token_ids=frozenset(tokenizer.eos_token_ids),
-                seed=settings.seed,
-            )
+            limits.request(prompt_set.dataset, prompt, settings.temperature)
             for prompt in prompt_set.prompts
         ]
         for prompt_set in prompt_sets

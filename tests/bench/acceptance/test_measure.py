@@ -1,5 +1,6 @@
 """Measured acceptance against drafters that are right exactly as often as they are told to be."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,26 +8,21 @@ import pytest
 from tests.bench.support import (
     BLOCK_SIZE,
     DRAFT_LENGTH,
+    LIMITS,
     MAX_TOKENS,
     PROMPTS,
-    SETTINGS,
     ScriptedPair,
     scripted_pair,
 )
 
-from blockdraft_bench.acceptance.measure import (
-    AcceptanceSettings,
-    AnswerKey,
-    AnswerStore,
-    measure_acceptance,
-)
+from blockdraft_bench.acceptance.measure import conditions, measure_acceptance
 from blockdraft_bench.acceptance.report import DatasetAcceptance
-from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.common.record import digest
 from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.common.store import ResultStore
+from blockdraft_bench.engine.samples import AnswerKey, AnswerStore, Limits, SampleAnswers
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +31,22 @@ def pair() -> ScriptedPair:
 
 
 def answer_store(path: Path | None = None) -> AnswerStore:
-    return ResultStore(AnswerKey, Answer, "x", path)
+    return ResultStore(AnswerKey, SampleAnswers, "x", path)
 
 
 def measure(
     pair: ScriptedPair,
     prompts: PromptSet = PROMPTS,
-    settings: AcceptanceSettings = SETTINGS,
+    limits: Limits = LIMITS,
     store: AnswerStore | None = None,
+    draft_length: int = DRAFT_LENGTH,
+    temperature: float = 0.0,
+    on_answer: Callable[[str], None] = lambda dataset: None,
 ) -> DatasetAcceptance:
     store = store or answer_store()
-    [result] = measure_acceptance(pair.decoder, [prompts], [0.0], settings, store)
+    [result] = measure_acceptance(
+        pair.decoder, [prompts], [temperature], limits, draft_length, store, on_answer
+    )
     return result
 
 
@@ -93,17 +94,16 @@ def test_a_drafter_that_is_right_at_times(pair: ScriptedPair) -> None:
 
 def test_shortened_proposals_do_not_count(pair: ScriptedPair) -> None:
     # One token from the prompt, a block of four, and room for two more: one drafted, one not.
-    settings = replace(SETTINGS, max_tokens=7)
-    pair.script(lambda offset: DRAFT_LENGTH, settings=settings)
-    result = measure(pair, settings=settings)
+    limits = replace(LIMITS, max_tokens=7)
+    pair.script(lambda offset: DRAFT_LENGTH, limits=limits)
+    result = measure(pair, limits=limits)
     assert (result.steps, result.verifications) == (2, 4)
     assert result.acceptance_length.value == BLOCK_SIZE
 
 
 def test_a_shorter_draft_length(pair: ScriptedPair) -> None:
-    settings = replace(SETTINGS, draft_length=1)
     pair.script(lambda offset: DRAFT_LENGTH)
-    result = measure(pair, settings=settings)
+    result = measure(pair, draft_length=1)
     assert result.acceptance_length.value == 2.0
     assert values(result.acceptance_per_position) == [1.0]
     assert result.acceptance_decay == ()
@@ -119,9 +119,9 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
     prompts = PromptSet("tiny", (Prompt("one", tuple(range(0, 19 * 7, 7))),))
     [whole] = pair.script(lambda offset: 0, prompts=prompts)
     assert whole.token_ids[end] not in whole.token_ids[:end]
-    settings = replace(SETTINGS, stop_token_ids=frozenset({whole.token_ids[end]}))
-    pair.script(lambda offset: right, prompts=prompts, settings=settings)
-    result = measure(pair, prompts, settings)
+    limits = replace(LIMITS, stop_token_ids=frozenset({whole.token_ids[end]}))
+    pair.script(lambda offset: right, prompts=prompts, limits=limits)
+    result = measure(pair, prompts, limits)
     assert result.tokens == end + 1
     assert result.acceptance_length == Estimate(right + 1.0, None, 1)
     assert result.steps == result.verifications - 1
@@ -129,7 +129,7 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
 
 def test_sampled_answers_are_those_of_plain_decoding(pair: ScriptedPair) -> None:
     pair.method.propose = lambda position, anchor, length: [anchor] * length
-    [result] = measure_acceptance(pair.decoder, [PROMPTS], [1.0], SETTINGS, answer_store())
+    result = measure(pair, temperature=1.0)
     assert result.temperature == 1.0
     assert result.identical_share == 1.0
 
@@ -139,8 +139,8 @@ def test_the_seed_decides_what_is_sampled(pair: ScriptedPair) -> None:
 
     def answers(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
         store = answer_store()
-        measure_acceptance(pair.decoder, [prompts], [1.0], replace(SETTINGS, seed=seed), store)
-        return {answer.token_ids for answer in store}
+        measure(pair, prompts, replace(LIMITS, seed=seed), store, temperature=1.0)
+        return {answer.token_ids for record in store for answer in record.methods.values()}
 
     first = answers(7, PROMPTS)
     assert answers(8, PROMPTS).isdisjoint(first)
@@ -151,17 +151,10 @@ def test_the_seed_decides_what_is_sampled(pair: ScriptedPair) -> None:
 def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair) -> None:
     pair.method.propose = lambda position, anchor, length: [anchor] * length
     prompts = [Prompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
-    done = []
-    settings = replace(SETTINGS, max_tokens=8)
-    [result] = measure_acceptance(
-        pair.decoder,
-        [PromptSet("many", tuple(prompts))],
-        [0.0],
-        settings,
-        answer_store(),
-        on_answer=lambda: done.append(1),
-    )
-    assert (result.samples, result.tokens, len(done)) == (9, 72, 18)
+    done: list[str] = []
+    limits = replace(LIMITS, max_tokens=8)
+    result = measure(pair, PromptSet("many", tuple(prompts)), limits, on_answer=done.append)
+    assert (result.samples, result.tokens, done) == (9, 72, ["many"] * 18)
     assert result.identical_share == 1.0
 
 
@@ -170,7 +163,7 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     pair.script(lambda offset: DRAFT_LENGTH)
     whole = measure(pair)
 
-    def interrupt() -> None:
+    def interrupt(dataset: str) -> None:
         if len(path.read_text("utf-8").splitlines()) == 3:
             raise KeyboardInterrupt
 
@@ -178,14 +171,7 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     broken = scripted_pair()
     broken.script(lambda offset: DRAFT_LENGTH)
     with pytest.raises(KeyboardInterrupt):
-        measure_acceptance(
-            broken.decoder,
-            [PROMPTS],
-            [0.0],
-            SETTINGS,
-            answer_store(path),
-            on_answer=interrupt,
-        )
+        measure(broken, store=answer_store(path), on_answer=interrupt)
     # The fourth answer was being written.
     with path.open("a", encoding="utf-8") as file:
         file.write('{"settings": "x", "data')
@@ -204,14 +190,13 @@ def test_drafts_that_get_lost_end_the_measurement() -> None:
 
 
 def test_whatever_decides_an_answer_is_part_of_the_identity(pair: ScriptedPair) -> None:
-    changed = [
-        replace(SETTINGS, seed=8),
-        replace(SETTINGS, max_tokens=8),
-        replace(SETTINGS, draft_length=1),
-        replace(SETTINGS, stop_token_ids=frozenset({1})),
+    variants = [
+        (LIMITS, DRAFT_LENGTH, pair.decoder, "float32"),
+        (replace(LIMITS, seed=8), DRAFT_LENGTH, pair.decoder, "float32"),
+        (replace(LIMITS, max_tokens=8), DRAFT_LENGTH, pair.decoder, "float32"),
+        (replace(LIMITS, stop_token_ids=frozenset({1})), DRAFT_LENGTH, pair.decoder, "float32"),
+        (LIMITS, 1, pair.decoder, "float32"),
+        (LIMITS, DRAFT_LENGTH, pair.decoder, "bfloat16"),
     ]
-    identities = [
-        digest(*settings.conditions(pair.decoder, "float32")) for settings in (SETTINGS, *changed)
-    ]
-    identities.append(digest(*SETTINGS.conditions(pair.decoder, "bfloat16")))
+    identities = [digest(*conditions(*variant)) for variant in variants]
     assert len(set(identities)) == len(identities)

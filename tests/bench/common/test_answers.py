@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockdraft_bench.common.answers import Answer, first_difference
+from blockdraft_bench.common.answers import Answer, divergences
 
 
 def test_only_whole_proposals_that_reached_no_stop_token_count() -> None:
@@ -24,5 +24,7 @@ def test_only_whole_proposals_that_reached_no_stop_token_count() -> None:
         ([], [], None),
     ],
 )
-def test_first_difference(tokens: list[int], expected: list[int], place: int | None) -> None:
-    assert first_difference(tokens, expected) == place
+def test_where_answers_differ(tokens: list[int], expected: list[int], place: int | None) -> None:
+    same, one, other = (Answer(tuple(t), (), False) for t in ([], tokens, expected))
+    found = [] if place is None else [(1, place)]
+    assert list(divergences([same, one], [same, other])) == found

@@ -1,27 +1,39 @@
 """Prompts in the chat template, cut without harm to it."""
 
+from pathlib import Path
+
 import pytest
 from tests.bench.support import write_target
 
-from blockdraft_bench.common.datasets import Sample
+from blockdraft_bench.common.datasets import Dataset, Sample
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.prompts import chat_prompt, make_prompts
+from blockdraft_bench.common.prompts import chat_prompt, prepare
+from blockdraft_bench.common.settings import PromptSettings
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("target")
     write_target(path)
-    return load_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(target: Path) -> Tokenizer:
+    return load_tokenizer(target)
 
 
 def text_of(tokenizer: Tokenizer, token_ids: tuple[int, ...]) -> str:
     return tokenizer.decode(token_ids, skip_special=False)
 
 
-def test_a_short_message_is_whole(tokenizer: Tokenizer) -> None:
-    prompts = make_prompts("set", [Sample("a", "Hello")], tokenizer, 100)
+@pytest.mark.usefixtures("jax_as_it_was")
+def test_a_short_message_is_whole(tokenizer: Tokenizer, target: Path) -> None:
+    settings = PromptSettings(max_prompt_tokens=100, target=str(target))
+    prepared = prepare(settings, [Dataset("set", (Sample("a", "Hello"),))])
+    assert (prepared.target, prepared.count) == (target, 1)
+    [prompts] = prepared.prompt_sets
     assert prompts.dataset == "set"
     [prompt] = prompts.prompts
     assert prompt.sample_id == "a"

@@ -11,10 +11,9 @@ from tests.bench.support import CONFIG, PROMPTS, ScriptedPair, scripted_pair, ti
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.decode.choice_margin import ChoiceMargin
-from blockdraft_bench.decode.divergence import find_divergences
+from blockdraft_bench.decode.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.decode.report import Divergence
-from blockdraft_bench.decode.samples import DecodedSample, DecodedSet
+from blockdraft_bench.engine.samples import Answered
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 SEED = 5_000_000_011  # more than 32 bits
@@ -28,17 +27,12 @@ def reference() -> ReferenceDecoder:
 def test_a_divergence_has_the_margin_of_the_greedy_choice(reference: ReferenceDecoder) -> None:
     prompt = PROMPTS.prompts[0].token_ids
     plain, other = (9, 8, 7, 6, 5), (9, 8, 3, 6, 5)
-    samples = [
-        DecodedSample(
-            GenerationRequest(name, prompt),
-            {
-                "plain": decoded_answer(0.0, 1.0, plain, ()),
-                "dflash": decoded_answer(0.0, 1.0, tokens, ()),
-            },
-        )
-        for name, tokens in (("same", plain), ("other", other))
-    ]
-    decoded = DecodedSet("tiny", 0.0, tuple(samples))
+    answers = {
+        "plain": [decoded_answer(0.0, 1.0, plain, ())] * 2,
+        "dflash": [decoded_answer(0.0, 1.0, tokens, ()) for tokens in (plain, other)],
+    }
+    requests = tuple(GenerationRequest(name, prompt) for name in ("same", "other"))
+    decoded = Answered("tiny", 0.0, requests, answers)
     [found] = find_divergences(decoded, "dflash", ChoiceMargin(tiny_decoder()))
     second, first = sorted(reference.logits([*prompt, 9, 8])[-1])[-2:]
     assert found == Divergence("other", 2, found.logit_margin, 0.0)

@@ -10,16 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.bench.decode_support import LENGTHS, METHODS, SETTINGS, Methods
-from tests.bench.support import BLOCK_SIZE, DRAFT_LENGTH, MAX_TOKENS, PROMPTS, tiny_decoder
+from tests.bench.decode_support import LENGTHS, METHODS, Methods
+from tests.bench.support import BLOCK_SIZE, DRAFT_LENGTH, LIMITS, MAX_TOKENS, PROMPTS, tiny_decoder
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_bench.common.answers import PLAIN
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.common.store import ResultStore
-from blockdraft_bench.decode.measure import SampleStore, measure_decode
-from blockdraft_bench.decode.samples import DecodedSet, SampleAnswers, SampleKey
-from blockdraft_bench.engine.sample_decoder import decode_alone
+from blockdraft_bench.engine.sample_decoder import SampleDecoder
+from blockdraft_bench.engine.samples import (
+    Answered,
+    AnswerKey,
+    AnswerStore,
+    SampleAnswers,
+    answer_all,
+)
 from blockdraft_verifier.engine.loop import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -46,23 +51,25 @@ def draft_the_anchor(position: int, anchor: int, length: int) -> Sequence[int]:
     return [anchor] * length
 
 
-def sample_store(path: Path | None = None, settings: str = "x") -> SampleStore:
-    return ResultStore(SampleKey, SampleAnswers, settings, path)
+def sample_store(path: Path | None = None, settings: str = "x") -> AnswerStore:
+    return ResultStore(AnswerKey, SampleAnswers, settings, path)
 
 
 def measure(
     methods: Methods,
     temperatures: Sequence[float] = (0.0,),
-    store: SampleStore | None = None,
-    on_sample: Callable[[], None] = lambda: None,
-) -> list[DecodedSet]:
-    return measure_decode(
-        methods.decoder(),
+    store: AnswerStore | None = None,
+    on_sample: Callable[[str], None] = lambda dataset: None,
+    decoder: SampleDecoder | None = None,
+) -> list[Answered]:
+    return answer_all(
         [PROMPTS],
         temperatures,
-        SETTINGS,
+        LIMITS,
+        [tuple(LENGTHS)],
+        decoder or methods.decoder(),
         store or sample_store(),
-        on_sample=on_sample,
+        on_answers=on_sample,
     )
 
 
@@ -73,18 +80,19 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_decodes_every_sample_by_every_method(methods: Methods) -> None:
     [decoded] = measure(methods)
     assert (decoded.dataset, decoded.temperature) == ("tiny", 0.0)
-    assert [s.request.request_id for s in decoded.samples] == ["short", "long"]
+    assert [request.request_id for request in decoded.requests] == ["short", "long"]
     reference = ReferenceDecoder(tiny_decoder().config, params_from_decoder(tiny_decoder()))
-    for sample in decoded.samples:
-        tokens = list(sample.request.prompt)
+    for index, request in enumerate(decoded.requests):
+        tokens = list(request.prompt)
+        answers = {method: decoded.answers[method][index] for method in LENGTHS}
         for _ in range(4):
             tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
         for method in LENGTHS:
-            answer = sample.answers[method].answer
+            answer = answers[method]
             assert len(answer.token_ids) == MAX_TOKENS
             assert answer.token_ids[:4] == tuple(tokens[-4:])
-            assert answer.token_ids == sample.answers[PLAIN].answer.token_ids
-        steps = {method: sample.answers[method].answer.steps for method in LENGTHS}
+            assert answer.token_ids == answers[PLAIN].token_ids
+        steps = {method: answers[method].steps for method in LENGTHS}
         assert steps[PLAIN] == ((0, 0),) * (MAX_TOKENS - 1)
         assert steps["right"] == ((DRAFT_LENGTH, DRAFT_LENGTH),) * 4
         assert {accepted for _, accepted in steps["wrong"]} == {0}
@@ -110,14 +118,13 @@ def test_times_are_those_of_decoding(methods: Methods) -> None:
     methods.right.method.propose = slow
     request = GenerationRequest("one", PROMPTS.prompts[0].token_ids, max_output_tokens=1 + 4)
     started = time.perf_counter()
-    decoded = decode_alone(methods.right.decoder, request)
+    decoded = methods.right.decoder.decode_alone(request)
     passed = time.perf_counter() - started
-    assert decoded.answer.steps == ((DRAFT_LENGTH, DRAFT_LENGTH),)
-    assert decoded.decoded_tokens == BLOCK_SIZE
+    assert decoded.steps == ((DRAFT_LENGTH, DRAFT_LENGTH),)
+    assert decoded.timed_tokens == BLOCK_SIZE
     # The only draft was computed after the first token and before the others.
     assert draft_seconds < decoded.decode_seconds < passed
     assert 0.0 < decoded.ttft_seconds < passed - draft_seconds
-    assert decoded.tpot_seconds == pytest.approx(decoded.decode_seconds / 4)
 
 
 def test_prompts_are_computed_in_full(methods: Methods) -> None:
@@ -134,10 +141,10 @@ def test_sampled_answers_are_those_of_plain_decoding(methods: Methods) -> None:
         methods.pair(method).method.propose = draft_the_anchor
     greedy, sampled = measure(methods, (0.0, 1.0))
     assert sampled.temperature == 1.0
-    for cold, warm in zip(greedy.samples, sampled.samples, strict=True):
-        tokens = {method: warm.answers[method].answer.token_ids for method in LENGTHS}
+    for index in range(len(PROMPTS.prompts)):
+        tokens = {method: sampled.answers[method][index].token_ids for method in LENGTHS}
         assert tokens["right"] == tokens["wrong"] == tokens[PLAIN]
-        assert tokens[PLAIN] != cold.answers[PLAIN].answer.token_ids
+        assert tokens[PLAIN] != greedy.answers[PLAIN][index].token_ids
 
 
 def test_a_compilation_while_being_timed_is_an_error(methods: Methods, tmp_path: Path) -> None:
@@ -162,7 +169,7 @@ def test_nothing_is_compiled_while_being_timed(methods: Methods) -> None:
     for method in METHODS:
         methods.pair(method).method.propose = draft_the_anchor
     decoder = methods.decoder()
-    measure_decode(decoder, [PROMPTS], [0.0, 1.0], SETTINGS, sample_store())
+    measure(methods, (0.0, 1.0), decoder=decoder)
     assert decoder.recompilations == 0
 
 
@@ -193,7 +200,7 @@ def test_a_sample_that_was_interrupted_is_decoded_again_as_a_whole(
 def test_an_interrupted_measurement_goes_on(methods: Methods, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
 
-    def interrupt() -> None:
+    def interrupt(dataset: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):

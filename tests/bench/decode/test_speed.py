@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.bench.decode_support import decoded_answer, decoded_set
 
-from blockdraft_bench.common.answers import DecodedAnswer
+from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.decode.report import MethodSpeed
 from blockdraft_bench.decode.speed import average, summarize_method
@@ -22,7 +22,7 @@ SECOND = {
 }
 
 
-def summary(method: str, *samples: dict[str, DecodedAnswer], draft_length: int = 3) -> MethodSpeed:
+def summary(method: str, *samples: dict[str, Answer], draft_length: int = 3) -> MethodSpeed:
     return summarize_method(decoded_set(*samples), method, draft_length=draft_length, seed=0)
 
 

@@ -14,8 +14,9 @@ from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.engine import loading
+from blockdraft_bench.engine.samples import Limits
 from blockdraft_bench.int8.logit_error import LogitError, logit_error
-from blockdraft_bench.int8.measure import Int8Settings, measure_int8
+from blockdraft_bench.int8.measure import measure_int8
 from blockdraft_client.cli.main import main
 from blockdraft_models.weights.loading import load_decoder
 
@@ -80,11 +81,10 @@ def test_errors_are_those_of_the_references(target: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loading, "PROMPT_STEP_TOKENS", 16)
     prompts = (Prompt("a", (5, 77, 130)), Prompt("b", tuple(range(40, 64))), Prompt("c", (9,)))
     sets = [PromptSet("x", prompts[:2]), PromptSet("y", prompts[2:])]
-    done: list[int] = []
-    result = measure_int8(
-        target, sets, Int8Settings(6, 24, frozenset(), "float32"), on_answer=lambda: done.append(1)
-    )
-    assert len(done) == 6
+    done: list[str] = []
+    capacity = loading.Capacity(1, 6 + 24, "float32")
+    result = measure_int8(target, sets, Limits(6, frozenset()), capacity, on_answer=done.append)
+    assert done == ["x", "x", "y"] * 2
     whole = load_decoder(target, dtype=jnp.float32)[0]
     rounded = load_decoder(target, dtype=jnp.float32, weights="int8")[0]
     reference = ReferenceDecoder(whole.config, params_from_decoder(whole))
@@ -99,12 +99,12 @@ def test_errors_are_those_of_the_references(target: Path, monkeypatch: pytest.Mo
             errors = logit_error(reference.logits(tokens)[chosen], other.logits(tokens)[chosen])
             expected = expected.plus(errors)
         found = result.errors[prompt_set.dataset]
+        assert found.answers == expected.answers == len(prompt_set.prompts)
         assert found.positions == expected.positions == 6 * len(prompt_set.prompts)
         assert found.same_choices == expected.same_choices
         assert found.relative_rms == pytest.approx(expected.relative_rms, rel=1e-3)
         assert found.max_error == pytest.approx(expected.max_error, rel=1e-3)
         assert found.mean_kl_nats == pytest.approx(expected.mean_kl_nats, rel=1e-2)
-    assert result.answers == {"x": 2, "y": 1}
 
 
 @pytest.mark.parametrize(

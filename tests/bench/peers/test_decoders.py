@@ -1,7 +1,9 @@
 """Each decoder against a reference of its own: the tokens, and where they end."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,8 @@ from tests.models.builders import run_dense, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.peers.answers import Limits, PeerDecoder, Variant
-from blockdraft_bench.peers.blockdraft import BlockdraftPeer
+from blockdraft_bench.engine.sample_decoder import DecodeOne
+from blockdraft_bench.peers.answers import Variant
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
@@ -35,16 +37,25 @@ def greedy(decoder: Decoder, prompt: tuple[int, ...], length: int) -> tuple[int,
 EXPECTED = greedy(tiny_decoder(), PROMPT, LENGTH)
 
 
-def check(peer: PeerDecoder, first_tokens: range = range(1, 2)) -> None:
+def asked(prompt: Sequence[int], length: int, *stop_token_ids: int) -> GenerationRequest:
+    return GenerationRequest(
+        "one",
+        tuple(prompt),
+        max_output_tokens=length,
+        stop_token_ids=frozenset(stop_token_ids),
+    )
+
+
+def check(decode: DecodeOne, first_tokens: range = range(1, 2)) -> None:
     """Compare whole answers, and one that a stop token ends."""
-    whole = peer.decode(PROMPT, Limits(LENGTH, frozenset()))
+    whole = decode(asked(PROMPT, LENGTH))
     assert whole.token_ids == EXPECTED
     assert whole.first_tokens in first_tokens
     assert whole.timed_tokens == LENGTH - whole.first_tokens
     assert whole.ttft_seconds > 0
     assert whole.decode_seconds > 0
     stop = EXPECTED[4]
-    short = peer.decode(PROMPT, Limits(LENGTH, frozenset({stop})))
+    short = decode(asked(PROMPT, LENGTH, stop))
     assert short.token_ids == EXPECTED[: EXPECTED.index(stop) + 1]
 
 
@@ -55,12 +66,10 @@ def pair() -> Iterator[ScriptedPair]:
     made.decoder.close()
 
 
-@pytest.mark.parametrize("drafted", [False, True])
-def test_blockdraft(pair: ScriptedPair, drafted: bool) -> None:
+@pytest.mark.parametrize("max_draft_tokens", [0, None])
+def test_blockdraft(pair: ScriptedPair, max_draft_tokens: int | None) -> None:
     pair.script(lambda offset: 2)
-    peer = BlockdraftPeer(pair.decoder, drafted=drafted, dtype="float32")
-    assert peer.variant == Variant("blockdraft", "drafted" if drafted else "plain", "float32")
-    check(peer)
+    check(functools.partial(pair.decoder.decode_alone, max_draft_tokens=max_draft_tokens))
 
 
 def test_blockdraft_computes_its_prompt_each_time(pair: ScriptedPair) -> None:
@@ -74,7 +83,7 @@ def test_blockdraft_computes_its_prompt_each_time(pair: ScriptedPair) -> None:
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> list[PeerDecoder]:
+def peers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Return the tiny target in transformers, read from a GGUF file, as its own assistant."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -87,13 +96,13 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> list[PeerDecoder]:
 
 @pytest.mark.filterwarnings("default")  # theirs
 class TestTransformers:
-    def test_every_way_to_generate(self, peers: list[PeerDecoder]) -> None:
+    def test_every_way_to_generate(self, peers: list[Any]) -> None:
         names = [peer.variant.name for peer in peers]
         assert names == ["generate", "prompt_lookup", "assisted"]
-        check(peers[0])
+        check(peers[0].decode)
         # These draft before they have read the prompt.
         for peer in peers[1:]:
-            check(peer, range(1, LENGTH))
+            check(peer.decode, range(1, LENGTH))
 
     def test_weights_in_bfloat16(self, tmp_path: Path) -> None:
         torch = pytest.importorskip("torch")
@@ -129,10 +138,10 @@ def test_llama_cpp() -> None:
     prompt = tokenizer.encode_chat(question)
     peer = LlamaCppPeer(path, context_tokens=128, threads=1)
     assert peer.variant == Variant("llama.cpp", "plain", "Q4_1")
-    limits = Limits(24, frozenset(tokenizer.eos_token_ids))
-    answer = peer.decode(prompt, limits)
+    request = asked(prompt, 24, *tokenizer.eos_token_ids)
+    answer = peer.decode(request)
     assert "Paris" in tokenizer.decode(answer.token_ids)
     assert len(answer.token_ids) <= 24
     assert answer.first_tokens == 1
     assert answer.decode_seconds > 0
-    assert peer.decode(prompt, limits).token_ids == answer.token_ids
+    assert peer.decode(request).token_ids == answer.token_ids

@@ -1,29 +1,36 @@
 """The arithmetic of the comparison, by hand; the order of measuring; what is kept on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from blockdraft_bench.common.answers import Answer, speed_ratio
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.common.statistics import Estimate
 from blockdraft_bench.common.store import ResultStore
-from blockdraft_bench.peers.answers import Limits, Stopwatch, TimedAnswer, Variant
+from blockdraft_bench.engine.sample_decoder import SampleDecoder
+from blockdraft_bench.engine.samples import (
+    AnswerKey,
+    AnswerStore,
+    Limits,
+    SampleAnswers,
+    answer_all,
+)
+from blockdraft_bench.peers.answers import Stopwatch, Variant
 from blockdraft_bench.peers.available import LLAMA_CPP, TRANSFORMERS, choose_peers
-from blockdraft_bench.peers.measure import PeerKey, PeerStore, measure_peers
 from blockdraft_bench.peers.report import FirstDivergence
-from blockdraft_bench.peers.speeds import compare, speed_ratio
+from blockdraft_bench.peers.speeds import compare
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 PLAIN = Variant("blockdraft", "plain", "float32")
 DRAFTED = Variant("blockdraft", "drafted", "float32")
 OTHER = Variant("other", "plain", "bfloat16")
 
 
-def answer(
-    tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1
-) -> TimedAnswer:
-    return TimedAnswer(tuple(tokens), first, ttft, seconds)
+def answer(tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1) -> Answer:
+    return Answer(tuple(tokens), (), False, ttft, seconds, first)
 
 
 # Speeds: plain 6 tokens in 3 s = 2/s; drafted 6 in 1.5 s = 4/s; other 6 in 1 s = 6/s, of whose
@@ -85,13 +92,15 @@ class TestStopwatch:
         for count, time in ((3, 10.5), (2, 11.5), (1, 13.0)):
             stopwatch.came(count, time)
         found = stopwatch.answer([5, 6, 7, 8, 9, 1], {1})
-        assert found == TimedAnswer((5, 6, 7, 8, 9, 1), 3, 0.5, 2.5)
+        assert found == Answer((5, 6, 7, 8, 9, 1), (), True, 0.5, 2.5, first_tokens=3)
         assert found.timed_tokens == 3
 
     def test_what_follows_a_stop_token_is_cut(self) -> None:
         stopwatch = Stopwatch(0.0)
         stopwatch.came(4, 1.0)
-        assert stopwatch.answer([5, 1, 6, 1], {1}) == TimedAnswer((5, 1), 2, 1.0, 0.0)
+        assert stopwatch.answer([5, 1, 6, 1], {1}) == Answer(
+            (5, 1), (), True, 1.0, 0.0, first_tokens=2
+        )
 
 
 class Recording:
@@ -101,9 +110,9 @@ class Recording:
         self.variant = variant
         self.log = log
 
-    def decode(self, prompt: Sequence[int], limits: Limits) -> TimedAnswer:
-        self.log.append((self.variant.name, prompt[0], limits.max_tokens))
-        return answer([prompt[0], len(self.log)], 1.0)
+    def decode(self, request: GenerationRequest) -> Answer:
+        self.log.append((self.variant.name, request.prompt[0], request.max_output_tokens))
+        return answer([request.prompt[0], len(self.log)], 1.0)
 
 
 PROMPTS = [
@@ -113,16 +122,32 @@ PROMPTS = [
 LIMITS = Limits(64, frozenset({0}))
 
 
-def peer_store(folder: Path, settings: str = "s") -> PeerStore:
-    return ResultStore(PeerKey, TimedAnswer, settings, folder / "samples.jsonl")
+def peer_store(folder: Path, settings: str = "s") -> AnswerStore:
+    return ResultStore(AnswerKey, SampleAnswers, settings, folder / "samples.jsonl")
+
+
+def measure_peers(
+    decoders: Sequence[Recording],
+    store: AnswerStore,
+    on_answer: Callable[[str], None] = lambda dataset: None,
+) -> dict[Variant, list[Answer]]:
+    named = {str(decoder.variant): decoder.decode for decoder in decoders}
+    groups = [(name,) for name in named]
+    found = answer_all(
+        PROMPTS, [0.0], LIMITS, groups, SampleDecoder(named), store, on_answers=on_answer
+    )
+    return {
+        decoder.variant: [a for each in found for a in each.answers[str(decoder.variant)]]
+        for decoder in decoders
+    }
 
 
 def test_decoders_take_turns_and_warm_up_once(tmp_path: Path) -> None:
     log: list[tuple[str, int, int]] = []
     decoders = [Recording(variant, log) for variant in (PLAIN, DRAFTED)]
-    answers = measure_peers(decoders, PROMPTS, LIMITS, peer_store(tmp_path))
+    answers = measure_peers(decoders, peer_store(tmp_path))
     assert log == [
-        ("plain", 10, 8), ("plain", 10, 64), ("drafted", 10, 8), ("drafted", 10, 64),
+        ("plain", 10, 16), ("plain", 10, 64), ("drafted", 10, 16), ("drafted", 10, 64),
         ("drafted", 20, 64), ("plain", 20, 64),
         ("plain", 30, 64), ("drafted", 30, 64),
     ]  # fmt: skip
@@ -131,29 +156,27 @@ def test_decoders_take_turns_and_warm_up_once(tmp_path: Path) -> None:
     # Again with a peer more: only its answers are decoded, the others are as they were.
     log.clear()
     decoders.append(Recording(OTHER, log))
-    seen = []
+    seen: list[str] = []
     again = measure_peers(
         decoders,
-        PROMPTS,
-        LIMITS,
         peer_store(tmp_path),
-        lambda: seen.append(1),
+        seen.append,
     )
     assert {name for name, _, _ in log} == {"plain"}
     assert len(log) == 4
-    assert len(seen) == 9
+    assert seen == ["one"] * 6 + ["two"] * 3
     assert {v: again[v] for v in answers} == answers
 
     # Other settings share the file and nothing else.
     log.clear()
-    measure_peers(decoders[:1], PROMPTS, LIMITS, peer_store(tmp_path, "t"))
+    measure_peers(decoders[:1], peer_store(tmp_path, "t"))
     assert len(log) == 4
 
 
 def test_a_peer_that_cannot_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here: set[str] = {"llama_cpp", "transformers"}
     monkeypatch.setattr("blockdraft_bench.peers.available._installed", here.__contains__)
-    chosen, skipped = choose_peers(None, Path("model.gguf"))
+    chosen, skipped = choose_peers((), Path("model.gguf"))
     assert chosen == (LLAMA_CPP,)
     assert skipped == {TRANSFORMERS: "not installed; try `pip install torch`"}
     with pytest.raises(BenchUsageError, match="transformers cannot take part: not installed"):

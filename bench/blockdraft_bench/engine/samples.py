@@ -1,0 +1,189 @@
+"""Samples, the key under which their answers are kept, and the one loop that asks for them."""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.common.prompts import Prompt, PromptSet
+from blockdraft_bench.common.record import digest
+from blockdraft_bench.common.run import Run
+from blockdraft_bench.common.store import ResultStore
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerKey:
+    """Which answers.
+
+    Attributes:
+        dataset: Name of the dataset.
+        sample: Id of the sample.
+        prompt: Digest of the prompt's tokens, so that a changed prompt is a new one.
+        temperature: Of the target.
+        decoders: Who answers. Answers whose times are compared are one record, so that they stay
+            together: those that were decoded one right after another.
+    """
+
+    dataset: str
+    sample: str
+    prompt: str
+    temperature: float
+    decoders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAnswers:
+    """The answers to a sample, by decoder, in the order in which they were decoded."""
+
+    methods: dict[str, Answer]
+
+
+AnswerStore = ResultStore[AnswerKey, SampleAnswers]
+# Takes the answers to the sample of an index.
+Keep = Callable[[int, dict[str, Answer]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How samples are answered.
+
+    Attributes:
+        max_tokens: Most tokens of an answer.
+        stop_token_ids: Tokens that end it.
+        seed: Of the whole measurement. A sample's own depends on this, its dataset and its id:
+            more samples change none of the answers.
+    """
+
+    max_tokens: int
+    stop_token_ids: frozenset[int]
+    seed: int = 0
+
+    def request(self, dataset: str, prompt: Prompt, temperature: float = 0.0) -> GenerationRequest:
+        """Return what is asked for one sample's answer; temperature 0 is greedy."""
+        name = f"{self.seed}/{dataset}/{prompt.sample_id}"
+        own_seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
+        return GenerationRequest(
+            prompt.sample_id,
+            prompt.token_ids,
+            sampling=Sampling(temperature=temperature, seed=own_seed),
+            max_output_tokens=self.max_tokens,
+            stop_token_ids=self.stop_token_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt at one temperature.
+
+    Attributes:
+        dataset: Name of the dataset.
+        number: Counts all samples; it decides which decoder is first.
+        request: What is asked.
+    """
+
+    dataset: str
+    number: int
+    request: GenerationRequest
+
+    def key(self, decoders: tuple[str, ...]) -> AnswerKey:
+        """Return the key of the answers that some decoders give one after another."""
+        request = self.request
+        temperature = request.sampling.temperature
+        prompt = digest(request.prompt)
+        return AnswerKey(self.dataset, request.request_id, prompt, temperature, decoders)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The samples of one dataset at one temperature, in order, with the answers of each decoder."""
+
+    dataset: str
+    temperature: float
+    requests: tuple[GenerationRequest, ...]
+    answers: Mapping[str, Sequence[Answer]]
+
+
+# Answers samples by decoders, and hands over the answers to each as soon as it has them.
+Decode = Callable[[tuple[str, ...], Sequence[Sample], Keep], None]
+
+
+def open_store(run: Run) -> AnswerStore:
+    """Return the answers that a run has so far."""
+    return run.store(AnswerKey, SampleAnswers)
+
+
+def in_turn(things: Sequence[T], turn: int) -> tuple[T, ...]:
+    """Return things in their order, of which `turn` decides the first."""
+    first = turn % len(things)
+    return (*things[first:], *things[:first])
+
+
+def answer_all(
+    prompt_sets: Sequence[PromptSet],
+    temperatures: Sequence[float],
+    limits: Limits,
+    groups: Sequence[tuple[str, ...]],
+    decode: Decode,
+    store: AnswerStore,
+    *,
+    many_at_a_time: bool = False,
+    on_answers: Callable[[str], None] = lambda dataset: None,
+) -> list[Answered]:
+    """Have every prompt answered at each temperature, but for what the store holds.
+
+    All groups answer a sample before any answers the next, so that a disturbance of the machine
+    meets all of them; which is first changes from sample to sample.
+
+    Args:
+        prompt_sets: Prompts by dataset, whose names differ.
+        temperatures: Of the target; 0 is greedy.
+        limits: How to answer.
+        groups: Decoders; those of a group answer together, and their answers are one record.
+        decode: Decodes.
+        store: Where answers are kept.
+        many_at_a_time: Whether `decode` is given all samples of a dataset at once.
+        on_answers: Told the dataset of each sample and group, also of those the store holds.
+
+    Returns:
+        One for each dataset and temperature, in this order.
+    """
+    numbers = itertools.count()
+    found = []
+    for prompt_set, temperature in itertools.product(prompt_sets, temperatures):
+        requests = [limits.request(prompt_set.dataset, p, temperature) for p in prompt_set.prompts]
+        samples = [Sample(prompt_set.dataset, next(numbers), request) for request in requests]
+        answers: dict[str, list[Answer]] = {name: [] for group in groups for name in group}
+        for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
+            for group in in_turn(groups, batch[0].number):
+                for each in _answer(batch, group, decode, store, on_answers):
+                    for name, answer in each.items():
+                        answers[name].append(answer)
+        found.append(Answered(prompt_set.dataset, temperature, tuple(requests), answers))
+    return found
+
+
+def _answer(
+    samples: Sequence[Sample],
+    group: tuple[str, ...],
+    decode: Decode,
+    store: AnswerStore,
+    on_answers: Callable[[str], None],
+) -> list[dict[str, Answer]]:
+    """Return the answers of one group in the order of the samples."""
+    keys = [sample.key(group) for sample in samples]
+    missing = [index for index, key in enumerate(keys) if store.get(key) is None]
+    for _ in range(len(keys) - len(missing)):
+        on_answers(samples[0].dataset)
+
+    def keep(index: int, answers: dict[str, Answer]) -> None:
+        store.add(keys[missing[index]], SampleAnswers(answers))
+        on_answers(keys[0].dataset)
+
+    if missing:
+        decode(group, [samples[index] for index in missing], keep)
+    return [found.methods for key in keys if (found := store.get(key)) is not None]
