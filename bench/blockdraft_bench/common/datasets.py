@@ -75,11 +75,7 @@ def read_datasets(specs: Sequence[str], directory: Path | None) -> list[Dataset]
 
 
 def find_dataset(spec: str, directory: Path) -> Path:
-    """Return the file of a dataset.
-
-    Args:
-        spec: The name of a test set, or a file.
-        directory: Where the test sets lie, as `NAME.jsonl` or `NAME.jsonl.gz`.
+    """Return the file of a test set, `NAME.jsonl` or `NAME.jsonl.gz`, or the file that is named.
 
     Raises:
         BenchUsageError: If there is no such dataset or file.
@@ -131,7 +127,7 @@ def choose_samples(samples: Sequence[Sample], count: int, seed: int) -> tuple[Sa
     Args:
         samples: Rows, in the order of the file.
         count: How many, at least 1.
-        seed: Of the choice.
+        seed: Decides which.
     """
     if count >= len(samples):
         return tuple(samples)

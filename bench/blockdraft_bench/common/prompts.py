@@ -16,12 +16,7 @@ from blockdraft_models.weights.resolve import resolve_target
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A sample as the target sees it.
-
-    Attributes:
-        sample_id: The sample's id.
-        token_ids: Up to where the answer starts, chat template included.
-    """
+    """A sample as the target sees it: up to where the answer starts, chat template included."""
 
     sample_id: str
     token_ids: tuple[int, ...]
@@ -93,11 +88,6 @@ def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, 
     A message that is too long loses its end: what is kept is the longest beginning of the text
     with which the whole prompt fits. The template stays whole, so the prompt still ends where
     the answer is to begin.
-
-    Args:
-        text: The message.
-        tokenizer: The target's.
-        max_tokens: Most tokens of the prompt.
 
     Raises:
         BenchUsageError: If not even an empty message fits.

@@ -21,7 +21,6 @@ class Hardware:
     """A machine.
 
     Attributes:
-        cpu: Its processor.
         cores: How many cores this process may use.
         accelerator: Number and kind of its accelerators; None if there is none.
     """

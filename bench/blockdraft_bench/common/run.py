@@ -89,12 +89,7 @@ class Run:
             print(text, file=sys.stderr)
 
     def phase(self, description: str, total: int | None = None) -> Phase:
-        """Show a progress bar on stderr for the next part of the work.
-
-        Args:
-            description: What is done.
-            total: Pieces of it; None if that is not known yet.
-        """
+        """Show a progress bar on stderr for the next part; no total if it is not known yet."""
         if self._progress is None:
             columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn()
             self._progress = Progress(*columns, console=Console(stderr=True))
@@ -121,24 +116,13 @@ class Run:
     def store(
         self, key: type[Key], record: type[Record], name: str = SAMPLES_FILE
     ) -> ResultStore[Key, Record]:
-        """Open the results so far.
-
-        Args:
-            key: What tells records apart.
-            record: What is kept.
-            name: Of the file.
-        """
+        """Open the results so far, in a file of the run's folder; see `ResultStore`."""
         folder = self.folder
         assert self._identity is not None
         return ResultStore(key, record, self._identity, folder / name)
 
     def publish(self, outcome: Outcome, *, as_json: bool) -> None:
-        """Write all files and print the report.
-
-        Args:
-            outcome: What was found.
-            as_json: Whether to print the JSON and not the page.
-        """
+        """Write all files and print the page, or the JSON instead."""
         text, stem = to_json(outcome.report), self.folder / self.benchmark
         stem.with_suffix(".json").write_text(text, encoding="utf-8")
         stem.with_suffix(".md").write_text(outcome.page, encoding="utf-8")
@@ -153,14 +137,7 @@ class Run:
 def run_measurement(
     benchmark: str, measure: Callable[[Any, Run], Outcome], settings: object, result: OutputSettings
 ) -> int:
-    """Measure, write, print; return the exit code.
-
-    Args:
-        benchmark: Name of the measurement.
-        measure: Measures.
-        settings: What it is told.
-        result: Where the result goes.
-    """
+    """Measure what `settings` say, write, print; return the exit code."""
     with Run(benchmark, result.output) as run:
         outcome = measure(settings, run)
     run.publish(outcome, as_json=result.json)

@@ -66,16 +66,13 @@ def load_methods(
     capacity: Capacity,
     draft_policy: DraftPolicy,
 ) -> DecodingMethods:
-    """Load the target and join it with each drafter.
+    """Load the target and join it with each drafter; the engines' `warm_up` is yet to come.
 
     Args:
         target: A directory, `.gguf` file, hub id or the default's name.
         drafters: Drafters for it, by method, loaded with the same capacity.
-        capacity: Of every engine.
-        draft_policy: Of every engine.
-
-    Returns:
-        The methods; the engines' `warm_up` is yet to come.
+        capacity: Of every engine, like the policy.
+        draft_policy: Whether an engine may draft less where that is faster.
 
     Raises:
         ModelError: If the target cannot be loaded.

@@ -44,7 +44,7 @@ class TransformersPeer:
     """A loaded model and one way to generate with it."""
 
     def __init__(self, model: Any, name: str, dtype: str, assistant: Any = None) -> None:
-        """Decode with `model`.
+        """Decode with a model.
 
         Args:
             model: As `load_model` returns it.
@@ -113,12 +113,7 @@ def load_transformers_peers(
 
 
 def load_model(path: Path, dtype: str) -> Any:
-    """Return a checkpoint as a transformers model, where JAX computes if torch can.
-
-    Args:
-        path: A Hugging Face directory or a `.gguf` file.
-        dtype: Of its weights.
-    """
+    """Return a checkpoint as a transformers model, where JAX computes if torch can."""
     with _huggingface_directory(path) as directory:
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True
