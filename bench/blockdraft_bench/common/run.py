@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
-
 from blockdraft_bench.common.record import digest, to_json
 from blockdraft_bench.common.settings import RESULTS, OutputSettings
 from blockdraft_bench.common.store import Key, Record, ResultStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.progress import Progress, TaskID
 
 SAMPLES_FILE = "samples.jsonl"
 
@@ -45,8 +43,8 @@ class Outcome:
 class Phase:
     """A part of the work, with a progress bar of its own."""
 
-    progress: Progress
-    task: TaskID
+    progress: "Progress"
+    task: "TaskID"
 
     def advance(self, description: str | None = None) -> None:
         """Show that one more piece is done, and what it is at now."""
@@ -90,6 +88,10 @@ class Run:
 
     def phase(self, description: str, total: int | None = None) -> Phase:
         """Show a progress bar on stderr for the next part; no total if it is not known yet."""
+        # Imported here: `--help` must not wait for it.
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
         if self._progress is None:
             columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn()
             self._progress = Progress(*columns, console=Console(stderr=True))
