@@ -9,8 +9,8 @@ DEV := $(VENV)/.installed-dev
 TPU := $(VENV)/.installed-tpu
 PINS := pyproject.toml constraints.txt
 WORKERS := -n logical --maxprocesses 4
-# A file stays on one worker, so what its fixtures start is started once. Files come in their order:
-# xdist would begin with those of many tests, which are the quick ones.
+# A file stays on one worker, so what its fixtures start is started once. Files come in the order of
+# tests/conftest.py: xdist would begin with those of many tests, which are the quick ones.
 PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 

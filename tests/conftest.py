@@ -51,3 +51,13 @@ def own_programs(_shared_programs: None) -> Iterator[None]:
 
     with own_programs():
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files whose tests may take longest, so that no worker waits for them alone."""
+    allowed: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        seconds = float(marker.args[0]) if marker is not None else 0.0
+        allowed[item.path] = max(seconds, allowed.get(item.path, 0.0))
+    items.sort(key=lambda item: -allowed[item.path])

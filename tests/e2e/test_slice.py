@@ -28,6 +28,9 @@ from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
+# Each starts processes that compile for a slice.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 END_SECONDS = 60.0

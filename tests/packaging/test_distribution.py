@@ -15,6 +15,9 @@ from tests.packaging.environments import Installation
 
 from blockdraft_client.cli.main import COMMANDS
 
+# Each waits for a build or an installation.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # What has to be installed for the modules of a package, where that is not the base alone.
 EXTRA_OF_PACKAGE = {
