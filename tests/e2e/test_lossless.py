@@ -51,7 +51,9 @@ def dataset_prompts(count: int) -> list[str]:
 class Setting:
     """A target, engines over it and requests for it."""
 
-    def __init__(self, path: Path, config: EngineSettings, prompt_tokens: int, output: int) -> None:
+    def __init__(
+        self, path: Path, config: EngineSettings, requests: int, prompt_tokens: int, output: int
+    ) -> None:
         self.path = path
         self.config = config
         self.decoder, self.checkpoint = load_decoder(path, dtype=compute_dtype(config.dtype))
@@ -64,7 +66,7 @@ class Setting:
                 sampling=Sampling() if index % 2 else replace(SAMPLED, seed=SAMPLED.seed + index),
                 max_output_tokens=output,
             )
-            for index, text in enumerate(dataset_prompts(32))
+            for index, text in enumerate(dataset_prompts(requests))
         ]
 
     def engine(self, link: DraftLink) -> Engine:
@@ -115,15 +117,16 @@ class Setting:
 def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[str, float]:
     """Compare every drafter's output with plain decoding; return each drafter's τ."""
     acceptance = {}
+    most = setting.config.scheduler.max_sequences
     expected: list[list[int]] | None = None
     for name, method in drafters.items():
         engine = setting.engine(SessionLink(method))
         if expected is None:
             plain = setting.answers(engine, 1, max_draft=0)
             expected = [outcome.tokens for outcome in plain]
-            crowd = setting.answers(engine, 16, max_draft=0)
+            crowd = setting.answers(engine, most, max_draft=0)
             assert [outcome.tokens for outcome in crowd] == expected
-        for concurrency in (1, 16):
+        for concurrency in (1, most):
             outcomes = setting.answers(engine, concurrency, max_draft=None)
             assert [outcome.tokens for outcome in outcomes] == expected, (name, concurrency)
             assert engine.metrics.repair_count() == 0
@@ -134,10 +137,12 @@ def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[s
     return acceptance
 
 
-def engine_config(step_tokens: int, context_tokens: int, num_pages: int) -> EngineSettings:
+def engine_config(
+    sequences: int, step_tokens: int, context_tokens: int, num_pages: int
+) -> EngineSettings:
     return EngineSettings(
         num_pages=num_pages,
-        scheduler=SchedulerSettings(16, step_tokens, context_tokens),
+        scheduler=SchedulerSettings(sequences, step_tokens, context_tokens),
         draft_policy="fixed",
     )
 
@@ -156,7 +161,8 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
     decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path / "target")
-    setting = Setting(tmp_path / "target", engine_config(32, 96, 128), prompt_tokens=56, output=24)
+    config = engine_config(16, 32, 96, 128)
+    setting = Setting(tmp_path / "target", config, requests=32, prompt_tokens=56, output=24)
     random_drafter = setting.drafter("random")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
@@ -184,7 +190,9 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 @pytest.mark.timeout(3600)
 def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
     path = resolve_target("smollm2-135m")
-    setting = Setting(path, engine_config(64, 512, 512), prompt_tokens=256, output=48)
+    # Few shapes and one or two prompts of each test set: compiling thirty layers takes longest.
+    config = engine_config(4, 16, 256, 128)
+    setting = Setting(path, config, requests=12, prompt_tokens=128, output=32)
     own, eagle3 = setting.drafter("auto"), setting.drafter("eagle3")
     random_drafter = setting.drafter("random:1")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
