@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$blockdraft_protos/v1/inference.proto\x12\rblockdraft.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\"\xe0\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\tlog_probs\x18\x05 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x07 \x01(\x0b\x32\x14.blockdraft.v1.Usage\"\xb7\x01\n\x15StreamGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\"\xe6\x01\n\x16StreamGenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\tlog_probs\x18\x05 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x07 \x01(\x0b\x32\x14.blockdraft.v1.Usage\"G\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xaf\x01\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\x05\x12*\n\x07\x64rafter\x18\x05 \x01(\x0b\x32\x19.blockdraft.v1.DraftModel\x12\x0f\n\x07version\x18\x06 \x01(\t\"V\n\nDraftModel\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x0f\n\x07trained\x18\x04 \x01(\x08\"\x86\x01\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.blockdraft.v1.TokenIdsH\x00\x12\x33\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x1b.blockdraft.v1.ConversationH\x00\x42\t\n\x07\x63ontent\"\x1a\n\x08TokenIds\x12\x0e\n\x06values\x18\x01 \x03(\x05\"<\n\x0c\x43onversation\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.blockdraft.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xd1\x02\n\x0fSamplingOptions\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\x06 \x01(\x05H\x05\x88\x01\x01\x12\x16\n\x0estop_sequences\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\x05\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x16\n\tlog_probs\x18\n \x01(\x05H\x06\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x0c\n\n_log_probs\"Z\n\x12SpeculationOptions\x12\x10\n\x08\x64isabled\x18\x01 \x01(\x08\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x13\n\x11_max_draft_tokens\"o\n\rTokenLogProbs\x12+\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x1b.blockdraft.v1.TokenLogProb\x12\x31\n\x0c\x61lternatives\x18\x02 \x03(\x0b\x32\x1b.blockdraft.v1.TokenLogProb\"A\n\x0cTokenLogProb\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x10\n\x08log_prob\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x0c\"\x9b\x03\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\routput_tokens\x18\x02 \x01(\x05\x12\x16\n\x0e\x64rafted_tokens\x18\x03 \x01(\x05\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\x05\x12\x1a\n\x12verification_steps\x18\x05 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x06 \x01(\x05\x12\x1c\n\x14\x64rafted_per_position\x18\x07 \x03(\x05\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x08 \x03(\x05\x12-\n\nqueue_time\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cprefill_time\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x64\x65\x63ode_time\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\nstep_times\x18\x0c \x01(\x0b\x32\x18.blockdraft.v1.StepTimes\"\xcb\x01\n\tStepTimes\x12.\n\x0bverify_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ndraft_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etransport_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\thost_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xda\x02\n\x10InferenceService\x12K\n\x08Generate\x12\x1e.blockdraft.v1.GenerateRequest\x1a\x1f.blockdraft.v1.GenerateResponse\x12_\n\x0eStreamGenerate\x12$.blockdraft.v1.StreamGenerateRequest\x1a%.blockdraft.v1.StreamGenerateResponse0\x01\x12K\n\x08Tokenize\x12\x1e.blockdraft.v1.TokenizeRequest\x1a\x1f.blockdraft.v1.TokenizeResponse\x12K\n\x08GetModel\x12\x1e.blockdraft.v1.GetModelRequest\x1a\x1f.blockdraft.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$blockdraft_protos/v1/inference.proto\x12\rblockdraft.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\"\xe0\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\tlog_probs\x18\x05 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x07 \x01(\x0b\x32\x14.blockdraft.v1.Usage\"\xb7\x01\n\x15StreamGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\"\xe6\x01\n\x16StreamGenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12/\n\tlog_probs\x18\x05 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x07 \x01(\x0b\x32\x14.blockdraft.v1.Usage\"G\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x06prompt\x18\x02 \x01(\x0b\x32\x15.blockdraft.v1.Prompt\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xe1\x01\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\x05\x12*\n\x07\x64rafter\x18\x05 \x01(\x0b\x32\x19.blockdraft.v1.DraftModel\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x30\n\texactness\x18\x07 \x01(\x0b\x32\x1d.blockdraft.v1.ModelExactness\"?\n\x0eModelExactness\x12\r\n\x05\x65xact\x18\x01 \x01(\x08\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x03 \x03(\t\"V\n\nDraftModel\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x0f\n\x07trained\x18\x04 \x01(\x08\"\x86\x01\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.blockdraft.v1.TokenIdsH\x00\x12\x33\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x1b.blockdraft.v1.ConversationH\x00\x42\t\n\x07\x63ontent\"\x1a\n\x08TokenIds\x12\x0e\n\x06values\x18\x01 \x03(\x05\"<\n\x0c\x43onversation\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.blockdraft.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xd1\x02\n\x0fSamplingOptions\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\x06 \x01(\x05H\x05\x88\x01\x01\x12\x16\n\x0estop_sequences\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\x05\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x16\n\tlog_probs\x18\n \x01(\x05H\x06\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x0c\n\n_log_probs\"Z\n\x12SpeculationOptions\x12\x10\n\x08\x64isabled\x18\x01 \x01(\x08\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x13\n\x11_max_draft_tokens\"o\n\rTokenLogProbs\x12+\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x1b.blockdraft.v1.TokenLogProb\x12\x31\n\x0c\x61lternatives\x18\x02 \x03(\x0b\x32\x1b.blockdraft.v1.TokenLogProb\"A\n\x0cTokenLogProb\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x10\n\x08log_prob\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x0c\"\x9b\x03\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\routput_tokens\x18\x02 \x01(\x05\x12\x16\n\x0e\x64rafted_tokens\x18\x03 \x01(\x05\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\x05\x12\x1a\n\x12verification_steps\x18\x05 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x06 \x01(\x05\x12\x1c\n\x14\x64rafted_per_position\x18\x07 \x03(\x05\x12\x1d\n\x15\x61\x63\x63\x65pted_per_position\x18\x08 \x03(\x05\x12-\n\nqueue_time\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cprefill_time\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x64\x65\x63ode_time\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\nstep_times\x18\x0c \x01(\x0b\x32\x18.blockdraft.v1.StepTimes\"\xcb\x01\n\tStepTimes\x12.\n\x0bverify_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ndraft_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etransport_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\thost_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xda\x02\n\x10InferenceService\x12K\n\x08Generate\x12\x1e.blockdraft.v1.GenerateRequest\x1a\x1f.blockdraft.v1.GenerateResponse\x12_\n\x0eStreamGenerate\x12$.blockdraft.v1.StreamGenerateRequest\x1a%.blockdraft.v1.StreamGenerateResponse0\x01\x12K\n\x08Tokenize\x12\x1e.blockdraft.v1.TokenizeRequest\x1a\x1f.blockdraft.v1.TokenizeResponse\x12K\n\x08GetModel\x12\x1e.blockdraft.v1.GetModelRequest\x1a\x1f.blockdraft.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'blockdraft_protos.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2846
-  _globals['_FINISHREASON']._serialized_end=2941
+  _globals['_FINISHREASON']._serialized_start=2961
+  _globals['_FINISHREASON']._serialized_end=3056
   _globals['_GENERATEREQUEST']._serialized_start=88
   _globals['_GENERATEREQUEST']._serialized_end=265
   _globals['_GENERATERESPONSE']._serialized_start=268
@@ -49,29 +49,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELREQUEST']._serialized_start=1041
   _globals['_GETMODELREQUEST']._serialized_end=1073
   _globals['_GETMODELRESPONSE']._serialized_start=1076
-  _globals['_GETMODELRESPONSE']._serialized_end=1251
-  _globals['_DRAFTMODEL']._serialized_start=1253
-  _globals['_DRAFTMODEL']._serialized_end=1339
-  _globals['_PROMPT']._serialized_start=1342
-  _globals['_PROMPT']._serialized_end=1476
-  _globals['_TOKENIDS']._serialized_start=1478
-  _globals['_TOKENIDS']._serialized_end=1504
-  _globals['_CONVERSATION']._serialized_start=1506
-  _globals['_CONVERSATION']._serialized_end=1566
-  _globals['_CHATMESSAGE']._serialized_start=1568
-  _globals['_CHATMESSAGE']._serialized_end=1612
-  _globals['_SAMPLINGOPTIONS']._serialized_start=1615
-  _globals['_SAMPLINGOPTIONS']._serialized_end=1952
-  _globals['_SPECULATIONOPTIONS']._serialized_start=1954
-  _globals['_SPECULATIONOPTIONS']._serialized_end=2044
-  _globals['_TOKENLOGPROBS']._serialized_start=2046
-  _globals['_TOKENLOGPROBS']._serialized_end=2157
-  _globals['_TOKENLOGPROB']._serialized_start=2159
-  _globals['_TOKENLOGPROB']._serialized_end=2224
-  _globals['_USAGE']._serialized_start=2227
-  _globals['_USAGE']._serialized_end=2638
-  _globals['_STEPTIMES']._serialized_start=2641
-  _globals['_STEPTIMES']._serialized_end=2844
-  _globals['_INFERENCESERVICE']._serialized_start=2944
-  _globals['_INFERENCESERVICE']._serialized_end=3290
+  _globals['_GETMODELRESPONSE']._serialized_end=1301
+  _globals['_MODELEXACTNESS']._serialized_start=1303
+  _globals['_MODELEXACTNESS']._serialized_end=1366
+  _globals['_DRAFTMODEL']._serialized_start=1368
+  _globals['_DRAFTMODEL']._serialized_end=1454
+  _globals['_PROMPT']._serialized_start=1457
+  _globals['_PROMPT']._serialized_end=1591
+  _globals['_TOKENIDS']._serialized_start=1593
+  _globals['_TOKENIDS']._serialized_end=1619
+  _globals['_CONVERSATION']._serialized_start=1621
+  _globals['_CONVERSATION']._serialized_end=1681
+  _globals['_CHATMESSAGE']._serialized_start=1683
+  _globals['_CHATMESSAGE']._serialized_end=1727
+  _globals['_SAMPLINGOPTIONS']._serialized_start=1730
+  _globals['_SAMPLINGOPTIONS']._serialized_end=2067
+  _globals['_SPECULATIONOPTIONS']._serialized_start=2069
+  _globals['_SPECULATIONOPTIONS']._serialized_end=2159
+  _globals['_TOKENLOGPROBS']._serialized_start=2161
+  _globals['_TOKENLOGPROBS']._serialized_end=2272
+  _globals['_TOKENLOGPROB']._serialized_start=2274
+  _globals['_TOKENLOGPROB']._serialized_end=2339
+  _globals['_USAGE']._serialized_start=2342
+  _globals['_USAGE']._serialized_end=2753
+  _globals['_STEPTIMES']._serialized_start=2756
+  _globals['_STEPTIMES']._serialized_end=2959
+  _globals['_INFERENCESERVICE']._serialized_start=3059
+  _globals['_INFERENCESERVICE']._serialized_end=3405
 # @@protoc_insertion_point(module_scope)

@@ -322,6 +322,7 @@ class GetModelResponse(_message.Message):
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    EXACTNESS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name clients may use in requests."""
     target_fingerprint: _builtins.str
@@ -336,6 +337,10 @@ class GetModelResponse(_message.Message):
     def drafter(self) -> Global___DraftModel:
         """The attached drafter; absent while none is connected."""
 
+    @_builtins.property
+    def exactness(self) -> Global___ModelExactness:
+        """Whether answers are exact on the verifier at hand; absent if that was not tested."""
+
     def __init__(
         self,
         *,
@@ -345,14 +350,47 @@ class GetModelResponse(_message.Message):
         max_context_tokens: _builtins.int = ...,
         drafter: Global___DraftModel | None = ...,
         version: _builtins.str = ...,
+        exactness: Global___ModelExactness | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class ModelExactness(_message.Message):
+    """Says whether drafted, batched and replayed answers are bit for bit those of plain decoding."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXACT_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    exact: _builtins.bool
+    """Whether all steps of the verifier round alike."""
+    dtype: _builtins.str
+    """Element type that the target computes in."""
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The steps that round alike, class by class, in words; one class if exact."""
+
+    def __init__(
+        self,
+        *,
+        exact: _builtins.bool = ...,
+        dtype: _builtins.str = ...,
+        classes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dtype", b"dtype", "exact", b"exact"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelExactness: _TypeAlias = ModelExactness  # noqa: Y015
 
 @_typing.final
 class DraftModel(_message.Message):

@@ -351,6 +351,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    EXACTNESS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -361,9 +363,17 @@ class VerifierServiceDescribeResponse(_message.Message):
     """Most tokens one sequence may have, prompt and output together."""
     max_sequences: _builtins.int
     """Most sequences decoded at once."""
+    computation_fingerprint: _builtins.str
+    """Identity of what computes: target, element type, form of the weights, device and classes of
+    rounding; 16 hexadecimal digits. Verifiers that show the same one give the same tokens.
+    """
     @_builtins.property
     def drafter(self) -> Global___AttachedDrafter:
         """The attached drafter; absent while none is connected."""
+
+    @_builtins.property
+    def exactness(self) -> Global___Exactness:
+        """What the self-test of rounding found; absent while it has not been made."""
 
     def __init__(
         self,
@@ -374,14 +384,72 @@ class VerifierServiceDescribeResponse(_message.Message):
         max_context_tokens: _builtins.int = ...,
         max_sequences: _builtins.int = ...,
         drafter: Global___AttachedDrafter | None = ...,
+        computation_fingerprint: _builtins.str = ...,
+        exactness: Global___Exactness | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifierServiceDescribeResponse: _TypeAlias = VerifierServiceDescribeResponse  # noqa: Y015
+
+@_typing.final
+class Exactness(_message.Message):
+    """Says which compiled steps round alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXACT_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    exact: _builtins.bool
+    """Whether all do: then a token's logits depend on the tokens before it and on nothing else."""
+    dtype: _builtins.str
+    """Element type that the target computes in."""
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundingClass]:
+        """The classes of rounding; steps of one class give the same bits. One if exact."""
+
+    def __init__(
+        self,
+        *,
+        exact: _builtins.bool = ...,
+        dtype: _builtins.str = ...,
+        classes: _abc.Iterable[Global___RoundingClass] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dtype", b"dtype", "exact", b"exact"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Exactness: _TypeAlias = Exactness  # noqa: Y015
+
+@_typing.final
+class RoundingClass(_message.Message):
+    """Lists compiled steps that round alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shapes of the steps, "rows x tokens", such as "4x16"."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundingClass: _TypeAlias = RoundingClass  # noqa: Y015
 
 @_typing.final
 class AttachedDrafter(_message.Message):
