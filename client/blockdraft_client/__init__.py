@@ -34,7 +34,13 @@ if TYPE_CHECKING:
         RequestCancelledError,
         UnavailableError,
     )
-    from blockdraft_client.inspection import DrafterInfo, HealthStatus, ModelInfo, Tokenization
+    from blockdraft_client.inspection import (
+        DrafterInfo,
+        ExactnessInfo,
+        HealthStatus,
+        ModelInfo,
+        Tokenization,
+    )
     from blockdraft_client.params import ChatMessage, Prompt, SamplingParams, SpeculationParams
     from blockdraft_client.results import (
         Chunk,
@@ -60,6 +66,7 @@ __all__ = [
     "ConnectionFailedError",
     "DeadlineExceededError",
     "DrafterInfo",
+    "ExactnessInfo",
     "FinishReason",
     "HealthStatus",
     "InternalServerError",

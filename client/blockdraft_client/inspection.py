@@ -46,6 +46,27 @@ class DrafterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactnessInfo:
+    """Whether drafted, batched and replayed answers are bit for bit those of plain decoding.
+
+    Attributes:
+        exact: Whether all steps of the verifier round alike.
+        dtype: Element type that the target computes in.
+        classes: The steps ("rows x tokens") that round alike, class by class; one if exact.
+    """
+
+    exact: bool
+    dtype: str
+    classes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        if self.exact:
+            return f"exact in {self.dtype}"
+        return f"not exact in {self.dtype}, steps round in {len(self.classes)} ways"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The served model.
 
@@ -56,6 +77,7 @@ class ModelInfo:
         max_context_tokens: Most tokens a prompt and its answer may have together.
         drafter: The attached drafter; None while none is connected.
         server_version: Version of the server.
+        exactness: What the verifier's self-test found; None if it has made none.
         proto: The message this was read from.
     """
 
@@ -65,6 +87,7 @@ class ModelInfo:
     max_context_tokens: int
     drafter: DrafterInfo | None
     server_version: str
+    exactness: ExactnessInfo | None = None
     proto: inference_pb2.GetModelResponse | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -78,6 +101,10 @@ class ModelInfo:
                 fingerprint=proto.drafter.fingerprint,
                 trained=proto.drafter.trained,
             )
+        exactness = None
+        if proto.HasField("exactness"):
+            found = proto.exactness
+            exactness = ExactnessInfo(found.exact, found.dtype, tuple(found.classes))
         return cls(
             name=proto.model,
             target_fingerprint=proto.target_fingerprint,
@@ -85,6 +112,7 @@ class ModelInfo:
             max_context_tokens=proto.max_context_tokens,
             drafter=drafter,
             server_version=proto.version,
+            exactness=exactness,
             proto=proto,
         )
 

@@ -134,6 +134,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             if description.HasField("drafter")
             else None,
             version=self._version,
+            exactness=inference_pb2.ModelExactness(
+                exact=description.exactness.exact,
+                dtype=description.exactness.dtype,
+                classes=[" ".join(found.steps) for found in description.exactness.classes],
+            )
+            if description.HasField("exactness")
+            else None,
         )
 
     async def _answer(

@@ -16,7 +16,8 @@ from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.loading import load_target
+from blockdraft_verifier.exactness.self_test import self_test
+from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.service import VerifierService
 from blockdraft_verifier.slice.mirror import StepLeader
 
@@ -96,9 +97,10 @@ class VerifierApp:
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
+            self_test=self_test,
         )
         started = time.perf_counter()
-        engine.warm_up(self._report_progress)
+        engine.warm_up(report_compiled)
         return_free_memory()
         logger.info("warmed up in %.1f s", time.perf_counter() - started)
         engine.start()
@@ -109,6 +111,3 @@ class VerifierApp:
             checkpoint.config.vocab_size,
         )
         return engine
-
-    def _report_progress(self, done: int, total: int) -> None:
-        logger.info("compiled %d of %d steps", done, total)

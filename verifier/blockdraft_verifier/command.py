@@ -20,6 +20,11 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft verifier`."""
     CONFIGURATION.add_arguments(parser)
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import VerifierApp
+    from blockdraft_verifier.exactness.command import run_self_test
     from blockdraft_verifier.follower import FollowerApp
 
     cache = settings.compilation_cache or default_cache_dir() / "xla"
@@ -58,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         return not app.failed
 
     try:
+        if args.self_test:
+            return run_self_test(settings)
         failed = not uvloop.run(main())
     except (ValueError, RuntimeError, OSError) as error:
         logger.error("%s", error)

@@ -75,3 +75,8 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
         mirror if isinstance(mirror, StepLeader) else None,
     )
     return LoadedTarget(runner, checkpoint, mirror)
+
+
+def report_compiled(done: int, total: int) -> None:
+    """Log how many of how many steps are compiled."""
+    logger.info("compiled %d of %d steps", done, total)

@@ -11,6 +11,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError, TokensGained
+from blockdraft_verifier.exactness.classes import shape_word
 from blockdraft_verifier.requests import parse_request, to_response
 
 QUEUE_RETRY_SECONDS = 1.0
@@ -97,6 +98,18 @@ class VerifierService(VerifierServiceServicer):
             max_context_tokens=self._settings.scheduler.max_context_tokens,
             max_sequences=self._settings.scheduler.max_sequences,
         )
+        exactness = engine.exactness
+        if exactness is not None:
+            response.exactness.CopyFrom(
+                pb.Exactness(
+                    exact=exactness.exact,
+                    dtype=exactness.dtype,
+                    classes=[
+                        pb.RoundingClass(steps=map(shape_word, shapes))
+                        for shapes in exactness.classes
+                    ],
+                )
+            )
         drafter = engine.drafter
         if drafter is not None:
             response.drafter.CopyFrom(

@@ -1,12 +1,18 @@
 """`blockdraft health`: say whether the server takes requests."""
 
 import argparse
+import dataclasses
 import sys
+from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.exit_codes import FAILED, OK
 from blockdraft_client.cli.options import add_connection_arguments, connect
 from blockdraft_client.cli.output import print_json
 from blockdraft_client.errors import BlockdraftError
+
+if TYPE_CHECKING:
+    from blockdraft_client.client import Client
+    from blockdraft_client.inspection import ExactnessInfo
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 
@@ -33,8 +39,19 @@ def run(args: argparse.Namespace) -> int:
             # For a probe, no answer is an answer.
             status = "UNREACHABLE"
             print(f"blockdraft: {error}", file=sys.stderr)
+        exactness = _exactness(client) if status == HealthStatus.SERVING else None
         if args.json:
-            print_json({"target": client.target, "status": status})
+            found = dataclasses.asdict(exactness) if exactness is not None else None
+            print_json({"target": client.target, "status": status, "exactness": found})
         else:
-            print(status)
+            print(status if exactness is None else f"{status}, {exactness}")
     return OK if status == HealthStatus.SERVING else FAILED
+
+
+def _exactness(client: "Client") -> "ExactnessInfo | None":
+    """Return what the verifier's self-test found, if the server can say."""
+    try:
+        return client.model().exactness
+    except BlockdraftError:
+        # A key may be missing, or the verifier be gone: health is told without it.
+        return None

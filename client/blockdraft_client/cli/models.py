@@ -39,6 +39,7 @@ def model_json(model: "ModelInfo") -> dict[str, object]:
         "vocabulary_size": model.vocabulary_size,
         "max_context_tokens": model.max_context_tokens,
         "server_version": model.server_version,
+        "exactness": dataclasses.asdict(model.exactness) if model.exactness is not None else None,
         "drafter": dataclasses.asdict(model.drafter) if model.drafter is not None else None,
     }
 
@@ -50,6 +51,7 @@ def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
         ("vocabulary", model.vocabulary_size),
         ("context", f"{model.max_context_tokens} tokens"),
         ("server version", model.server_version),
+        ("rounding", model.exactness or "not tested"),
     ]
     drafter = model.drafter
     if drafter is None:

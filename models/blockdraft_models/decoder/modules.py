@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.row_sums import mean_of_squares
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes
 
 
@@ -109,7 +110,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """Normalize each row and scale it; the result has the dtype of `x`."""
         wide = x.astype(jnp.float32)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        mean_square = mean_of_squares(wide)[..., None]
         scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
         # Rounded before scaling, as the published models were trained.
         return (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype) * scale

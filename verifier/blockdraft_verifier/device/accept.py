@@ -24,9 +24,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from blockdraft_models.decoder.row_sums import row_sums
 from blockdraft_models.decoder.sampling_noise import gumbel_noise
 
 MAX_LOG_PROBS = 20
+PROBABILITY_STEPS = 2**30
+"""Probabilities are added up as multiples of one over this number."""
 
 
 class SamplingArrays(NamedTuple):
@@ -95,9 +98,13 @@ def filter_logits(
     kth = _largest_threshold(order, lambda kept: kept.sum(axis=-1) >= top_k)
     logits = jnp.where(order >= kth[:, None], logits, -jnp.inf)
 
-    probabilities = jax.nn.softmax(logits, axis=-1)
+    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities = weights / row_sums(weights)[:, None]
+    # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
+    shares = jnp.round(probabilities * PROBABILITY_STEPS).astype(jnp.int32)
+    wanted = jnp.round(options.top_p * PROBABILITY_STEPS).astype(jnp.int32)
     nucleus = _largest_threshold(
-        order, lambda kept: jnp.where(kept, probabilities, 0.0).sum(axis=-1) >= options.top_p
+        order, lambda kept: jnp.where(kept, shares, 0).sum(axis=-1) >= wanted
     )
     # Rounding may leave the whole sum under top_p = 1; then everything stays.
     whole = options.top_p >= 1.0
@@ -186,7 +193,8 @@ def log_probabilities(
     count = min(MAX_LOG_PROBS, logits.shape[-1])
 
     def compute() -> LogProbs:
-        values = jax.nn.log_softmax(logits, axis=-1)
+        centered = logits - logits.max(axis=-1, keepdims=True)
+        values = centered - jnp.log(row_sums(jnp.exp(centered)))[:, None]
         top, ids = jax.lax.top_k(values, count)
         chosen = jnp.take_along_axis(values, choices[:, None], axis=1)[:, 0]
         return LogProbs(chosen, ids.astype(jnp.int32), top)

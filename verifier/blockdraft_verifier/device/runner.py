@@ -59,7 +59,15 @@ class StepResult:
 
 
 class ModelRunner:
-    """Holds weights and cache on the device and runs compiled steps over them."""
+    """Holds weights and cache on the device and runs compiled steps over them.
+
+    Attributes:
+        settings: Sizes of cache and steps.
+        model: What the target is.
+        layout: Of the cache.
+        buckets: The compiled shapes, smallest first.
+        max_block: Most tokens of a decoding row that they were compiled for.
+    """
 
     def __init__(
         self,
@@ -79,9 +87,9 @@ class ModelRunner:
         """
         self._leader = leader
         self._graph, self._weights = nnx.split(decoder)
-        self._model = decoder.config
-        self._settings = settings
-        self._layout = CacheLayout.of(
+        self.model = decoder.config
+        self.settings = settings
+        self.layout = CacheLayout.of(
             decoder.config,
             settings.num_pages,
             settings.page_size,
@@ -89,21 +97,21 @@ class ModelRunner:
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )
-        self._caches = allocate_kv(self._layout)
+        self._caches = allocate_kv(self.layout)
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
-        self._buckets: tuple[Bucket, ...] = ()
+        self.buckets: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
         self._capture: tuple[int, ...] = ()
-        self._max_block = 0
+        self.max_block = 0
 
     @property
     def feature_width(self) -> int:
         """Elements of one feature; 0 when nothing is captured."""
-        return len(self._capture) * self._model.hidden_size
+        return len(self._capture) * self.model.hidden_size
 
     def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
         """Return whether `warm_up` has compiled for these features and blocks of this size."""
-        return self._capture == capture and self._max_block >= max_block
+        return self._capture == capture and self.max_block >= max_block
 
     def warm_up(
         self,
@@ -126,7 +134,7 @@ class ModelRunner:
         self.compile(capture, max_block, progress)
         if self._leader is not None:
             self._leader.wait_compiled()
-        return {bucket: self._time(bucket) for bucket in self._buckets}
+        return {bucket: self._time(bucket) for bucket in self.buckets}
 
     def compile(
         self,
@@ -135,19 +143,19 @@ class ModelRunner:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile the step for every bucket; see `warm_up` for the arguments."""
-        limits = self._settings.scheduler
-        self._capture, self._max_block = capture, max_block
-        self._buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
-        step = TargetStep(self._graph, self._layout, self._max_pages, capture, max_block)
+        limits = self.settings.scheduler
+        self._capture, self.max_block = capture, max_block
+        self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
+        step = TargetStep(self._graph, self.layout, self._max_pages, capture, max_block)
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
         with ThreadPoolExecutor(max_workers=2) as executor:
-            compiled = executor.map(functools.partial(self._compile, step), self._buckets)
+            compiled = executor.map(functools.partial(self._compile, step), self.buckets)
             for done, (bucket, executable) in enumerate(
-                zip(self._buckets, compiled, strict=True), start=1
+                zip(self.buckets, compiled, strict=True), start=1
             ):
                 self._steps[bucket] = executable
-                progress(done, len(self._buckets))
+                progress(done, len(self.buckets))
 
     def run(self, rows: Sequence[Row]) -> StepResult:
         """Run one step over `rows`.
@@ -156,7 +164,7 @@ class ModelRunner:
             ValueError: If the rows fit no compiled shape.
         """
         started = time.perf_counter()
-        bucket = bucket_for(self._buckets, len(rows), sum(len(row.token_ids) for row in rows))
+        bucket = bucket_for(self.buckets, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self._execute(bucket, self._pack(rows, bucket))
         accepted = np.asarray(outputs.accepted)
         bonus = np.asarray(outputs.bonus)
@@ -169,6 +177,26 @@ class ModelRunner:
             seconds,
         )
 
+    def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
+        """Run one step over `rows` in a shape that need not be the smallest that holds them."""
+        return self._execute(bucket, self._pack(rows, bucket))
+
+    def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
+        """Return the keys and values in some pages, layer by layer; for tests of rounding.
+
+        Of a slice of several hosts no process can read them: there are none then.
+
+        Returns:
+            For each layer `[pages, page_size, kv_slots, head_dim]`.
+        """
+        if jax.process_count() > 1:
+            return []
+        index = np.asarray(pages, np.int32)
+        if not self.layout.stacked:
+            return [np.asarray(cache[index]) for cache in self._caches]
+        layers = np.arange(self.model.num_layers, dtype=np.int32)[:, None] * self.layout.num_pages
+        return list(np.asarray(self._caches[0].pages[layers + index]))
+
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end.
 
@@ -176,7 +204,7 @@ class ModelRunner:
             step: Index of its bucket.
             inputs: The bytes of its inputs.
         """
-        bucket = self._buckets[step]
+        bucket = self.buckets[step]
         outputs = self._execute(bucket, from_bytes(inputs, self._pack((), bucket)))
         jax.block_until_ready(outputs.bonus)
 
@@ -187,14 +215,14 @@ class ModelRunner:
         return pack(
             rows,
             bucket,
-            page_size=self._settings.page_size,
-            num_pages=self._settings.num_pages,
+            page_size=self.settings.page_size,
+            num_pages=self.settings.num_pages,
             max_pages=self._max_pages,
         )
 
     def _execute(self, bucket: Bucket, inputs: StepInputs) -> StepOutputs:
         if self._leader is not None:
-            self._leader.run(self._buckets.index(bucket), inputs)
+            self._leader.run(self.buckets.index(bucket), inputs)
         outputs: StepOutputs
         outputs, self._caches = self._steps[bucket](self._weights, self._caches, inputs)
         return outputs

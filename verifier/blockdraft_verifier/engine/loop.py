@@ -22,6 +22,7 @@ from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
+from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence, Usage
@@ -77,6 +78,7 @@ class Engine:
         metrics: VerifierMetrics,
         *,
         guard: RecompilationGuard | None = None,
+        self_test: Callable[[ModelRunner], Exactness] | None = None,
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -89,6 +91,7 @@ class Engine:
             vocab_size: Token ids the target knows.
             metrics: Where to count.
             guard: Told when compiling is allowed.
+            self_test: Finds which steps round alike, whenever they were compiled; None for never.
             on_failure: Called on the engine's thread when the loop fails for good.
             clock: Seconds.
         """
@@ -96,6 +99,8 @@ class Engine:
         self._settings = settings
         self.metrics = metrics
         self._guard = guard
+        self._self_test = self_test
+        self.exactness: Exactness | None = None
         self._on_failure = on_failure
         self._clock = clock
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
@@ -220,13 +225,14 @@ class Engine:
             costs = self._lengths.costs = CostModel(
                 self._runner.warm_up(capture, max_block, progress)
             )
+            # Pages written so far have no features of these layers, so nothing in them can be
+            # drafted from, and the self-test writes to them: owners compute theirs again.
+            self.scheduler.preempt_all()
+            self._pages.forget_contents()
+            self._test_exactness()
             if self._guard is not None:
                 self._guard.arm()
             if capture:
-                # Pages written so far have no features, so nothing in them can be drafted from:
-                # whoever owns some computes them again.
-                self.scheduler.preempt_all()
-                self._pages.forget_contents()
                 self._features = FeatureStore(
                     self._settings.num_pages,
                     self._settings.page_size,
@@ -236,6 +242,15 @@ class Engine:
         if drafter is not None and self.drafts is not None and self._features is not None:
             costs.attach_drafter(drafter.step_seconds)
             self.drafts.use_features(self._features)
+
+    def _test_exactness(self) -> None:
+        if self._self_test is None:
+            return
+        started = self._clock()
+        self.exactness = self._self_test(self._runner)
+        self.metrics.publish_exactness(self.exactness)
+        say = logger.info if self.exactness.exact else logger.warning
+        say("%s (self-test of %.1f s)", self.exactness.summary(), self._clock() - started)
 
     def _collect_proposals(self) -> DraftTimes:
         if self.drafts is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_verifier.drafting.sync import REPAIR_CAUSES, DraftTimes
+from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import Sequence
 
@@ -100,6 +101,11 @@ class VerifierMetrics:
             "Executables compiled after warm-up; anything but 0 is a defect.",
             registry=registry,
         )
+        self.rounding_classes = Gauge(
+            f"{PREFIX}_rounding_classes",
+            "Ways in which compiled steps round, by the self-test; 1 is exact, 0 not tested.",
+            registry=registry,
+        )
         self.step_seconds = Histogram(
             f"{PREFIX}_step_seconds",
             "Time of a step by part: verify, draft, transport, host.",
@@ -168,6 +174,10 @@ class VerifierMetrics:
         if usage.first_step_time is not None and usage.first_token_time is not None:
             self.queue_seconds.observe(usage.first_step_time - sequence.arrival_time)
             self.prefill_seconds.observe(usage.first_token_time - usage.first_step_time)
+
+    def publish_exactness(self, exactness: Exactness) -> None:
+        """Publish what the self-test found."""
+        self.rounding_classes.set(len(exactness.classes))
 
     def publish_load(self, load: Load, *, attached: bool) -> None:
         """Publish the present load."""

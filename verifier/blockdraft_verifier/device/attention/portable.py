@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from blockdraft_models.decoder.row_sums import row_sums
+
 CONTEXT_CHUNK_TOKENS = 64
 
 
@@ -148,7 +150,7 @@ def ragged_paged_attention(
         safe_top = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
         weights = jnp.exp(scores - safe_top[..., None])
         shrink = jnp.exp(top - safe_top)
-        total = total * shrink + weights.sum(axis=-1)
+        total = total * shrink + row_sums(weights)
         mixed = mixed * shrink[..., None] + jnp.einsum("tkqc,tckd->tkqd", weights, value)
         return new_top, total, mixed
 

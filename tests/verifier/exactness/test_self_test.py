@@ -1,0 +1,100 @@
+"""The self-test on tiny targets: it passes what rounds alike and names what does not."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jaxtyping import Array, Float
+from prometheus_client import CollectorRegistry
+from tests.models.tiny import tiny_config
+from tests.verifier.support import TINY_ENGINE, decode, random_requests
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.exactness.self_test import self_test
+
+BFLOAT16 = replace(TINY_ENGINE, dtype="bfloat16")
+
+
+class ShapeDependent(Decoder):
+    """A decoder whose rounding depends on the shape of the step, by far less than a logit."""
+
+    def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
+        return super().logits(hidden) * (1 + 1e-6 * (hidden.shape[0] > 1))
+
+
+class RowDependent(Decoder):
+    """A decoder whose rounding depends on the place of a row in the step."""
+
+    def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
+        place = jnp.arange(hidden.shape[0])[:, None]
+        return super().logits(hidden) + 1e-4 * (place > 0).astype(jnp.float32)
+
+
+def compiled(decoder: Decoder, settings: EngineSettings = BFLOAT16) -> ModelRunner:
+    runner = ModelRunner(decoder, settings)
+    runner.compile((0, 2), 4)
+    return runner
+
+
+def tiny(kind: type[Decoder] = Decoder) -> Decoder:
+    return kind(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+
+
+def test_steps_of_bfloat16_round_alike() -> None:
+    runner = compiled(tiny())
+    found = self_test(runner)
+    assert found.exact, found.summary()
+    assert found.classes == (runner.buckets,)
+
+
+def test_scanned_layers_are_compared_too() -> None:
+    found = self_test(compiled(ScannedDecoder(tiny())))
+    assert found.exact, found.summary()
+
+
+def test_shapes_that_round_differently_are_named() -> None:
+    found = self_test(compiled(tiny(ShapeDependent)))
+    assert not found.exact
+    assert found.classes[0] == (Bucket(1, 1, 1),)
+    assert len(found.classes) == 2
+
+
+def test_rows_that_round_differently_are_found() -> None:
+    found = self_test(compiled(tiny(RowDependent)))
+    assert not found.exact
+    assert Bucket(4, 4, 4) in found.unsteady
+
+
+@pytest.mark.parametrize(("pages", "context"), [(24, 96), (2, 8), (1, 4)])
+def test_small_caches_have_room_for_it(pages: int, context: int) -> None:
+    limits = replace(TINY_ENGINE.scheduler, max_context_tokens=context)
+    found = self_test(compiled(tiny(), replace(BFLOAT16, num_pages=pages, scheduler=limits)))
+    assert found.exact, found.summary()
+
+
+def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> None:
+    registry = CollectorRegistry()
+    decoder = tiny()
+    plain = Engine(ModelRunner(decoder, BFLOAT16), BFLOAT16, None, 260, VerifierMetrics(registry))
+    plain.warm_up()
+    metrics = VerifierMetrics(CollectorRegistry())
+    tested = Engine(
+        ModelRunner(decoder, BFLOAT16), BFLOAT16, None, 260, metrics, self_test=self_test
+    )
+    tested.warm_up()
+    assert plain.exactness is None
+    assert tested.exactness is not None
+    assert tested.exactness.exact
+    [family] = metrics.rounding_classes.collect()
+    assert family.samples[0].value == 1
+    requests = random_requests(3, count=6)
+    for one, other in zip(decode(plain, requests), decode(tested, requests), strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)

@@ -1,0 +1,73 @@
+"""Classes of rounding: the step shapes that give the same bits for the same tokens.
+
+The contract of the verifier: for one element type on one device, the logits of a position depend
+on the tokens up to it and on nothing else. Not on how many tokens or rows share the step, nor on
+how a prompt was cut, what the prefix cache held, or which attempt it is. All of that comes down to
+one thing: whatever the shape of a step, a position gets the same bits.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from blockdraft_verifier.device.buckets import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """What a self-test found.
+
+    Attributes:
+        dtype: Element type that the target computes in.
+        classes: Step shapes that round alike, class by class, each in the order of their size.
+        unsteady: Shapes that give one row other bits than another row of the same step. Each is
+            a class of its own as well.
+    """
+
+    dtype: str
+    classes: tuple[tuple[Bucket, ...], ...]
+    unsteady: tuple[Bucket, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step gives the same bits."""
+        return len(self.classes) == 1 and not self.unsteady
+
+    @property
+    def class_words(self) -> tuple[str, ...]:
+        """The classes in words, such as "1x1 | 1x2 4x4": rows x tokens of their steps."""
+        return tuple(" ".join(map(shape_word, shapes)) for shapes in self.classes)
+
+    def summary(self) -> str:
+        """Return one sentence that says what was found."""
+        count = sum(map(len, self.classes))
+        if self.exact:
+            return f"exact in {self.dtype}: all {count} step shapes round alike"
+        found = " | ".join(self.class_words)
+        return (
+            f"not exact in {self.dtype}: {count} step shapes (rows x tokens) round in "
+            f"{len(self.classes)} ways: {found}"
+        )
+
+
+def shape_word(bucket: Bucket) -> str:
+    """Return a step's shape as "rows x tokens" without blanks."""
+    return f"{bucket.rows}x{bucket.tokens}"
+
+
+def find_classes(dtype: str, signatures: Mapping[Bucket, Collection[bytes]]) -> Exactness:
+    """Group step shapes by what they computed.
+
+    Args:
+        dtype: Element type of the target.
+        signatures: For each shape the results of some rows, as bytes. All rows computed the same
+            positions, so a shape whose rows differ is unsteady.
+    """
+    members: dict[frozenset[bytes], list[Bucket]] = {}
+    for bucket in sorted(signatures):
+        members.setdefault(frozenset(signatures[bucket]), []).append(bucket)
+    steady = [shapes for found, shapes in members.items() if len(found) == 1]
+    unsteady = sorted(
+        bucket for found, shapes in members.items() if len(found) > 1 for bucket in shapes
+    )
+    classes = sorted([*map(tuple, steady), *((bucket,) for bucket in unsteady)])
+    return Exactness(dtype, tuple(classes), tuple(unsteady))

@@ -1,0 +1,156 @@
+"""The self-test: every compiled step computes the same few positions, and the bits are compared.
+
+One text is computed into pages of the cache by the largest step. Then each shape of step computes
+the same `SPAN` positions of it anew, into pages of their own, as many at a time as its rows hold.
+Steps with several rows have every second one do so; the rows between are longer, so that the loop
+over the context runs on for them. Compared are the keys and values that all layers left in the
+cache, and the log probabilities after the last position.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_verifier.device.attention import kernel, portable
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.step import StepOutputs
+from blockdraft_verifier.exactness.classes import Exactness, find_classes
+from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
+
+SPAN = 8
+"""Positions that are compared."""
+
+
+def self_test(runner: ModelRunner) -> Exactness:
+    """Find which compiled steps of a target round alike, in seconds.
+
+    It overwrites pages of the cache: nobody may own any, and what they hold must be forgotten.
+
+    Args:
+        runner: Warmed up.
+    """
+    probe = _Probe.of(runner)
+    probe.compute_text()
+    found = {bucket: probe.signatures(bucket) for bucket in runner.buckets}
+    return find_classes(compute_dtype(runner.settings.dtype).name, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """The text and where it lies.
+
+    Attributes:
+        runner: Runs the steps.
+        text: Token ids.
+        start: First position compared; it begins a page.
+        span: Positions compared.
+        text_pages: Pages that hold the whole text, computed once.
+        spare_pages: All others.
+    """
+
+    runner: ModelRunner
+    text: tuple[int, ...]
+    start: int
+    span: int
+    text_pages: tuple[int, ...]
+    spare_pages: tuple[int, ...]
+
+    @classmethod
+    def of(cls, runner: ModelRunner) -> "_Probe":
+        """Choose a text that crosses a chunk of the context, if the cache has room for it."""
+        size, page_count = runner.settings.page_size, runner.settings.num_pages
+        by_kernel = runner.layout.by_kernel
+        chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
+        # At least half of the pages stay for the rows that compute it anew.
+        most = runner.settings.scheduler.max_context_tokens
+        room = min(most, max(1, page_count // 2) * size)
+        length = min(room, 2 * chunk + SPAN)
+        start = max(0, min(chunk, length - SPAN)) // size * size
+        span = min(SPAN, length - start)
+        text_pages = tuple(range(-(-length // size)))
+        rng = np.random.default_rng(0)
+        text = tuple(int(token) for token in rng.integers(0, runner.model.vocab_size, length))
+        spare_pages = tuple(range(len(text_pages), page_count))
+        return cls(runner, text, start, span, text_pages, spare_pages)
+
+    def compute_text(self) -> None:
+        """Fill the text's pages."""
+        bucket = max(self.runner.buckets, key=lambda bucket: bucket.tokens)
+        for first in range(0, len(self.text), bucket.tokens):
+            stop = min(first + bucket.tokens, len(self.text))
+            self.runner.run_in(bucket, [self._row(self.text_pages, first, stop)])
+
+    def signatures(self, bucket: Bucket) -> list[bytes]:
+        """Return what the first and the last comparing row of a step computed."""
+        row_pages = list(self._row_pages(bucket))
+        comparing = row_pages[::2]
+        # A row of more tokens than compared would need room that nobody looks at.
+        at_a_time = min(self.span, max(1, bucket.tokens // bucket.rows))
+        for offset in range(0, self.span, at_a_time):
+            first = self.start + offset
+            stop = min(first + at_a_time, self.start + self.span)
+            rows = []
+            for index, pages in enumerate(row_pages):
+                if index % 2:
+                    end = len(self.text)
+                    rows.append(self._row(pages, end - (stop - first), end))
+                else:
+                    rows.append(self._row(pages, first, stop))
+            outputs = self.runner.run_in(bucket, rows)
+        chosen = [0, 2 * (len(comparing) - 1)]
+        return [
+            _digest(
+                self._kept(row_pages[index]), _log_probs(outputs, self._last_choice(rows, index))
+            )
+            for index in dict.fromkeys(chosen)
+        ]
+
+    def _row_pages(self, bucket: Bucket) -> Iterator[tuple[int, ...]]:
+        """Return the pages of each row: the text's, but for those that the row writes to."""
+        size = self.runner.settings.page_size
+        at_a_time = min(self.span, max(1, bucket.tokens // bucket.rows))
+        spare = list(self.spare_pages)
+        for index in range(min(bucket.rows, bucket.tokens)):
+            first = (len(self.text) - at_a_time if index % 2 else self.start) // size
+            own = len(self.text_pages) - first if index % 2 else -(-self.span // size)
+            if own > len(spare):
+                if index == 0:
+                    # A cache of hardly any pages: the text is computed anew where it is.
+                    yield self.text_pages
+                return
+            yield (*self.text_pages[:first], *(spare.pop() for _ in range(own)))
+
+    def _row(self, pages: Sequence[int], first: int, stop: int) -> Row:
+        drafted = min(stop - first, self.runner.max_block) - 1
+        request = GenerationRequest("self-test", self.text[:stop], log_probs=0)
+        sequence = Decoded(0, request, 0.0, pages=list(pages))
+        return Row(sequence, first, self.text[first:stop], drafted)
+
+    def _last_choice(self, rows: Sequence[Row], index: int) -> int:
+        """Return which of a step's choices follows the last token of a row."""
+        return sum(row.draft_count + 1 for row in rows[: index + 1]) - 1
+
+    def _kept(self, pages: Sequence[int]) -> Iterator[bytes]:
+        """Return the keys and values of the compared positions, layer after layer."""
+        first = self.start // self.runner.settings.page_size
+        for layer in self.runner.read_pages(pages[first:]):
+            yield layer.reshape(-1, *layer.shape[2:])[: self.span].tobytes()
+
+
+def _log_probs(outputs: StepOutputs, choice: int) -> Iterator[bytes]:
+    for array in outputs.log_probs:
+        yield np.asarray(array)[choice].tobytes()
+
+
+def _digest(*parts: Iterator[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        for piece in part:
+            digest.update(piece)
+    return digest.digest()
