@@ -55,7 +55,7 @@ def values_digest(blocks: Iterable[Any]) -> bytes:
     for block in blocks:
         # Values of a float64 file may be too large for a float32; they are infinite then.
         with np.errstate(over="ignore"):
-            digest.update(np.asarray(block, "<f4", order="C"))
+            digest.update(np.asarray(block, "<f4", order="C").data)
     return digest.digest()
 
 
