@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,15 +34,15 @@ def remembered_fingerprint(
         folder: Where fingerprints are kept; created if needed. If it cannot be used, or what it
             holds is damaged, the fingerprint is taken anew.
     """
-    if sum(file.stat().st_size for file in files) < _LEAST_BYTES:
+    size = sum(file.stat().st_size for file in files)
+    if size < _LEAST_BYTES:
         return take()
     key = _key(files, description)
     known = _recall(folder / key)
     if known is not None:
         return known
-    started = time.perf_counter()
+    logger.info("reading %.1f GB of weights to identify them, this once", size / 1e9)
     fingerprint = take()
-    logger.info("read all weights to identify them: %.1f s", time.perf_counter() - started)
     # What changed while it was read is not what the key says.
     if _key(files, description) == key:
         _keep(folder / key, fingerprint)

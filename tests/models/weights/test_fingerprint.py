@@ -89,7 +89,8 @@ def test_the_digest_is_of_values() -> None:
     assert values_digest([wide.astype(">f4")]) == whole
     assert values_digest([np.asfortranarray(wide)]) == whole
     assert values_digest([wide[::-1]]) != whole
-    assert values_digest([np.float64([1e300])]) == values_digest([np.float32([np.inf])])
+    too_large, infinite = np.array([1e300], np.float64), np.array([np.inf], np.float32)
+    assert values_digest([too_large]) == values_digest([infinite])
 
 
 def test_the_description_counts() -> None:
