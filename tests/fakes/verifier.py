@@ -69,6 +69,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         default_factory=lambda: verifier_pb2.VerifierServiceDescribeResponse(
             model="letters",
             target_fingerprint="0123456789abcdef",
+            computation_fingerprint="00112233445566ff",
             vocabulary_size=300,
             max_context_tokens=64,
             max_sequences=4,

@@ -21,7 +21,7 @@ from blockdraft_models.weights.resolve import resolve_target
 
 pytestmark = pytest.mark.smollm2
 
-FINGERPRINT = "6aaf71e8cc99cdc2"
+FINGERPRINT = "7e008cc5f88e6903"
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 

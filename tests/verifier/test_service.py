@@ -21,6 +21,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
 )
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import received_error
+from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner, StepResult
 from blockdraft_verifier.drafting.link import DrafterDescription
@@ -35,7 +36,7 @@ ENGINE = replace(
         max_sequences=2, max_step_tokens=8, max_context_tokens=96, max_waiting=4
     ),
 )
-FINGERPRINT = "0123456789abcdef"
+COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
 
 
 class GatedRunner(ModelRunner):
@@ -143,7 +144,7 @@ async def served(engine: Engine, socket: Path) -> AsyncIterator[Served]:
 async def verifier(engine: Engine, tmp_path: Path) -> AsyncIterator[Served]:
     engine.start()
     async with served(engine, tmp_path / "s") as served_engine:
-        served_engine.service.open(engine, "tiny", FINGERPRINT, CONFIG.vocab_size)
+        served_engine.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
         yield served_engine
 
 
@@ -173,7 +174,7 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
     expected = decode(engine, requests)
     engine.start()
     async with served(engine, tmp_path / "s") as verifier:
-        verifier.service.open(engine, "tiny", FINGERPRINT, CONFIG.vocab_size)
+        verifier.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
         for pair in (requests[:2], requests[2:]):
             streams = [verifier.stream(request, log_probs=2) for request in pair]
             for request, answer in zip(
@@ -261,7 +262,8 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
     request = pb.VerifierServiceDescribeRequest()
     plain = pb.VerifierServiceDescribeResponse(
         model="tiny",
-        target_fingerprint=FINGERPRINT,
+        target_fingerprint="0123456789abcdef",
+        computation_fingerprint=COMPUTATION.fingerprint,
         vocabulary_size=CONFIG.vocab_size,
         max_context_tokens=96,
         max_sequences=2,

@@ -80,7 +80,7 @@ class VerifierApp:
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
-        runner, checkpoint, mirror = load_target(settings)
+        runner, checkpoint, computation, mirror = load_target(settings)
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(on_failure)
@@ -107,7 +107,7 @@ class VerifierApp:
         self._service.open(
             engine,
             checkpoint.config.name,
-            checkpoint.fingerprint,
+            computation,
             checkpoint.config.vocab_size,
         )
         return engine

@@ -43,7 +43,7 @@ class FollowerApp:
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
-        runner, _, follower = await asyncio.to_thread(load_target, self._settings)
+        runner, _, _, follower = await asyncio.to_thread(load_target, self._settings)
         assert isinstance(follower, StepFollower)
         self._follower = follower
 

@@ -13,7 +13,9 @@ from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device_facts import compiler, device_kind
 from blockdraft_verifier.slice.meeting import start_slice
 from blockdraft_verifier.slice.mirror import StepFollower, StepLeader, join_slice
 
@@ -26,11 +28,13 @@ class LoadedTarget(NamedTuple):
     Attributes:
         runner: Runs its steps.
         checkpoint: What was loaded.
+        computation: What it computes with; how its steps round is not known yet.
         mirror: Its part in running every step on all hosts; None for a single process.
     """
 
     runner: ModelRunner
     checkpoint: Checkpoint
+    computation: Computation
     mirror: StepLeader | StepFollower | None
 
 
@@ -38,18 +42,20 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come.
 
     Raises:
-        ValueError: If the target cannot be loaded, or the processes differ in flags or target.
+        ValueError: If the target cannot be loaded, or the processes of a slice differ in flags,
+            target, devices or versions.
         RuntimeError: If other processes of a slice do not come.
     """
     if settings.slice is not None:
         start_slice(settings.slice)
     started = time.perf_counter()
     placement = placement_on_all_devices()
+    dtype = compute_dtype(settings.engine.dtype)
     path = resolve_target(settings.target)
     with show_progress(f"Loading {settings.target}") as progress:
         decoder, checkpoint = load_decoder(
             path,
-            dtype=compute_dtype(settings.engine.dtype),
+            dtype=dtype,
             weights=settings.engine.weights,
             placement=placement,
             progress=progress,
@@ -62,19 +68,26 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
         checkpoint.fingerprint,
         time.perf_counter() - started,
     )
+    computation = Computation(
+        checkpoint.fingerprint,
+        dtype.name,
+        settings.engine.weights,
+        device_kind(),
+        jax.device_count(),
+        compiler(),
+    )
     mirror = None
     if settings.slice is not None:
         # Whatever shapes or contents of the steps depend on.
-        mirror = join_slice(
-            settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine}"
-        )
+        what_runs = f"{computation.fingerprint} {settings.engine}"
+        mirror = join_slice(settings.slice.leader_host, what_runs)
     runner = ModelRunner(
         decoder,
         settings.engine,
         None if placement is None else placement.mesh,
         mirror if isinstance(mirror, StepLeader) else None,
     )
-    return LoadedTarget(runner, checkpoint, mirror)
+    return LoadedTarget(runner, checkpoint, computation, mirror)
 
 
 def report_compiled(done: int, total: int) -> None:

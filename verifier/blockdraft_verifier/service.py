@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -10,6 +11,7 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
+from blockdraft_verifier.computation import Computation, Rounding
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError, TokensGained
 from blockdraft_verifier.exactness.classes import shape_word
 from blockdraft_verifier.requests import parse_request, to_response
@@ -20,20 +22,27 @@ LOADING = ServiceError(
 )
 
 
+class _Served(NamedTuple):
+    """What is served, once it is loaded."""
+
+    engine: Engine
+    model: str
+    computation: Computation
+    vocab_size: int
+
+
 class VerifierService(VerifierServiceServicer):
     """Streams tokens from the engine to callers."""
 
     def __init__(self, settings: EngineSettings) -> None:
         """Answer UNAVAILABLE until `open`."""
         self._settings = settings
-        self._engine: Engine | None = None
-        self._target: tuple[str, str, int] = ("", "", 0)
+        self._served: _Served | None = None
         self._draining = False
 
-    def open(self, engine: Engine, model: str, fingerprint: str, vocab_size: int) -> None:
+    def open(self, engine: Engine, model: str, computation: Computation, vocab_size: int) -> None:
         """Take requests for `engine` from now on."""
-        self._engine = engine
-        self._target = (model, fingerprint, vocab_size)
+        self._served = _Served(engine, model, computation, vocab_size)
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -50,8 +59,7 @@ class VerifierService(VerifierServiceServicer):
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE, "DRAINING", "the verifier is shutting down"
             )
-        engine = self._ready_engine()
-        _, _, vocab_size = self._target
+        engine, _, _, vocab_size = self._ready()
         limit = self._settings.scheduler.max_context_tokens
         wanted = parse_request(request, vocab_size, limit)
         events: asyncio.Queue[TokensGained] = asyncio.Queue()
@@ -89,16 +97,19 @@ class VerifierService(VerifierServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
-        engine = self._ready_engine()
-        model, fingerprint, vocab_size = self._target
+        engine, model, computation, vocab_size = self._ready()
+        exactness = engine.exactness
+        if exactness is not None:
+            rounding: Rounding = "exact" if exactness.exact else "inexact"
+            computation = replace(computation, rounding=rounding)
         response = pb.VerifierServiceDescribeResponse(
             model=model,
-            target_fingerprint=fingerprint,
+            target_fingerprint=computation.target_fingerprint,
+            computation_fingerprint=computation.fingerprint,
             vocabulary_size=vocab_size,
             max_context_tokens=self._settings.scheduler.max_context_tokens,
             max_sequences=self._settings.scheduler.max_sequences,
         )
-        exactness = engine.exactness
         if exactness is not None:
             response.exactness.CopyFrom(
                 pb.Exactness(
@@ -127,7 +138,7 @@ class VerifierService(VerifierServiceServicer):
         self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetLoadResponse:
         """Report the present load."""
-        load = self._ready_engine().load()
+        load = self._ready().engine.load()
         return pb.GetLoadResponse(
             running_sequences=load.running,
             waiting_sequences=load.waiting,
@@ -135,7 +146,7 @@ class VerifierService(VerifierServiceServicer):
             total_pages=load.total_pages,
         )
 
-    def _ready_engine(self) -> Engine:
-        if self._engine is None:
+    def _ready(self) -> _Served:
+        if self._served is None:
             raise LOADING
-        return self._engine
+        return self._served

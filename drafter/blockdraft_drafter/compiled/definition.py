@@ -72,7 +72,7 @@ class Drafter(Generic[Model]):
     Attributes:
         definition: Its method.
         model: The model.
-        fingerprint: 16 hexadecimal digits over the configuration, the norms and a part of `fc`.
+        fingerprint: 16 hexadecimal digits over the configuration and all weights.
         draft_ids: Int[ndarray, "draft"], target ids the drafter can propose; None for all.
         embedding: Float[ndarray, "vocab hidden"], its own embedding; None for the target's.
         head: Float[ndarray, "draft hidden"], its own head; None for the target's.

@@ -67,11 +67,12 @@ def load_drafter(
         if config.draft_vocab_size is not None:
             draft_ids = read_draft_ids(path, weights, names, config.decoder.vocab_size)
         arrays = {name: np.asarray(weights.read(names[name]), dtype=np.float32) for name in wanted}
+    if _EMBEDDING in arrays and not arrays[_EMBEDDING].any():
+        del arrays[_EMBEDDING]  # published as zeros, to be filled in from the target
+    identity = fingerprint(method, config, arrays, draft_ids)
     embedding, head = arrays.pop(_EMBEDDING, None), arrays.pop(_HEAD, None)
-    if embedding is not None and not embedding.any():
-        embedding = None  # published as zeros, to be filled in from the target
     model = build(method, config, arrays, dtype=dtype)
-    return Drafter(method, model, fingerprint(method, config, arrays), draft_ids, embedding, head)
+    return Drafter(method, model, identity, draft_ids, embedding, head)
 
 
 def build(
@@ -116,11 +117,23 @@ def save_drafter(
 
 
 def fingerprint(
-    method: MethodDefinition[Config, Any], config: Config, arrays: Mapping[str, np.ndarray]
+    method: MethodDefinition[Config, Any],
+    config: Config,
+    arrays: Mapping[str, np.ndarray],
+    draft_ids: Int[np.ndarray, " draft"] | None = None,
 ) -> str:
-    """Identify a drafter by its configuration and a part of its weights."""
-    tensors = list(method.draft_tensors(config))
-    return fingerprint_of(method.config_to_hf(config), tensors, arrays)
+    """Identify a drafter by everything that decides what it proposes for its target.
+
+    Args:
+        method: The drafter's.
+        config: The drafter's.
+        arrays: All its weights by published name, embedding and head if they are its own.
+        draft_ids: Target ids it can propose; None for all.
+    """
+    tensors = dict(arrays)
+    if draft_ids is not None:
+        tensors[DRAFT_TO_TARGET] = draft_offsets(draft_ids)
+    return fingerprint_of(method.config_to_hf(config), tensors)
 
 
 def check_fits(config: DraftConfig, target: Checkpoint) -> None:

@@ -1,6 +1,5 @@
 """The weights of a draft module in safetensors, whatever the module is."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from jaxtyping import DTypeLike
 from safetensors.numpy import save
 
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.fingerprint import combined, values_digest
 
 _PREFIX = "model."
-_FINGERPRINT_ROWS = 64
-_FINGERPRINT_LENGTH = 16
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -74,20 +72,11 @@ def arrays_of(module: nnx.Module, tensors: Sequence[DraftTensor]) -> dict[str, n
     return {tensor.name: np.array(state[tensor.path][...]) for tensor in tensors}
 
 
-def fingerprint_of(
-    config: Mapping[str, Any], tensors: Sequence[DraftTensor], arrays: Mapping[str, np.ndarray]
-) -> str:
-    """Identify a drafter by its configuration, its norms and the first rows of `fc`.
-
-    The norms alone would not tell random initializations apart: they all start at one.
-    """
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    for tensor in tensors:
-        if tensor.name.endswith("norm.weight") or tensor.name == "fc.weight":
-            array = arrays[tensor.name]
-            rows = array[:_FINGERPRINT_ROWS] if array.ndim == 2 else array
-            digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
-    return digest.hexdigest()[:_FINGERPRINT_LENGTH]
+def fingerprint_of(config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """Identify a drafter by its configuration and the values of all its tensors."""
+    names = sorted(arrays)
+    description = json.dumps([config, names], sort_keys=True)
+    return combined(description, (values_digest([arrays[name]]) for name in names))
 
 
 def write_files(

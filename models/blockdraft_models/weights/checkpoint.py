@@ -1,6 +1,5 @@
 """What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,14 +11,16 @@ import numpy as np
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 from blockdraft_models.decoder.rope import base_frequencies, scaling_divisors
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.files import read_json
+from blockdraft_models.weights.fingerprint import decoder_fingerprint
 from blockdraft_models.weights.gguf_header import GGUFHeader, read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
-from blockdraft_models.weights.tensor_names import TensorName, embedding_name, tensor_names
+from blockdraft_models.weights.remembered import remembered_fingerprint
+from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
-_FINGERPRINT_ROWS = 64
-_FINGERPRINT_LENGTH = 16
+_ALL = slice(None)
 _ROPE_FACTORS = "rope_freqs.weight"
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
@@ -36,8 +37,12 @@ class Weights(Protocol):
         """Return the shape of every tensor by name, in the order in which files hold them."""
         ...
 
-    def read(self, name: str, rows: int | None = None) -> Any:
-        """Read a tensor, or its first `rows` rows, into a fresh array."""
+    def files(self) -> list[Path]:
+        """Return the files that hold them."""
+        ...
+
+    def read(self, name: str, rows: slice = ...) -> Any:
+        """Read a tensor, or some of its rows, into a fresh array."""
         ...
 
 
@@ -47,8 +52,8 @@ class Checkpoint:
 
     Attributes:
         config: The decoder it holds.
-        fingerprint: 16 hex digits that are equal for the same weights whatever the format, and
-            differ, for all practical purposes, otherwise.
+        fingerprint: 16 hex digits over the values of all weights: equal for the same weights
+            whatever the format, and different, for all practical purposes, otherwise.
         path: The directory or file.
     """
 
@@ -71,11 +76,17 @@ class OpenCheckpoint:
     weights: Weights
     is_gguf: bool
 
-    def read(self, name: TensorName, rows: int | None = None) -> Any:
-        """Read a tensor as [out, in] with q and k rows in the order RoPE expects."""
+    def read(self, name: TensorName, rows: slice = _ALL) -> Any:
+        """Read a tensor as [out, in] with q and k rows in the order RoPE expects.
+
+        Args:
+            name: One of the decoder's.
+            rows: Which rows; those of q and k by whole heads.
+        """
         stored = self.weights.read(self._stored_name(name), rows)
         if self.is_gguf and name.permuted_heads:
-            return _unpermute(stored, name.permuted_heads)
+            head_rows = name.shape[0] // name.permuted_heads
+            return _unpermute(stored, stored.shape[0] // head_rows)
         return stored
 
     def part_reader(self, name: TensorName) -> Callable[[Index], Any]:
@@ -155,7 +166,14 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: b
     if isinstance(weights, SafetensorsWeights):
         weights.check_floats(expected)
     unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, is_gguf)
-    fingerprint = _fingerprint(unnamed)
+    fingerprint = remembered_fingerprint(
+        weights.files(),
+        config.canonical_json(),
+        lambda: decoder_fingerprint(
+            config, unnamed.in_stored_order(tensor_names(config)), unnamed.read
+        ),
+        default_cache_dir() / "fingerprints",
+    )
     return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, is_gguf)
 
 
@@ -199,17 +217,6 @@ def _ignorable(name: str, config: DecoderConfig) -> bool:
 def _some(names: list[str], limit: int = 5) -> str:
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
-
-
-def _fingerprint(source: OpenCheckpoint) -> str:
-    config = source.checkpoint.config
-    digest = hashlib.sha256(config.canonical_json().encode())
-    for name in tensor_names(config):
-        if name.is_norm:
-            digest.update(np.ascontiguousarray(source.read(name), dtype="<f4").tobytes())
-    rows = source.read(embedding_name(config), rows=_FINGERPRINT_ROWS)
-    digest.update(np.ascontiguousarray(rows, dtype="<f4").tobytes())
-    return digest.hexdigest()[:_FINGERPRINT_LENGTH]
 
 
 def _unpermute(rows: Any, heads: int) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.gguf_header import GGUFHeader
 
+_ALL = slice(None)
 _SLICE_ROWS = 2048
 # `dequantize` wants unquantized data in its own dtype.
 _PLAIN = {"F32": "<f4", "F16": "<f2"}
@@ -42,31 +44,33 @@ class GGUFWeights:
         """Drop the mapping."""
         del self._data
 
+    def files(self) -> list[Path]:
+        """Return the file, alone."""
+        return [self._header.path]
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor by name, in the order in which the file holds them."""
         tensors = self._header.tensors
         in_order = sorted(tensors, key=lambda name: tensors[name].offset)
         return {name: tensors[name].shape for name in in_order}
 
-    def read(self, name: str, rows: int | None = None) -> Float[np.ndarray, "..."]:
+    def read(self, name: str, rows: slice = _ALL) -> Float[np.ndarray, "..."]:
         """Dequantize a tensor.
 
         Args:
             name: One of `shapes()`.
-            rows: How many leading rows to read; all of them when None.
+            rows: Which rows to read, with step one.
 
         Returns:
             A fresh float32 array.
         """
         tensor, stored = self._header.tensors[name], self._stored[name]
-        shape = tensor.shape if rows is None else (min(rows, tensor.shape[0]), *tensor.shape[1:])
-        byte_shape = (*shape[:-1], stored.row_bytes)
-        count = math.prod(byte_shape)
-        raw = self._data[tensor.offset : tensor.offset + count].reshape(byte_shape)
-        raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))
-        values = np.empty(shape, np.float32)
+        byte_shape = (*tensor.shape[:-1], stored.row_bytes)
+        raw = self._data[tensor.offset : tensor.offset + stored.bytes].reshape(byte_shape)
+        raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))[rows]
+        values = np.empty((len(raw), *tensor.shape[1:]), np.float32)
         # In slices: dequantizing an embedding at once would need several times its size.
-        for start in range(0, shape[0], _SLICE_ROWS):
+        for start in range(0, len(raw), _SLICE_ROWS):
             part = slice(start, start + _SLICE_ROWS)
             values[part] = dequantize(raw[part], stored.kind)
         return values

@@ -12,6 +12,7 @@ from blockdraft_models.weights.files import check_regular, read_json
 Index = tuple[slice, ...]
 """A part of a tensor: one slice along each axis, of step one."""
 
+_ALL = slice(None)
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -64,6 +65,10 @@ class SafetensorsWeights:
         """Return the shape of every tensor by name, in the order in which the files hold them."""
         return {name: stored.shape for name, stored in self._tensors.items()}
 
+    def files(self) -> list[Path]:
+        """Return the shards."""
+        return sorted({stored.path for stored in self._tensors.values()})
+
     def check_floats(self, names: Iterable[str]) -> None:
         """Check that some tensors hold floating-point numbers of at least 16 bits.
 
@@ -78,18 +83,18 @@ class SafetensorsWeights:
                     f"(supported: {', '.join(_FLOATS)})"
                 )
 
-    def read(self, name: str, rows: int | None = None) -> Any:
+    def read(self, name: str, rows: slice = _ALL) -> Any:
         """Read a tensor.
 
         Args:
             name: One of `shapes()`.
-            rows: How many leading rows to read; all of them when None.
+            rows: Which rows to read, all of them there, with step one.
 
         Returns:
             A fresh array in the stored dtype (bfloat16 by ml_dtypes).
         """
         shard = self._tensors[name].shard
-        return shard.get_tensor(name) if rows is None else shard.get_slice(name)[:rows]
+        return shard.get_tensor(name) if rows == _ALL else shard.get_slice(name)[rows]
 
     def read_part(self, name: str, index: Index) -> Any:
         """Read a part of a tensor, and only that.

@@ -49,7 +49,7 @@ class EmbeddingAndHead(NamedTuple):
 
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
-    """Identify a checkpoint, reading little of its weights.
+    """Identify a checkpoint, of which all weights are read unless its fingerprint is remembered.
 
     Args:
         path: A Hugging Face directory or a `.gguf` file.

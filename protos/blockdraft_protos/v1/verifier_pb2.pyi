@@ -364,8 +364,9 @@ class VerifierServiceDescribeResponse(_message.Message):
     max_sequences: _builtins.int
     """Most sequences decoded at once."""
     computation_fingerprint: _builtins.str
-    """Identity of what computes: target, element type, form of the weights, device and classes of
-    rounding; 16 hexadecimal digits. Verifiers that show the same one give the same tokens.
+    """Identity of what computes: target, element type, form of the weights, kind and number of
+    devices, versions of the compiler and classes of rounding; 16 hexadecimal digits. An answer is
+    taken up again only by a verifier that shows the same one as the verifier that began it.
     """
     @_builtins.property
     def drafter(self) -> Global___AttachedDrafter:

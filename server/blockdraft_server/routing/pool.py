@@ -78,12 +78,12 @@ class VerifierPool:
             await link.close()
 
     def choose(
-        self, fingerprint: str | None = None, avoid: Collection[VerifierLink] = ()
+        self, computation: str | None = None, avoid: Collection[VerifierLink] = ()
     ) -> VerifierLink | None:
         """Return the least busy healthy verifier, or None.
 
         Args:
-            fingerprint: The target it must serve; None for any.
+            computation: Fingerprint of what it must compute; None for any.
             avoid: Verifiers to take only if there is no other.
         """
         candidates = [
@@ -91,13 +91,13 @@ class VerifierPool:
             for link in self._links
             if link.healthy
             and link.description is not None
-            and fingerprint in (None, link.description.target_fingerprint)
+            and computation in (None, link.description.computation_fingerprint)
         ]
         return min(candidates, key=lambda link: (link in avoid, link.load), default=None)
 
-    async def wait(self, fingerprint: str | None = None) -> VerifierLink:
-        """Return the least busy healthy verifier, as soon as there is one."""
-        while (link := self.choose(fingerprint)) is None:
+    async def wait(self, computation: str | None = None) -> VerifierLink:
+        """Return the least busy healthy verifier of a computation, as soon as there is one."""
+        while (link := self.choose(computation)) is None:
             await self._looked.wait()
         return link
 

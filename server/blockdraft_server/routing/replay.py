@@ -1,7 +1,7 @@
 """What one request remembers between the verifier calls it takes; no I/O.
 
-The choice of a token depends on the seed and its absolute position only, so a verifier that is
-given the tokens already delivered goes on exactly where the broken one stopped.
+The choice of a token depends on the seed and its absolute position only, so a verifier of the same
+computation that is given the tokens already delivered goes on exactly where the broken one stopped.
 """
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
@@ -17,7 +17,8 @@ class Replay:
     """One request: what was asked, what has arrived, what to ask next.
 
     Attributes:
-        fingerprint: Identity of the target that began the answer; another one must not go on.
+        computation: Fingerprint of the computation that began the answer, None before. Another
+            one, even of the same target, could choose other tokens and must not go on.
         replays: How often the request was sent again.
     """
 
@@ -28,7 +29,7 @@ class Replay:
             request: What to ask of a verifier; has no emitted tokens yet.
             max_replays: How often in a row it is sent again without gaining a token.
         """
-        self.fingerprint: str | None = None
+        self.computation: str | None = None
         self.replays = 0
         self._request = request
         self._max_replays = max_replays

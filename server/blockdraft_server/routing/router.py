@@ -65,7 +65,7 @@ class TokenRouter:
         if link is None:
             raise verifier_unavailable("no verifier is ready")
         if link.description is not None:
-            replay.fingerprint = link.description.target_fingerprint
+            replay.computation = link.description.computation_fingerprint
         while True:
             try:
                 async with contextlib.aclosing(self._call(link, replay, deadline)) as responses:
@@ -121,8 +121,8 @@ class TokenRouter:
         try:
             async with asyncio.timeout(max(patience - self._clock(), 0.0)):
                 await asyncio.sleep(pause)
-                link = self._pool.choose(replay.fingerprint, avoid=(broken,))
-                link = link or await self._pool.wait(replay.fingerprint)
+                link = self._pool.choose(replay.computation, avoid=(broken,))
+                link = link or await self._pool.wait(replay.computation)
         except TimeoutError:
             if patience == deadline:
                 raise deadline_exceeded() from None

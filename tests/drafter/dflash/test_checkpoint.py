@@ -75,6 +75,23 @@ def test_different_weights_have_different_fingerprints() -> None:
     assert len(fingerprints) == 4
 
 
+def test_every_weight_counts(tmp_path: Path) -> None:
+    def fingerprint(change: Callable[[Tensors], None]) -> str:
+        path = write(tmp_path, change)
+        return load_drafter(DFLASH, path, TARGET, dtype=jnp.bfloat16).fingerprint
+
+    def last_weight_of(name: str) -> Callable[[Tensors], None]:
+        def change(tensors: Tensors) -> None:
+            last = tensors[name].flat[-1]
+            tensors[name].flat[-1] = np.nextafter(last, np.float32(np.inf))
+
+        return change
+
+    names = [tensor.name for tensor in draft_tensors(drafter_config())]
+    found = {fingerprint(last_weight_of(name)) for name in names}
+    assert len(found | {random_drafter(drafter_config()).fingerprint}) == len(names) + 1
+
+
 def remove(tensors: Tensors) -> None:
     del tensors["layers.1.self_attn.k_norm.weight"]
 

@@ -131,6 +131,24 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert loaded.draft_ids is None
 
 
+def test_all_of_a_drafters_own_tensors_count(tmp_path: Path) -> None:
+    offsets = load_file(write(tmp_path) / "model.safetensors")["d2t"].copy()
+    # The first two of the ids change places.
+    offsets[:2] = offsets[1] + 1, offsets[0] - 1
+    extras: list[dict[str, Any]] = [
+        {},
+        {"d2t": offsets},
+        {"lm_head.weight": np.full((24, HIDDEN), 0.5, np.float32)},
+        {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.5, np.float32)},
+        {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.25, np.float32)},
+    ]
+    found = {load(write(tmp_path, extra=extra)).fingerprint for extra in extras}
+    assert len(found) == len(extras)
+    # Zeros stand for the target's, as if there were no embedding.
+    zeros = {"embed_tokens.weight": np.zeros((VOCAB, HIDDEN), np.float32)}
+    assert load(write(tmp_path, extra=zeros)).fingerprint in found
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -12,7 +12,6 @@ from tests.server.support import (
     whole,
 )
 
-from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.server import LimitsSettings
 
 PROMPT = [1, 2]
@@ -119,12 +118,16 @@ async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
 
 
-async def test_another_target_does_not_go_on_with_an_answer() -> None:
-    other_target = verifier_pb2.VerifierServiceDescribeResponse(
-        target_fingerprint="f" * 16, vocabulary_size=300, max_context_tokens=64, max_sequences=4
-    )
+def computing_otherwise() -> FakeVerifier:
+    """A verifier of the same target in another element type, say."""
+    fake = FakeVerifier()
+    fake.description.computation_fingerprint = "f" * 16
+    return fake
+
+
+async def test_another_computation_does_not_go_on_with_an_answer() -> None:
     crash = running_verifier(FakeVerifier(delay_seconds=0.02))
-    other = FakeVerifier(description=other_target)
+    other = computing_otherwise()
     other.load.waiting_sequences = 100
     limits = LimitsSettings(recovery_seconds=0.3)
     async with running_verifier(other) as second:
@@ -137,6 +140,31 @@ async def test_another_target_does_not_go_on_with_an_answer() -> None:
             error = await failure(call)
     assert error.reason == "VERIFIER_UNAVAILABLE"
     assert other.requests == []
+
+
+async def test_a_verifier_that_comes_back_otherwise_does_not_go_on_with_an_answer() -> None:
+    limits = LimitsSettings(recovery_seconds=1.0)
+    with unix_address() as address:
+        crash = running_verifier(FakeVerifier(delay_seconds=0.05), address)
+        await crash.__aenter__()
+        async with running_server(settings_for(address, limits=limits)) as server:
+            call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+            await asyncio.sleep(0.1)
+            await crash.__aexit__(None, None, None)
+            await server.until_healthy(False)
+            other = computing_otherwise()
+            async with running_verifier(other, address):
+                error = await failure(call)
+                assert (error.code, error.reason) == (
+                    grpc.StatusCode.UNAVAILABLE,
+                    "VERIFIER_UNAVAILABLE",
+                )
+                assert error.metadata["recovery_seconds"] == "1.0"
+                assert other.requests == []
+                # What begins now is its own.
+                await server.until_healthy(True)
+                fresh = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    assert list(fresh.token_ids) == answer(PROMPT, COUNT)
 
 
 async def test_requests_go_to_the_least_busy_healthy_verifier() -> None:

@@ -182,7 +182,7 @@ def test_strangers_are_turned_away(call: Calls) -> None:
 def test_processes_that_run_different_things_do_not_meet(call: Calls) -> None:
     listener = Listener()
     future = call(listener, 1, digest=OTHER)
-    with pytest.raises(SliceMismatchError, match=r"process 1 .* other flags or another target"):
+    with pytest.raises(SliceMismatchError, match=r"process 1 .* other flags, another target"):
         listener.accept(1, DIGEST, SECONDS)
     with pytest.raises(SliceMismatchError):
         future.result(SECONDS)

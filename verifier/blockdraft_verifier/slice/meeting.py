@@ -158,5 +158,6 @@ def connect(
 
 def _mismatch(process_id: int) -> SliceMismatchError:
     return SliceMismatchError(
-        f"process {process_id} of the slice has other flags or another target than process 0"
+        f"process {process_id} of the slice has other flags, another target, or other devices or "
+        "versions than process 0"
     )

@@ -1,0 +1,71 @@
+"""What makes two computations the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockdraft_verifier import device_facts
+from blockdraft_verifier.computation import Computation
+
+COMPUTATION = Computation(
+    target_fingerprint="0123456789abcdef",
+    dtype="bfloat16",
+    weights="float",
+    device_kind="TPU v5p",
+    device_count=4,
+    compiler="jaxlib 0.10.2, libtpu 0.0.30",
+)
+X86 = """processor\t: 0
+model name\t: Some CPU
+cpu MHz\t\t: 2400.000
+flags\t\t: fpu avx2
+
+processor\t: 1
+model name\t: Some CPU
+cpu MHz\t\t: 1200.000
+flags\t\t: fpu avx2
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target_fingerprint": "fedcba9876543210"},
+        {"dtype": "float32"},
+        {"weights": "int8"},
+        {"device_kind": "TPU v6e"},
+        {"device_count": 8},
+        {"compiler": "jaxlib 0.10.3, libtpu 0.0.30"},
+        {"rounding": "exact"},
+        {"rounding": "inexact"},
+    ],
+)
+def test_every_part_counts(change: dict[str, Any]) -> None:
+    assert replace(COMPUTATION, **change).fingerprint != COMPUTATION.fingerprint
+    assert len(COMPUTATION.fingerprint) == 16
+
+
+def test_a_restart_changes_nothing() -> None:
+    """The value is written down: it must be the same in every process."""
+    assert replace(COMPUTATION).fingerprint == "90bbe45ef63ce0b9"
+
+
+def test_facts_of_this_process_stay_the_same() -> None:
+    assert device_facts.device_kind() == device_facts.device_kind()
+    assert device_facts.device_kind().startswith("cpu, ")
+    assert device_facts.compiler().startswith("jaxlib ")
+
+
+def test_a_processor_is_what_it_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock, which changes all the time, is not part of it."""
+    monkeypatch.setattr(device_facts, "_CPU_INFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(X86)
+    slow = device_facts.device_kind()
+    (tmp_path / "cpuinfo").write_text(X86.replace("2400", "3600"))
+    assert device_facts.device_kind() == slow
+    (tmp_path / "cpuinfo").write_text(X86.replace("avx2", "avx512f"))
+    assert device_facts.device_kind() != slow
+    (tmp_path / "cpuinfo").unlink()
+    assert device_facts.device_kind().startswith("cpu, ")
