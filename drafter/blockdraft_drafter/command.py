@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_runtime.settings.drafter import DrafterSettings

@@ -5,7 +5,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.cache_dir import default_cache_dir
 
 if TYPE_CHECKING:
     from blockdraft_training.methods.recipe import AnyRecipe

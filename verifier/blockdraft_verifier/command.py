@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import os
 
-from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_runtime.settings.slice import SliceSettings

@@ -10,7 +10,7 @@ from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.settings import PromptSettings
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 
 

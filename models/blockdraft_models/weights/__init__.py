@@ -3,7 +3,7 @@
 Read in the order in which a name becomes weights: `resolve` (a directory, a file, a hub id or
 `default_target`), `checkpoint` (what is there, identified and checked against `tensor_names`) over
 the two formats, `huggingface` and `gguf_header` with `gguf_weights`, then `loading` and
-`streaming` (part by part onto the devices, as int8 by `quantization`). `files` trusts no
-checkpoint, `progress` shows how far it is, `huggingface_export` writes a checkpoint. The tokenizer
-is not imported here.
+`streaming` (part by part onto the devices, as int8 by `quantization`). `cache_dir` is where what
+was fetched is kept, `files` trusts no checkpoint, `progress` shows how far it is,
+`huggingface_export` writes a checkpoint. The tokenizer is not imported here.
 """

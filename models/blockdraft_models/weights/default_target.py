@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blockdraft_models.errors import ResolveError
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.progress import show_progress
 
 NAME = "smollm2-135m"
@@ -32,12 +33,6 @@ _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]
-
-
-def default_cache_dir() -> Path:
-    """Return `$BLOCKDRAFT_CACHE`, or `~/.cache/blockdraft`."""
-    configured = os.environ.get("BLOCKDRAFT_CACHE")
-    return Path(configured) if configured else Path.home() / ".cache" / "blockdraft"
 
 
 def fetch(cache_dir: Path | None = None, progress: Progress | None = None) -> Path:

