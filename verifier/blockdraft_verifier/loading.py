@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import jax
 
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
@@ -43,13 +43,14 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     """
     if settings.slice is not None:
         start_slice(settings.slice)
+    dtype = serving_dtype(settings.engine.dtype)
     started = time.perf_counter()
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
     with show_progress(f"Loading {settings.target}") as progress:
         decoder, checkpoint = load_decoder(
             path,
-            dtype=compute_dtype(settings.engine.dtype),
+            dtype=dtype,
             weights=settings.engine.weights,
             placement=placement,
             progress=progress,
@@ -66,7 +67,7 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     if settings.slice is not None:
         # Whatever shapes or contents of the steps depend on.
         mirror = join_slice(
-            settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine}"
+            settings.slice.leader_host, f"{checkpoint.fingerprint} {settings.engine} {dtype}"
         )
     runner = ModelRunner(
         decoder,
