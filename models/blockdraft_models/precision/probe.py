@@ -1,4 +1,4 @@
-"""How much faster this machine decodes in bfloat16 than in float32, by a trial of seconds."""
+"""How much faster this machine decodes in bfloat16 than in float32, by a short trial."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from blockdraft_models.decoder.products import project
 ROWS = 8
 """Rows of the trial: those of a block that is verified, or drafted."""
 
-# The default target's layers, and enough of them that no cache holds their 106 MB of float32.
+# The default target's layers, so many that their 106 MB of float32 exceed most caches.
 _LAYERS, _HIDDEN, _INTERMEDIATE = 10, 576, 1536
 _ROUNDS = 25
 
@@ -32,8 +32,8 @@ def bfloat16_speedup() -> float:
 def speedup(base: Trial, other: Trial, rounds: int = _ROUNDS) -> float:
     """Return how many times as fast the other trial is.
 
-    Each round times one right after the other, so that what else the machine does meets both; the
-    median of the rounds is of one that it met alike.
+    Each round times one right after the other, so that what else the machine does mostly meets
+    both alike; the median leaves out the rounds in which it does not.
 
     Args:
         base: Runs what is compared with, and returns the seconds it took.
