@@ -4,6 +4,7 @@
 * XLA compiles quickly rather than well: most programs run here for milliseconds, once, and
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
   `make test-slow`, whose programs run for minutes, asks for what XLA does by itself.
+* `auto` is float32, as if every machine had measured that it is the faster dtype.
 * Interrupts arrive, also where a shell started the run in the background and ignores them.
 * Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and
   the drafters are compiled once; see `tests.compiled_once`.
@@ -15,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Processes that tests start inherit both. Of a flag that is given twice, the last one counts.
+os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
+# Processes that tests start inherit all. Of a flag that is given twice, the last one counts.
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
     + os.environ.get("XLA_FLAGS", "")

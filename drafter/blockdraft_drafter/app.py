@@ -17,8 +17,8 @@ from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.resolve import resolve_target
@@ -96,8 +96,8 @@ def load_method(
     Raises:
         ModelError: If the target or the drafter cannot be loaded, or they do not fit.
     """
+    dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()
-    dtype = compute_dtype(settings.dtype)
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
     with show(f"Loading embedding and head of {settings.target}") as progress:

@@ -1,11 +1,13 @@
 """What makes two computations the same."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blockdraft_models.precision.processor import processor_facts
 from blockdraft_verifier import device_facts
 from blockdraft_verifier.computation import Computation
 
@@ -60,7 +62,8 @@ def test_facts_of_this_process_stay_the_same() -> None:
 
 def test_a_processor_is_what_it_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock, which changes all the time, is not part of it."""
-    monkeypatch.setattr(device_facts, "_CPU_INFO", tmp_path / "cpuinfo")
+    told = partial(processor_facts, tmp_path / "cpuinfo")
+    monkeypatch.setattr(device_facts, "processor_facts", told)
     (tmp_path / "cpuinfo").write_text(X86)
     slow = device_facts.device_kind()
     (tmp_path / "cpuinfo").write_text(X86.replace("2400", "3600"))

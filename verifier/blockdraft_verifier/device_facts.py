@@ -3,11 +3,11 @@
 import os
 import platform
 from importlib.metadata import version
-from pathlib import Path
 
 import jax
 
-_CPU_INFO = Path("/proc/cpuinfo")
+from blockdraft_models.precision.processor import processor_facts
+
 # What Linux calls a processor's name and its instructions, on x86 and on ARM.
 _CPU_KEYS = ("model name", "flags", "CPU part", "Features")
 
@@ -31,10 +31,6 @@ def compiler() -> str:
 
 
 def _processor() -> str:
-    try:
-        first, _, _ = _CPU_INFO.read_text(encoding="utf-8").partition("\n\n")
-    except OSError:
-        return platform.processor()
-    lines = (line.partition(":") for line in first.splitlines())
-    facts = {key.strip(): value.strip() for key, _, value in lines}
-    return ", ".join(facts[key] for key in _CPU_KEYS if key in facts)
+    facts = processor_facts()
+    known = [facts[key] for key in _CPU_KEYS if key in facts]
+    return ", ".join(known) or platform.processor()

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import jax
 
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
@@ -48,9 +48,9 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     """
     if settings.slice is not None:
         start_slice(settings.slice)
+    dtype = serving_dtype(settings.engine.dtype)
     started = time.perf_counter()
     placement = placement_on_all_devices()
-    dtype = compute_dtype(settings.engine.dtype)
     path = resolve_target(settings.target)
     with show_progress(f"Loading {settings.target}") as progress:
         decoder, checkpoint = load_decoder(

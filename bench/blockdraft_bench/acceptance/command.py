@@ -27,7 +27,7 @@ class AcceptanceSettings:
     concurrency: int = setting(
         8, "answers decoded at a time; changes the speed, not the answers", minimum=1
     )
-    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` is bfloat16 on TPU")
+    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` as when serving")
     result: OutputSettings = group(OutputSettings)
 
 

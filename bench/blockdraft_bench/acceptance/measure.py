@@ -22,7 +22,7 @@ from blockdraft_bench.engine.samples import (
     answer_all,
     open_store,
 )
-from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.precision.serving import serving_dtype
 
 
 def load_and_measure(
@@ -39,7 +39,7 @@ def load_and_measure(
     drafter = decoder.drafter
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     draft_length = whole_proposal(settings.draft_length, drafter.block_size)
-    dtype = str(compute_dtype(settings.dtype))
+    dtype = str(serving_dtype(settings.dtype))
     run.identify(*conditions(limits, draft_length, decoder, dtype))
     store = open_store(run)
     decoder.warm_up(loading.reach)
@@ -64,6 +64,7 @@ def load_and_measure(
         max_prompt_tokens=prompts.max_prompt_tokens,
         seed=prompts.seed,
         results=tuple(results),
+        dtype=dtype,
     )
     return Outcome(report, markdown(report), {"": draw(report)})
 

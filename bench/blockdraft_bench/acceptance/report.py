@@ -46,6 +46,7 @@ class AcceptanceReport(Report):
     Attributes:
         draft_length: Tokens of a whole proposal.
         results: One for each dataset and temperature.
+        dtype: Of weights, cache and contexts; empty in results of earlier versions.
     """
 
     # The first reports did not say what they are.
@@ -57,6 +58,7 @@ class AcceptanceReport(Report):
     max_prompt_tokens: int
     seed: int
     results: tuple[DatasetAcceptance, ...]
+    dtype: str = ""
 
     def __post_init__(self) -> None:
         """Check that every result has a number for each position.
@@ -72,9 +74,9 @@ class AcceptanceReport(Report):
 def markdown(report: AcceptanceReport) -> str:
     """Return the page."""
     caption = (
-        f"Target {report.target}, {report.drafter}, blocks of {report.block_size}, "
-        f"{report.draft_length} tokens drafted; answers of at most {report.max_tokens} tokens; "
-        f"{report.made_on}. {INTERVALS_NOTE}"
+        f"Target {report.target}, {report.dtype or 'dtype unknown'}, {report.drafter}, "
+        f"blocks of {report.block_size}, {report.draft_length} tokens drafted; "
+        f"answers of at most {report.max_tokens} tokens; {report.made_on}. {INTERVALS_NOTE}"
     )
     headings = ["Dataset", "T", "Answers", "Verifications", "τ"]
     rows: list[list[Cell]] = [

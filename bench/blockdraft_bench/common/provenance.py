@@ -1,7 +1,6 @@
 """What every measurement's JSON report has: what it is of, and what it was measured with."""
 
 import importlib.metadata
-import os
 import platform
 import shlex
 import subprocess
@@ -9,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
+
+from blockdraft_models.precision.processor import this_processor
 
 if TYPE_CHECKING:
     from blockdraft_models.weights.checkpoint import Checkpoint
@@ -127,11 +128,11 @@ def hardware() -> Hardware:
     """Return the machine this process runs on."""
     import jax
 
-    devices = jax.devices()
+    devices, processor = jax.devices(), this_processor()
     accelerated = devices[0].platform != "cpu"
     return Hardware(
-        cpu=_cpu_model(),
-        cores=_usable_cores(),
+        cpu=processor.name,
+        cores=processor.cores,
         accelerator=f"{len(devices)} x {devices[0].device_kind}" if accelerated else None,
     )
 
@@ -157,20 +158,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
-
-
-def _usable_cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -38,7 +38,7 @@ class DecodeSettings:
     temperature: tuple[float, ...] = setting(
         (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
     )
-    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` is bfloat16 on TPU")
+    dtype: Dtype = setting("auto", "of weights, cache and contexts; `auto` as when serving")
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:

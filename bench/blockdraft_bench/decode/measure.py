@@ -17,7 +17,7 @@ from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.loading import DecodingMethods
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
 from blockdraft_bench.engine.samples import Limits, answer_all, open_store
-from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.precision.serving import serving_dtype
 
 
 def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run: Run) -> Outcome:
@@ -28,7 +28,7 @@ def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run:
     methods, lengths = set_up(settings, loading.reach)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     target, drafters = Target.of(methods.checkpoint), _drafters(methods, lengths)
-    dtype, made_with = str(compute_dtype(settings.dtype)), origin()
+    dtype, made_with = str(serving_dtype(settings.dtype)), origin()
     # Times of another machine or version are other times.
     conditions = settings.draft_policy, made_with["versions"], made_with["hardware"]
     run.identify(limits, lengths, target, drafters, dtype, conditions)

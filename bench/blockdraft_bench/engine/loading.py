@@ -8,8 +8,8 @@ from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.service import LoadedMethod
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
@@ -78,7 +78,7 @@ def load_methods(
         ModelError: If the target cannot be loaded.
         ValueError: If a drafter drafts for another target.
     """
-    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(capacity.dtype))
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
 
     def join(drafter: LoadedMethod | None) -> InProcessDecoder:
         block_size = 1 if drafter is None else drafter.method.spec.block_size

@@ -14,7 +14,7 @@ class Int8Settings:
     """What the measurement is told."""
 
     prompts: PromptSettings = group(lambda: PromptSettings(samples=4, max_prompt_tokens=384))
-    dtype: Dtype = setting("auto", "of what is not int8; `auto` is bfloat16 on TPU")
+    dtype: Dtype = setting("auto", "of what is not int8; `auto` as when serving")
     result: OutputSettings = group(OutputSettings)
 
 

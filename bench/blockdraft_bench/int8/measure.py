@@ -19,7 +19,7 @@ from blockdraft_bench.engine.teacher_forcing import TeacherForcing
 from blockdraft_bench.int8.command import Int8Settings
 from blockdraft_bench.int8.logit_error import LogitError, logit_error
 from blockdraft_bench.int8.report import DatasetError, Int8Report, markdown
-from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 
 
@@ -69,7 +69,7 @@ def load_and_measure(settings: Int8Settings, datasets: Sequence[Dataset], run: R
     report = Int8Report(
         **origin(),
         target=Target.of(result.checkpoint),
-        dtype=compute_dtype(settings.dtype).name,
+        dtype=serving_dtype(settings.dtype).name,
         max_tokens=prompts.max_tokens,
         max_prompt_tokens=prompts.max_prompt_tokens,
         seed=prompts.seed,
@@ -79,7 +79,7 @@ def load_and_measure(settings: Int8Settings, datasets: Sequence[Dataset], run: R
         results=tuple(DatasetError.of(*each) for each in result.errors.items()),
     )
     chosen = prompts.dataset, prompts.samples, prompts.seed, prompts.max_prompt_tokens
-    run.identify(limits, chosen, settings.dtype, report.target, report.hardware)
+    run.identify(limits, chosen, report.dtype, report.target, report.hardware)
     return Outcome(report, markdown(report))
 
 
@@ -105,7 +105,7 @@ def measure_int8(
     Raises:
         ModelError: If the target cannot be loaded, or its weights are not finite.
     """
-    dtype = compute_dtype(capacity.dtype)
+    dtype = serving_dtype(capacity.dtype)
     decoder, checkpoint = load_decoder(path, dtype=dtype)
     engine = InProcessDecoder(decoder, checkpoint, None, engine_settings(capacity, block_size=1))
     engine.warm_up(on_compiled)

@@ -10,8 +10,8 @@ from blockdraft_bench.common.statistics import percentiles
 from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
 from blockdraft_bench.kflat.decoder_cost import StepShape
 from blockdraft_bench.kflat.device_probe import DeviceProbe
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
@@ -26,7 +26,7 @@ def measured_curves(
     target: Path, shapes: Sequence[StepShape], runs: int, dtype_name: str, run: Run
 ) -> list[Curve]:
     """Return the curves of this machine."""
-    dtype = compute_dtype(dtype_name)
+    dtype = serving_dtype(dtype_name)
     starting = run.phase("loading")
     decoder, checkpoint = load_decoder(target, dtype=dtype)
     starting.rename("compiling")

@@ -38,8 +38,8 @@ class StepSettings:
     )
     dtype: Dtype = setting(
         "auto",
-        "element type of weights and cache; `auto` is bfloat16 on TPU, modelled ones too, and "
-        "float32 elsewhere",
+        "element type of weights and cache; `auto` as when serving, which is bfloat16 on TPUs, "
+        "modelled ones too",
     )
     topology: tuple[str, ...] = setting(
         (),

@@ -19,7 +19,7 @@ from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import Comparison, Decoding, GroupKey
 from blockdraft_drafter.app import load_method
-from blockdraft_models.decoder.dtypes import compute_dtype
+from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.memory import return_free_memory
@@ -94,7 +94,7 @@ def load_decoder_pair(target: str, drafter: str, config: EngineSettings) -> InPr
             dtype=config.dtype,
         )
     )
-    decoder, checkpoint = load_decoder(resolve_target(target), dtype=compute_dtype(config.dtype))
+    decoder, checkpoint = load_decoder(resolve_target(target), dtype=serving_dtype(config.dtype))
     return InProcessDecoder(decoder, checkpoint, drafting, config)
 
 

@@ -10,7 +10,7 @@ def compute_dtype(name: str) -> jnp.dtype:
 
     Args:
         name: "float32", "bfloat16", or "auto": bfloat16 on TPU, where it is native, and float32
-            elsewhere.
+            elsewhere. What serves has a choice of its own on CPU (`precision.serving`).
     """
     if name == "auto":
         name = "bfloat16" if jax.default_backend() == "tpu" else "float32"

@@ -45,7 +45,9 @@ class DrafterSettings:
     )
     draft_layers: int = setting(2, "layers of a random DFlash drafter", minimum=1)
     dtype: Dtype = setting(
-        "auto", "element type of weights and contexts; `auto` is bfloat16 on TPU, float32 elsewhere"
+        "auto",
+        "element type of weights and contexts; `auto` is bfloat16 on TPU, the faster of both on "
+        "CPU, which is measured once, and float32 elsewhere",
     )
     compilation_cache: Path | None = setting(
         None,

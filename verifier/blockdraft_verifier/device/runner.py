@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from blockdraft_models.decoder.dtypes import cache_dtype, compute_dtype
+from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -64,6 +64,7 @@ class ModelRunner:
     Attributes:
         settings: Sizes of cache and steps.
         model: What the target is.
+        dtype: What it computes in.
         layout: Of the cache.
         buckets: The compiled shapes, smallest first.
         max_block: Most tokens of a decoding row that they were compiled for.
@@ -88,12 +89,13 @@ class ModelRunner:
         self._leader = leader
         self._graph, self._weights = nnx.split(decoder)
         self.model = decoder.config
+        self.dtype = decoder.embedding.table[...].dtype
         self.settings = settings
         self.layout = CacheLayout.of(
             decoder.config,
             settings.num_pages,
             settings.page_size,
-            cache_dtype(compute_dtype(settings.dtype)),
+            cache_dtype(self.dtype),
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_verifier.device.attention import kernel, portable
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
@@ -38,7 +37,7 @@ def self_test(runner: ModelRunner) -> Exactness:
     probe = _Probe.of(runner)
     probe.compute_text()
     found = {bucket: probe.signatures(bucket) for bucket in runner.buckets}
-    return find_classes(compute_dtype(runner.settings.dtype).name, found)
+    return find_classes(runner.dtype.name, found)
 
 
 @dataclass(frozen=True, slots=True)

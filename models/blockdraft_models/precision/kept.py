@@ -1,0 +1,72 @@
+"""Measurements kept in a file, so that one process measures and all others read."""
+
+import fcntl
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def kept_measurement(path: Path, key: str, measure: Callable[[], float]) -> float:
+    """Return what was measured under a key, measuring it the first time.
+
+    Several processes may call this at once: one measures, the others wait for it and then agree.
+    Where the file cannot be written each process measures for itself; a damaged one is replaced.
+
+    Args:
+        path: A JSON file; a folder may be shared by machines, each with keys of its own.
+        key: All that the measurement depends on.
+        measure: Returns a positive number.
+    """
+    with _alone(path):
+        kept = _read(path)
+        if key not in kept:
+            kept[key] = measure()
+            _write(path, kept)
+        return kept[key]
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(kept, dict) or not all(map(_is_measured, kept.values())):
+            raise ValueError("not measurements by name")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        logger.warning("measuring anew, because %s cannot be read: %s", path, error)
+        return {}
+    return kept
+
+
+def _is_measured(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def _write(path: Path, kept: Mapping[str, float]) -> None:
+    """Replace the file at once: other processes may be reading it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
+            written = Path(scratch) / path.name
+            written.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+            os.replace(written, path)
+    except OSError as error:
+        logger.warning("every start measures anew, because %s cannot be kept: %s", path, error)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with ExitStack() as held:
+        # Where nothing can be locked nothing can be written either, of which `_write` tells.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(path.with_name(f".{path.name}.lock").open("w"))
+            # The kernel drops the lock when its holder dies, so a crash blocks nobody.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,68 @@
+"""Which processor this is, as far as it decides how fast it multiplies bfloat16."""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# What Linux calls instructions for bfloat16: on x86, of vectors and of tiles, and on Arm.
+_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+# What holds them in /proc/cpuinfo: on x86, and on Arm.
+_FLAGS = ("flags", "Features")
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor, and how much of it this process may use.
+
+    Attributes:
+        name: As it calls itself; that of the architecture if it says nothing.
+        instructions: Those for bfloat16 it has; none where the system does not tell.
+        cores: How many this process may use.
+    """
+
+    name: str
+    instructions: tuple[str, ...]
+    cores: int
+
+    def __str__(self) -> str:
+        """Return all of it in words: the same for machines that need not be told apart."""
+        instructions = " and ".join(self.instructions) or "no bfloat16 instructions"
+        return f"{self.name}, {instructions}, {self.cores} cores"
+
+
+def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
+    """Return the processor this process runs on.
+
+    Args:
+        cpuinfo: Where Linux tells about it.
+    """
+    fields = processor_facts(cpuinfo)
+    flags = {flag for name in _FLAGS for flag in fields.get(name, "").split()}
+    return Processor(
+        name=fields.get("model name") or platform.processor() or platform.machine(),
+        instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
+        cores=_usable_cores(),
+    )
+
+
+def processor_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return everything that Linux tells of the first core; all are taken to be alike.
+
+    Empty on other systems.
+    """
+    fields: dict[str, str] = {}
+    try:
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    except OSError:
+        pass  # not Linux
+    return fields
+
+
+def _usable_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
