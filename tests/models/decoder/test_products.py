@@ -45,9 +45,9 @@ def test_bfloat16_sums_are_float32(rows: int) -> None:
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 64, 65, 128])
 def test_bfloat16_rows_do_not_depend_on_how_many_there_are(rows: int) -> None:
-    x, weight = operands(8, "bfloat16")
+    x, weight = operands(128, "bfloat16")
     wide = jax.jit(lambda x, weight: project(x, weight, dtype=jnp.float32))
     np.testing.assert_array_equal(wide(x[:rows], weight), wide(x, weight)[:rows])
 

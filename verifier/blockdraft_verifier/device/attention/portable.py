@@ -9,6 +9,8 @@ Rows are cut into **query tiles** of a fixed number of tokens, so that a long pr
 short decoding rows does not pad them all to its length. Context is read in chunks with an online
 softmax (Milakov and Gimelshein 2018) in a loop whose trip count follows the longest live context:
 work grows with use, shapes do not.
+
+A query's result has the same bits in every step it is part of (docs/adr/0018).
 """
 
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from blockdraft_models.decoder.row_sums import row_sums
 
 CONTEXT_CHUNK_TOKENS = 64
+VALUE_LANES = 64
 
 
 class RaggedBatch(NamedTuple):
@@ -126,12 +129,16 @@ def ragged_paged_attention(
     # One matrix product per tile and KV head: its rows are (query, head of the group).
     queries = queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
     queries = queries.astype(jnp.float32) * head_dim**-0.5
+    query_position = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
+    if queries.shape[2] == 1:
+        # A product with a vector would be added up in another order than one of more queries.
+        queries = jnp.repeat(queries, 2, axis=2)
+        query_position = jnp.repeat(query_position, 2, axis=1)
 
     chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)
     chunk_tokens = chunk_pages * page_size
     max_pages = batch.page_table.shape[1]
     table = jnp.pad(batch.page_table, ((0, 0), (0, -max_pages % chunk_pages)))
-    query_position = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
 
     def attend_to_chunk(
         index: Int[Array, ""], state: tuple[Array, Array, Array]
@@ -140,7 +147,9 @@ def ragged_paged_attention(
         pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
         kv = cache[pages[tiles.row]].astype(jnp.float32)
         kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
-        key, value = kv[:, :, :, 0], kv[:, :, :, 1]
+        key = kv[:, :, :, 0]
+        # Whole lanes: for other widths the order of summation changes with the number of queries.
+        value = jnp.pad(kv[:, :, :, 1], ((0, 0), (0, 0), (0, 0), (0, -head_dim % VALUE_LANES)))
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
         visible = key_position[None, None, :] <= query_position[:, :, None]
@@ -155,11 +164,14 @@ def ragged_paged_attention(
         return new_top, total, mixed
 
     shape = queries.shape[:3]
-    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
+    width = head_dim + -head_dim % VALUE_LANES
+    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, width)))
     chunk_count = (jnp.max(batch.context_lengths) + chunk_tokens - 1) // chunk_tokens
     _, total, mixed = jax.lax.fori_loop(0, chunk_count, attend_to_chunk, state)
-    out = mixed / jnp.where(total == 0.0, 1.0, total)[..., None]
+    out = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
 
+    # Of a query that was repeated, the first copy counts.
+    out = out[:, :, : tile_tokens * heads // kv_heads]
     out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
     out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
     result = jnp.zeros((token_count, heads, head_dim), q.dtype)

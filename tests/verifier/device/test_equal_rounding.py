@@ -1,0 +1,77 @@
+"""The parts of a step give the same bits for a row whatever is computed beside it."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blockdraft_models.decoder.row_sums import mean_of_squares, row_sums
+from blockdraft_verifier.device.attention.portable import (
+    RaggedBatch,
+    cut_into_tiles,
+    ragged_paged_attention,
+)
+
+PAGE_SIZE, PAGES = 16, 24
+
+
+@pytest.mark.parametrize("width", [1, 8, 32, 64, 80, 128, 576, 1024, 4096, 8192])
+def test_sums_of_rows_do_not_depend_on_how_many_there_are(width: int) -> None:
+    rows = np.random.default_rng(width).standard_normal((3, width)).astype(np.float32)
+    expected = np.asarray(jax.jit(row_sums)(rows))
+    np.testing.assert_allclose(expected, rows.astype(np.float64).sum(-1), rtol=1e-4, atol=1e-4)
+    for count in (1, 2, 5, 8, 65, 512, 4100 if width <= 576 else 300):
+        many = np.tile(rows, (-(-count // 3), 1))[:count]
+        found = np.asarray(jax.jit(row_sums)(many))
+        np.testing.assert_array_equal(found, np.resize(expected, count))
+
+
+def test_leading_axes_are_kept() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 70)).astype(np.float32)
+    found = jax.jit(mean_of_squares)(x)
+    assert found.shape == (2, 3, 5)
+    np.testing.assert_allclose(found, np.mean(np.square(x, dtype=np.float64), -1), rtol=1e-5)
+
+
+def test_gradients_of_a_mean_of_squares() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 130)).astype(np.float32)
+    gradient = jax.jit(jax.grad(lambda x: mean_of_squares(x).sum()))(x)
+    np.testing.assert_allclose(gradient, 2 * x / 130, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "group", "head_dim"),
+    [(3, 3, 64), (2, 2, 8), (1, 1, 16), (2, 1, 64), (2, 2, 32), (2, 5, 80), (1, 4, 128)],
+)
+def test_attention_does_not_depend_on_the_rest_of_the_step(
+    kv_heads: int, group: int, head_dim: int
+) -> None:
+    rng = np.random.default_rng(head_dim)
+    cache = jnp.asarray(
+        rng.standard_normal((PAGES, PAGE_SIZE, 2 * kv_heads, head_dim)), jnp.float32
+    )
+    queries = rng.standard_normal((256, kv_heads * group, head_dim)).astype(np.float32)
+    table = rng.permutation(PAGES)[:16].astype(np.int32)
+
+    @jax.jit
+    def attend(q: jax.Array, batch: RaggedBatch) -> jax.Array:
+        return ragged_paged_attention(q, cache, batch, cut_into_tiles(batch, q.shape[0]))
+
+    def ends(stops: Sequence[int], tokens: int) -> np.ndarray:
+        """Attention of the last `tokens` positions before each stop, for the last one alone."""
+        starts = np.arange(0, tokens * len(stops) + 1, tokens, dtype=np.int32)
+        batch = RaggedBatch(
+            jnp.asarray(starts),
+            jnp.asarray(np.array(stops, np.int32)),
+            jnp.asarray(np.tile(table, (len(stops), 1))),
+            jnp.zeros(starts[-1], jnp.int32),
+        )
+        q = np.concatenate([queries[stop - tokens : stop] for stop in stops])
+        return np.asarray(attend(jnp.asarray(q), batch))[-tokens:]
+
+    whole = ends([192], 32)
+    for tokens, beside in [(1, []), (2, []), (8, []), (1, [70, 256, 9]), (4, [256, 64, 200])]:
+        pieces = [ends([*beside, stop], tokens) for stop in range(160 + tokens, 193, tokens)]
+        np.testing.assert_array_equal(np.concatenate(pieces), whole)
