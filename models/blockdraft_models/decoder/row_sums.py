@@ -2,7 +2,7 @@
 
 XLA's CPU backend adds up the elements of a row in an order that changes with the size of the whole
 array: there are thresholds at 4,096 and at 262,144 elements. A product with ones it adds up in the
-same order for any number of rows from two on, if no more than `_BLOCK` elements are added at once
+same order for any number of rows from two on, if `_BLOCK` elements are added at once
 (docs/adr/0018). So a row is cut into blocks, and the sums of the blocks are summed again. Other
 backends get the plain sum.
 """
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 _BLOCK = 64
+# Numbers that the widest instructions take at once.
+_VECTOR = 16
 
 
 def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
@@ -26,6 +28,16 @@ def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
 def mean_of_squares(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
     """Return the mean of the squares of each row of a float32 array, rounded like `row_sums`."""
     return row_sums(jnp.square(x)) / x.shape[-1]
+
+
+def log_row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the natural logarithm of each row's sum, rounded alike for any number of rows."""
+    sums = row_sums(x)
+    # Logarithms of whole vectors and of single numbers are computed in different ways on CPU.
+    # The barriers keep XLA from computing only those that are wanted.
+    whole = jnp.pad(sums, (0, -sums.shape[0] % _VECTOR), constant_values=1.0)
+    logs: Array = jax.lax.optimization_barrier(jnp.log(jax.lax.optimization_barrier(whole)))
+    return logs[: sums.shape[0]]
 
 
 def _plain(x: Array) -> Array:
@@ -47,9 +59,9 @@ def _sums_of_blocks(
 ) -> Float[Array, "rows blocks"]:
     """Return the sum of every `_BLOCK` neighbours of each row; the last ones may be fewer."""
     rows, width = x.shape
-    block = min(width, _BLOCK)
-    blocks = jnp.pad(x, ((0, 0), (0, -width % block))).reshape(-1, block)
+    # Whole blocks: products of few terms are added up in other orders.
+    blocks = jnp.pad(x, ((0, 0), (0, -width % _BLOCK))).reshape(-1, _BLOCK)
     # With one column it would be a product with a vector.
-    ones = jnp.ones((block, 2), x.dtype)
+    ones = jnp.ones((_BLOCK, 2), x.dtype)
     sums = jnp.dot(blocks, ones, precision=jax.lax.Precision.HIGHEST)
     return sums[:, 0].reshape(rows, -1)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from blockdraft_models.decoder.row_sums import row_sums
+from blockdraft_models.decoder.row_sums import log_row_sums, row_sums
 from blockdraft_models.decoder.sampling_noise import gumbel_noise
 
 MAX_LOG_PROBS = 20
@@ -194,7 +194,7 @@ def log_probabilities(
 
     def compute() -> LogProbs:
         centered = logits - logits.max(axis=-1, keepdims=True)
-        values = centered - jnp.log(row_sums(jnp.exp(centered)))[:, None]
+        values = centered - log_row_sums(jnp.exp(centered))[:, None]
         top, ids = jax.lax.top_k(values, count)
         chosen = jnp.take_along_axis(values, choices[:, None], axis=1)[:, 0]
         return LogProbs(chosen, ids.astype(jnp.int32), top)

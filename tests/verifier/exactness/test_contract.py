@@ -1,0 +1,63 @@
+"""A position's bits depend on the tokens up to it: on tiny targets of every kind, in bfloat16.
+
+The default target goes through the same in tests/e2e/test_lossless.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tests.models.quantized import int8_decoder
+from tests.models.tiny import tiny_config
+from tests.verifier.exactness.contract import Contract
+
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.runner import ModelRunner
+
+SETTINGS = EngineSettings(
+    page_size=8,
+    num_pages=160,
+    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=64, max_context_tokens=256),
+    dtype="bfloat16",
+)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"kind": "llama"},
+    "qwen3": {"kind": "qwen3"},
+    # Heads as wide as those of published models, and one key head for all queries.
+    "wide heads": {"kind": "qwen3", "head_dim": 64, "hidden_size": 96, "num_kv_heads": 1},
+    # Widths that divide evenly by nothing, and as many key heads as query heads.
+    "odd": {"kind": "llama", "head_dim": 20, "hidden_size": 44, "num_heads": 3, "num_kv_heads": 3},
+}
+
+
+def check(decoder: Decoder) -> None:
+    runner = ModelRunner(decoder, SETTINGS)
+    runner.compile((0, 2), 8)
+    # Two chunks of the context and a part of the third.
+    text = np.random.default_rng(0).integers(0, runner.model.vocab_size, 150).tolist()
+    contract = Contract(runner, text)
+    for seed in range(6):
+        contract.check(seed)
+
+
+def decoder_of(config: DecoderConfig) -> Decoder:
+    return Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_targets_of_every_kind(name: str) -> None:
+    check(decoder_of(tiny_config(**CONFIGS[name])))
+
+
+def test_scanned_layers() -> None:
+    check(ScannedDecoder(decoder_of(tiny_config("qwen3"))))
+
+
+def test_int8_weights(tmp_path: Path) -> None:
+    check(int8_decoder(decoder_of(tiny_config()), tmp_path))
