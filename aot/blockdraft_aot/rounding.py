@@ -115,7 +115,7 @@ def _sums(program: Program) -> Iterator[Sum]:
         elif each.opcode == "reduce" and primitive in _SUMS:
             yield from _vector_sum(program, computation, each)
         elif each.opcode in _ACROSS_CHIPS and primitive in _SUMS:
-            yield _sum_across_chips(each)
+            yield from _sums_across_chips(each)
         elif each.opcode == "custom-call" and each.attribute("custom_call_target") == _KERNEL:
             yield _kernel(program, computation, each)
 
@@ -165,15 +165,18 @@ def _vector_sum(program: Program, computation: str, each: Instruction) -> Iterat
     )
 
 
-def _sum_across_chips(each: Instruction) -> Sum:
+def _sums_across_chips(each: Instruction) -> Iterator[Sum]:
     chips = _group_size(each)
     algorithm = each.backend_config.get("collective_algorithm_config", {})
     steps = "several steps" if "is_multistep:1" in algorithm.get("debug", "") else "one step"
     # Two numbers have the same sum in both orders.
     order = f"{each.opcode.removesuffix('-start')} in {steps}" if chips > 2 else ""
-    result = each.results[0]
-    width = result.sizes[-1] if result.sizes else 1
-    return Sum(_where(each), chips, width, "chips", *(result.element,) * 2, chips, order)
+    for result in each.results:
+        if result.element in _FLOATS:
+            # A single axis is that of the tokens.
+            width = result.sizes[-1] if len(result.sizes) > 1 else 1
+            element = result.element
+            yield Sum(_where(each), chips, width, "chips", element, element, chips, order)
 
 
 def _kernel(program: Program, computation: str, each: Instruction) -> Sum:

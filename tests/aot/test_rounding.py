@@ -148,6 +148,8 @@ def test_sums_across_chips(groups: str, manner: str) -> None:
     text = ACROSS.format(groups=groups)
     assert only(text)[1] == manner
     assert only(text)[0].startswith("layer product across chips of")
+    one_a_token = text.replace("16,4096]{1,0:T(8,128)(2,1)}", "16]{0:T(128)}")
+    assert only(one_a_token)[0].endswith("to 1")
     # Rows looked up on one chip of several are added to zeros.
     assert rounding_of(text.replace("dot_general", "gather")).sums == ()
 
