@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from blockdraft_aot.rounding import Rounding, rounding_of
 from blockdraft_models.decoder.layer import LAYER_SCOPE
 
 _COLLECTIVE = re.compile(
@@ -56,6 +57,7 @@ class Compiled:
         collectives: Operations between devices.
         layer_collectives: Those of them that are part of decoder layers.
         kernels: Pallas kernels in it.
+        rounding: How it adds, as far as its text shows.
     """
 
     compile_seconds: float
@@ -67,6 +69,7 @@ class Compiled:
     collectives: int
     layer_collectives: int
     kernels: int
+    rounding: Rounding
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
@@ -95,6 +98,7 @@ def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
         collectives=len(collectives),
         layer_collectives=sum(LAYER_SCOPE in line for line in collectives),
         kernels=text.count(_KERNEL),
+        rounding=rounding_of(text),
     )
 
 

@@ -61,6 +61,12 @@ def target_programs(target: TargetPrograms, context_tokens: int) -> Iterator[Pro
         yield step_program(target, bucket, context_tokens)
 
 
+def unpadded_programs(target: TargetPrograms, context_tokens: int) -> Iterator[Program]:
+    """Yield what plain steps would be if short ones were not padded; see `target_programs`."""
+    for bucket in target.unpadded_buckets:
+        yield step_program(target, bucket, context_tokens)
+
+
 def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) -> Program:
     """Return the verifier's program for one bucket; see `target_programs`."""
     layout, config = target.layout, target.pair.target

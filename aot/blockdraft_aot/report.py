@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from blockdraft_aot.classes_report import classes_json, classes_text, paddings_json
 from blockdraft_aot.fit import batch_by_context
 from blockdraft_aot.modelled import Modelled
 from blockdraft_aot.pair import Pair
@@ -42,6 +43,7 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
             fitting = batch_by_context(role.pages, limits.page_size, limits.max_context_tokens)
             batches = ", ".join(f"{batch} x {length}" for length, batch in fitting.items())
             parts += [f"pages that fit: {role.pages} (--num-pages); sequences x tokens: {batches}"]
+            parts += ["", *classes_text(role.classes, role.paddings, role.topology.name)]
         parts += [""]
     parts += ["Modelled from compiled programs; nothing was run."]
     return "\n".join(parts) + "\n"
@@ -60,6 +62,8 @@ def _role(role: RoleSurvey, limits: ServingLimits) -> dict[str, Any]:
         fields["sequences_by_context_tokens"] = batch_by_context(
             role.pages, limits.page_size, limits.max_context_tokens
         )
+        fields["classes_of_rounding"] = classes_json(role.classes)
+        fields["padding_of_plain_steps"] = paddings_json(role.paddings)
     return fields
 
 

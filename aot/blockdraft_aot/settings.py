@@ -14,6 +14,9 @@ class ServingLimits:
     max_step_tokens: int = setting(1024, "most tokens of one forward pass", minimum=1)
     max_context_tokens: int = setting(4096, "most tokens of one sequence", minimum=1)
     page_size: int = setting(32, "tokens per page of the KV cache", minimum=1)
+    least_step_tokens: int | None = setting(
+        None, "fewest tokens of a compiled step of the verifier; unset: 16", minimum=1
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""

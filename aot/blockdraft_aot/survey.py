@@ -10,12 +10,18 @@ import ml_dtypes
 import numpy as np
 from jax.typing import DTypeLike
 
+from blockdraft_aot.classes import Padding, RoundingClass, classes_of
 from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.errors import DoesNotFitError
 from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
 from blockdraft_aot.modelled import Modelled, compile_all
 from blockdraft_aot.pair import Pair
-from blockdraft_aot.programs import Program, draft_programs, target_programs
+from blockdraft_aot.programs import (
+    Program,
+    draft_programs,
+    target_programs,
+    unpadded_programs,
+)
 from blockdraft_aot.settings import ServingLimits, SurveySettings
 from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
@@ -40,12 +46,16 @@ class RoleSurvey:
         programs: Everything it compiles.
         memory: What one of its chips holds.
         pages: Pages of K/V that fit; None for a drafter.
+        classes: Which of a verifier's programs round alike; empty for a drafter.
+        paddings: What the padding of a verifier's plain steps costs, per number of rows.
     """
 
     topology: Topology
     programs: tuple[Modelled, ...]
     memory: Memory
     pages: int | None
+    classes: tuple[RoundingClass, ...] = ()
+    paddings: tuple[Padding, ...] = ()
 
 
 def survey_verifier(
@@ -79,7 +89,16 @@ def survey_verifier(
     compiled = _compiled(chosen, topology, on_program)
     memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
     pages = pages_that_fit(memory, page_bytes, needed)
-    return RoleSurvey(topology, compiled, memory, pages)
+    padded = {(each.program.rows, each.program.tokens): each for each in compiled}
+    least = programs.least_tokens
+    plain = unpadded_programs(programs, settings.context_tokens)
+    # These are compiled for comparison only and take no memory of a service.
+    comparable = [each for each in plain if (each.rows, least) in padded]
+    paddings = tuple(
+        Padding(padded[each.program.rows, least], each)
+        for each in _compiled(comparable, topology, on_program)
+    )
+    return RoleSurvey(topology, compiled, memory, pages, classes_of(compiled), paddings)
 
 
 def survey_drafter(

@@ -20,6 +20,7 @@ from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, next_power_of_two
 from blockdraft_verifier.device.cache import LayerCaches
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
 from blockdraft_verifier.device.target_step import TargetStep
@@ -65,12 +66,28 @@ class TargetPrograms:
     def buckets(self) -> tuple[Bucket, ...]:
         """Every shape of a step, smallest first."""
         limits = self.limits
-        return all_buckets(limits.max_sequences, limits.max_step_tokens, self.pair.max_block)
+        return all_buckets(
+            limits.max_sequences, limits.max_step_tokens, self.pair.max_block, self.least_tokens
+        )
+
+    @property
+    def unpadded_buckets(self) -> tuple[Bucket, ...]:
+        """The shapes that plain steps would have if short steps were not padded, smallest first."""
+        limits = self.limits
+        every = all_buckets(limits.max_sequences, limits.max_step_tokens, self.pair.max_block)
+        plain = (bucket for bucket in every if bucket.tokens == bucket.rows)
+        return tuple(bucket for bucket in plain if bucket.tokens < self.least_tokens)
+
+    @property
+    def least_tokens(self) -> int:
+        """The fewest tokens of a step."""
+        setting = self.limits.least_step_tokens
+        return next_power_of_two(least_step_tokens(setting, "tpu"))
 
     def kind(self, bucket: Bucket) -> str:
         """Return what a step of this shape is for: "verify" blocks only, or also "prefill"."""
         blocks = bucket.rows * next_power_of_two(self.pair.max_block)
-        return "verify" if bucket.tokens <= blocks else "prefill"
+        return "verify" if bucket.tokens <= max(blocks, self.least_tokens) else "prefill"
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step of a bucket, as a verifier compiles it."""

@@ -5,10 +5,12 @@ import pytest
 from blockdraft_aot.compiled import Compiled, Counts
 from blockdraft_aot.errors import DoesNotFitError
 from blockdraft_aot.fit import Memory, batch_by_context, check_drafter, memory_of, pages_that_fit
+from blockdraft_aot.rounding import Rounding
 
 
 def compiled(temporaries: int, results: int, code: int) -> Compiled:
-    return Compiled(1.0, Counts(0.0, 0.0, 0.0), 0, temporaries, results, code, 0, 0, 0)
+    counts = Counts(0.0, 0.0, 0.0)
+    return Compiled(1.0, counts, 0, temporaries, results, code, 0, 0, 0, Rounding(()))
 
 
 def test_programs_share_temporaries_but_not_code() -> None:

@@ -66,6 +66,12 @@ class EngineSettings:
         "`int8` rounds the matrices of the target's layers to a byte an element as they are "
         "loaded; slower on CPU",
     )
+    least_step_tokens: int | None = setting(
+        None,
+        "fewest tokens of a compiled step, rounded up to a power of two; shorter steps are padded, "
+        "so that they round like longer ones; unset: 16 on TPU, 1 elsewhere",
+        minimum=1,
+    )
     draft_policy: DraftPolicy = setting(
         "adaptive",
         "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "

@@ -11,6 +11,7 @@ import pytest
 
 from blockdraft_verifier.device.attention.portable import RaggedBatch
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, next_power_of_two
+from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack, pack_sampling
 from blockdraft_verifier.device.step import final_positions_first
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -49,6 +50,51 @@ def test_buckets_hold_every_step(max_rows: int, max_tokens: int) -> None:
         # Nothing smaller would have done.
         assert bucket.rows < 4 * rows
         assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows)
+
+
+@pytest.mark.parametrize("least", [1, 2, 15, 16, 17, 64, 256])
+@pytest.mark.parametrize("max_rows", [1, 5, 16])
+def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> None:
+    max_tokens, max_block = 128, 5
+    least_shape = next_power_of_two(least)
+    buckets = all_buckets(max_rows, max_tokens, max_block, least)
+    assert buckets == tuple(sorted(set(buckets)))
+    assert min(bucket.tokens for bucket in buckets) == least_shape
+    # Products with the head see the choices only.
+    assert min(bucket.choices for bucket in buckets) == least_shape
+    rng = random.Random(least)
+    for _ in range(50):
+        rows = rng.randint(1, max_rows)
+        tokens = rng.randint(rows, max_tokens)
+        bucket = bucket_for(buckets, rows, tokens)
+        assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows, least_shape)
+        assert bucket.rows == bucket_for(all_buckets(max_rows, max_tokens, max_block), rows, 1).rows
+        assert min(tokens, rows * max_block) <= bucket.choices <= bucket.tokens
+
+
+@pytest.mark.parametrize("least", [2, 16, 64])
+def test_steps_on_both_sides_of_the_least_one(least: int) -> None:
+    buckets = all_buckets(4, 128, 16, least)
+    padded = bucket_for(buckets, 1, 1)
+    assert padded == bucket_for(buckets, 1, least - 1) == bucket_for(buckets, 1, least)
+    assert padded == Bucket(1, least, least)
+    assert bucket_for(buckets, 1, least + 1).tokens == 2 * least
+
+
+def test_a_least_step_of_one_token_changes_nothing() -> None:
+    assert all_buckets(16, 128, 16, 1) == all_buckets(16, 128, 16)
+
+
+def test_a_lone_sequence_has_one_shape_for_plain_and_drafted_steps_on_tpu() -> None:
+    least = least_step_tokens(None, "tpu")
+    buckets = all_buckets(16, 128, 16, least)
+    assert {bucket_for(buckets, 1, tokens) for tokens in range(1, 17)} == {Bucket(1, 16, 16)}
+
+
+@pytest.mark.parametrize(("platform", "least"), [("cpu", 1), ("tpu", 16), ("gpu", 1), ("other", 1)])
+def test_the_platform_decides_unless_a_setting_does(platform: str, least: int) -> None:
+    assert least_step_tokens(None, platform) == least
+    assert least_step_tokens(3, platform) == 3
 
 
 def test_row_counts_rise_fourfold_up_to_the_limit() -> None:

@@ -23,22 +23,32 @@ def next_power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def all_buckets(max_rows: int, max_tokens: int, max_block: int) -> tuple[Bucket, ...]:
+def all_buckets(
+    max_rows: int, max_tokens: int, max_block: int, least_tokens: int = 1
+) -> tuple[Bucket, ...]:
     """Return every shape a step of at most these sizes can be padded to, smallest first.
 
     Row counts rise fourfold, because padding rows cost little; token counts double. Logits are
     computed for whole blocks of every row but never for a long prompt chunk, whose last token
     alone is of interest.
+
+    Args:
+        max_rows: Most sequences of a step.
+        max_tokens: Most tokens of a step.
+        max_block: Most tokens of a decoding row, the anchor included.
+        least_tokens: Fewest tokens, and logits, of a compiled shape; shorter steps are padded.
+            Rounded up to a power of two.
     """
+    least = next_power_of_two(least_tokens)
     row_sizes = [1]
     while row_sizes[-1] < max_rows:
         row_sizes.append(row_sizes[-1] * 4)
     row_sizes[-1] = min(row_sizes[-1], next_power_of_two(max_rows))
     buckets = []
     for rows in row_sizes:
-        tokens = rows
+        tokens = max(rows, least)
         while True:
-            choices = min(tokens, rows * next_power_of_two(max_block))
+            choices = min(tokens, max(least, rows * next_power_of_two(max_block)))
             buckets.append(Bucket(rows, tokens, choices))
             if tokens >= max_tokens:
                 break

@@ -21,6 +21,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
 from blockdraft_verifier.device.target_step import TargetStep
@@ -147,7 +148,8 @@ class ModelRunner:
         """Compile the step for every bucket; see `warm_up` for the arguments."""
         limits = self.settings.scheduler
         self._capture, self.max_block = capture, max_block
-        self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
+        least = least_step_tokens(self.settings.least_step_tokens, jax.default_backend())
+        self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         step = TargetStep(self._graph, self.layout, self._max_pages, capture, max_block)
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
