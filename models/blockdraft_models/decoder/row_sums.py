@@ -60,12 +60,12 @@ def _by_products(x: Array) -> Array:
     return _sums_of_blocks(functools.reduce(jnp.add, blocks))[:row_count, 0].reshape(x.shape[:-1])
 
 
-def _in_whole_blocks(x: Float[Array, "rows width"]) -> Float[Array, "rows blocks*block"]:
+def _in_whole_blocks(x: Float[Array, "rows width"]) -> Float[Array, "rows padded_width"]:
     """Return rows with zeros at their ends: products of fewer terms are added up otherwise."""
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % _BLOCK)))
 
 
-def _sums_of_blocks(x: Float[Array, "rows blocks*block"]) -> Float[Array, "rows blocks"]:
+def _sums_of_blocks(x: Float[Array, "rows padded_width"]) -> Float[Array, "rows blocks"]:
     """Return the sum of every `_BLOCK` neighbours of each row."""
     # With one column it would be a product with a vector.
     ones = jnp.ones((_BLOCK, 2), x.dtype)
