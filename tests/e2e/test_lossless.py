@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from flax import nnx
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.verifier.exactness.contract import Contract
 from tests.verifier.support import Outcome
 
 from blockdraft_drafter.app import load_method
@@ -26,11 +27,13 @@ from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.exactness.self_test import self_test
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 SHARED = Path(os.environ.get("BLOCKDRAFT_SHARED", Path(__file__).parents[3] / "shared"))
@@ -77,13 +80,27 @@ class Setting:
         engine.warm_up()
         return engine
 
-    def answers(self, engine: Engine, concurrency: int, max_draft: int | None) -> list[Outcome]:
-        """Decode all requests, `concurrency` at a time."""
+    def answers(
+        self,
+        engine: Engine,
+        concurrency: int,
+        max_draft: int | None,
+        told: Sequence[Sequence[int]] | None = None,
+    ) -> list[Outcome]:
+        """Decode all requests, `concurrency` at a time, after the tokens told already, if any."""
         outcomes = [Outcome() for _ in self.requests]
-        for first in range(0, len(self.requests), concurrency):
+        requests = [
+            replace(
+                request,
+                max_draft_tokens=max_draft,
+                emitted=tuple(told[index]) if told is not None else (),
+            )
+            for index, request in enumerate(self.requests)
+        ]
+        for first in range(0, len(requests), concurrency):
             chunk = slice(first, first + concurrency)
-            for request, outcome in zip(self.requests[chunk], outcomes[chunk], strict=True):
-                engine.submit(replace(request, max_draft_tokens=max_draft), outcome)
+            for request, outcome in zip(requests[chunk], outcomes[chunk], strict=True):
+                engine.submit(request, outcome)
             while engine.step():
                 pass
         return outcomes
@@ -115,10 +132,15 @@ class Setting:
 
 
 def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[str, float]:
-    """Compare every drafter's output with plain decoding; return each drafter's τ."""
+    """Compare every drafter's output with plain decoding; return each drafter's τ.
+
+    There are too few pages for a crowd, so that some are preempted, and enough of them for
+    beginnings to be found in the prefix cache.
+    """
     acceptance = {}
     most = setting.config.scheduler.max_sequences
     expected: list[list[int]] | None = None
+    happened = {"preempted": 0.0, "cached": 0.0}
     for name, method in drafters.items():
         engine = setting.engine(SessionLink(method))
         if expected is None:
@@ -130,18 +152,35 @@ def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[s
             outcomes = setting.answers(engine, concurrency, max_draft=None)
             assert [outcome.tokens for outcome in outcomes] == expected, (name, concurrency)
             assert engine.metrics.repair_count() == 0
+        half = [tokens[: len(tokens) // 2] for tokens in expected]
+        resumed = setting.answers(engine, most, None, half)
+        assert [a + b.tokens for a, b in zip(half, resumed, strict=True)] == expected, name
         usages = [usage for o in outcomes if (usage := o.events[-1].usage) is not None]
         accepted = sum(sum(usage.accepted_per_position) for usage in usages)
         acceptance[name] = 1 + accepted / sum(usage.verification_steps for usage in usages)
+        happened["preempted"] += count(engine.metrics.preemptions)
+        happened["cached"] += count(engine.metrics.cached_tokens)
         engine.stop()
+    assert all(happened.values()), happened
     return acceptance
 
 
+def count(counter: Counter) -> float:
+    """Return what a counter has counted."""
+    [family] = counter.collect()
+    return family.samples[0].value
+
+
 def engine_config(
-    sequences: int, step_tokens: int, context_tokens: int, num_pages: int
+    sequences: int,
+    step_tokens: int,
+    context_tokens: int,
+    num_pages: int,
+    dtype: Dtype = "float32",
 ) -> EngineSettings:
     return EngineSettings(
         num_pages=num_pages,
+        dtype=dtype,
         scheduler=SchedulerSettings(sequences, step_tokens, context_tokens),
         draft_policy="fixed",
     )
@@ -161,7 +200,7 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
     decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path / "target")
-    config = engine_config(16, 32, 96, 128)
+    config = engine_config(16, 32, 96, 40)
     setting = Setting(tmp_path / "target", config, requests=32, prompt_tokens=56, output=24)
     random_drafter = setting.drafter("random")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
@@ -191,7 +230,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
     path = resolve_target("smollm2-135m")
     # Few shapes and one or two prompts of each test set: compiling thirty layers takes longest.
-    config = engine_config(4, 16, 256, 128)
+    config = engine_config(4, 16, 256, 36, "bfloat16")
     setting = Setting(path, config, requests=12, prompt_tokens=128, output=32)
     own, eagle3 = setting.drafter("auto"), setting.drafter("eagle3")
     random_drafter = setting.drafter("random:1")
@@ -199,3 +238,10 @@ def test_default_target_with_its_own_random_and_wrong_drafters() -> None:
     drafters = {"auto": own, "eagle3": eagle3, "random": random_drafter, "wrong": wrong}
     acceptance = check_lossless(setting, drafters)
     print(acceptance)
+    runner = ModelRunner(setting.decoder, config)
+    runner.compile(own.spec.target_layer_ids, own.spec.block_size)
+    found = self_test(runner)
+    assert found.exact, found.summary()
+    contract = Contract(runner, setting.requests[0].prompt)
+    for seed in range(4):
+        contract.check(seed)

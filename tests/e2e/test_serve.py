@@ -69,6 +69,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     command += ["--target", str(directory / "target"), "--drafter", "random"]
     command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
+    command += ["--dtype", "bfloat16"]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
@@ -177,6 +178,14 @@ def test_bad_input_disturbs_nobody(client: Client) -> None:
         for chunk in stream:
             tokens.extend(chunk.token_ids)
     assert tuple(tokens) == expected.token_ids
+
+
+def test_steps_round_alike(client: Client, service: Service) -> None:
+    exactness = client.model().exactness
+    assert exactness is not None
+    assert exactness.exact, exactness
+    assert str(exactness) == "exact in bfloat16"
+    assert service.metric(1, "blockdraft_verifier_rounding_classes") == 1
 
 
 def test_reflection_serves_buf_curl(service: Service) -> None:

@@ -20,11 +20,6 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft verifier`."""
     CONFIGURATION.add_arguments(parser)
-    parser.add_argument(
-        "--self-test",
-        action="store_true",
-        help="serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return not app.failed
 
     try:
-        if args.self_test:
+        if settings.self_test:
             return run_self_test(settings)
         failed = not uvloop.run(main())
     except (ValueError, RuntimeError, OSError) as error:

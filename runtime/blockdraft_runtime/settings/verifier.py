@@ -129,6 +129,10 @@ class VerifierSettings:
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
         metavar="DIR",
     )
+    self_test: bool = setting(
+        False,
+        "serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
+    )
     slice: SliceSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-verifier.sock"), without=("control",)

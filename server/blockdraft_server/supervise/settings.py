@@ -49,6 +49,7 @@ class ServeSettings:
         VerifierSettings,
         title="verifier",
         without=(
+            "self-test",
             *("listen", "metrics-port", "drafter"),
             *("coordinator", "num-processes", "process-id"),
         ),

@@ -53,10 +53,10 @@ class Contract:
         ]
         largest = max(bucket.tokens for bucket in self.runner.buckets)
         while unfinished := [copy for copy in copies if copy.done < len(self.text)]:
-            rng.shuffle(unfinished)  # type: ignore[arg-type]
+            rng.shuffle(unfinished)
             rows = unfinished[: int(rng.integers(1, len(unfinished) + 1))]
             budget = min(int(2 ** rng.uniform(0, np.log2(largest) + 1)), largest)
-            sizes = []
+            sizes: list[int] = []
             for row in rows:
                 left = budget - sum(sizes) - (len(rows) - len(sizes) - 1)
                 most_here = max(1, min(left, len(self.text) - row.done))

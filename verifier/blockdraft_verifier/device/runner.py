@@ -19,7 +19,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
-from blockdraft_verifier.device.cache import allocate_kv
+from blockdraft_verifier.device.cache import LayeredCache, allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
 from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack
@@ -196,10 +196,16 @@ class ModelRunner:
         if jax.process_count() > 1:
             return []
         index = np.asarray(pages, np.int32)
-        if not self.layout.stacked:
-            return [np.asarray(cache[index]) for cache in self._caches]
-        layers = np.arange(self.model.num_layers, dtype=np.int32)[:, None] * self.layout.num_pages
-        return list(np.asarray(self._caches[0].pages[layers + index]))
+        firsts = np.arange(self.model.num_layers, dtype=np.int32) * self.layout.num_pages
+        return [
+            layer
+            for cache in self._caches
+            for layer in (
+                np.asarray(cache.pages[firsts[:, None] + index])
+                if isinstance(cache, LayeredCache)
+                else np.asarray(cache[index])[None]
+            )
+        ]
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end.
