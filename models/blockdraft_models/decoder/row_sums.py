@@ -2,20 +2,17 @@
 
 XLA's CPU backend adds up the elements of a row in an order that changes with the size of the whole
 array: there are thresholds at 4,096 and at 262,144 elements. A product with ones it adds up in the
-same order for any number of rows from two on, if `_BLOCK` elements are added at once
-(docs/adr/0018). So a row is cut into blocks of so many, which are added to one another, and the
-elements of what results are summed by the product. Other backends get the plain sum.
+same order for any number of rows from two on (docs/adr/0018). Other backends get the plain sum.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_BLOCK = 64
-# Wider rows, those of a vocabulary, would take too many additions written out one by one.
-_MOST_BLOCKS = 128
+# Products of fewer terms are added up in other orders, so that narrow rows are padded with zeros.
+_LEAST_TERMS = 64
+# Wider rows, those of a vocabulary, are cut into blocks, whose sums are summed again.
+_MOST_TERMS = 1024
 # Numbers that the widest instructions take at once.
 _VECTOR = 16
 
@@ -52,22 +49,19 @@ def _by_products(x: Array) -> Array:
     rows = x.reshape(-1, x.shape[-1])
     row_count = rows.shape[0]
     # One row would be a product of vectors, which is added up in another order.
-    rows = _in_whole_blocks(jnp.pad(rows, ((0, int(row_count == 1)), (0, 0))))
-    if rows.shape[1] > _BLOCK * _MOST_BLOCKS:
-        rows = _in_whole_blocks(_sums_of_blocks(rows))
-    # Block is added to block element by element, one after the other, and then within the block.
-    blocks = jnp.split(rows, rows.shape[1] // _BLOCK, axis=1)
-    return _sums_of_blocks(functools.reduce(jnp.add, blocks))[:row_count, 0].reshape(x.shape[:-1])
+    sums = jnp.pad(rows, ((0, int(row_count == 1)), (0, 0)))
+    sums = _sums_of_blocks(sums)
+    while sums.shape[1] > 1:
+        sums = _sums_of_blocks(sums)
+    return sums[:row_count, 0].reshape(x.shape[:-1])
 
 
-def _in_whole_blocks(x: Float[Array, "rows width"]) -> Float[Array, "rows padded_width"]:
-    """Return rows with zeros at their ends: products of fewer terms are added up otherwise."""
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % _BLOCK)))
-
-
-def _sums_of_blocks(x: Float[Array, "rows padded_width"]) -> Float[Array, "rows blocks"]:
-    """Return the sum of every `_BLOCK` neighbours of each row."""
+def _sums_of_blocks(x: Float[Array, "rows width"]) -> Float[Array, "rows blocks"]:
+    """Return the sum of every so many neighbours of each row; the last ones may be fewer."""
+    rows, width = x.shape
+    block = min(max(width, _LEAST_TERMS), _MOST_TERMS)
+    blocks = jnp.pad(x, ((0, 0), (0, -width % block))).reshape(-1, block)
     # With one column it would be a product with a vector.
-    ones = jnp.ones((_BLOCK, 2), x.dtype)
-    sums = jnp.dot(x.reshape(-1, _BLOCK), ones, precision=jax.lax.Precision.HIGHEST)
-    return sums[:, 0].reshape(x.shape[0], -1)
+    ones = jnp.ones((block, 2), x.dtype)
+    sums = jnp.dot(blocks, ones, precision=jax.lax.Precision.HIGHEST)
+    return sums[:, 0].reshape(rows, -1)
