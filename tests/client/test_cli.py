@@ -193,7 +193,32 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     assert main(["health", "--json", "--service", "nobody"]) == 1
     serving, not_serving, value = capsys.readouterr().out.splitlines()
     assert (serving, not_serving) == ("SERVING", "NOT_SERVING")
-    assert json.loads(value) == {"target": fake.target, "status": "SERVICE_UNKNOWN"}
+    expected = {"target": fake.target, "status": "SERVICE_UNKNOWN", "exactness": None}
+    assert json.loads(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("exact", "classes", "words"),
+    [
+        (True, ["1x1 1x8"], "exact in bfloat16"),
+        (False, ["1x1", "1x8"], "not exact in bfloat16, steps round in 2 ways"),
+    ],
+)
+def test_health_and_models_say_whether_answers_are_exact(
+    service: FakeInference, capsys: Capture, exact: bool, classes: list[str], words: str
+) -> None:
+    service.model = inference_pb2.GetModelResponse(
+        model="fake",
+        exactness=inference_pb2.ModelExactness(exact=exact, dtype="bfloat16", classes=classes),
+    )
+    assert main(["health"]) == 0
+    assert main(["models"]) == 0
+    assert main(["health", "--json"]) == 0
+    health, *models, value = capsys.readouterr().out.splitlines()
+    assert health == f"SERVING, {words}"
+    assert f"rounding            {words}" in models
+    found = {"exact": exact, "dtype": "bfloat16", "classes": classes}
+    assert json.loads(value)["exactness"] == found
 
 
 def test_health_of_nobody_is_unreachable(capsys: Capture) -> None:

@@ -254,6 +254,11 @@ async def test_get_model_describes_target_and_drafter(
     assert model.target_fingerprint == "0123456789abcdef"
     assert (model.vocabulary_size, model.max_context_tokens) == (300, 64)
     assert not model.HasField("drafter")
+    assert not model.HasField("exactness")
+    found = verifier.description.exactness
+    found.exact, found.dtype = False, "float32"
+    found.classes.add(steps=["1x1"])
+    found.classes.add(steps=["1x2", "1x4"])
     verifier.description.drafter.method = "dflash"
     verifier.description.drafter.block_size = 8
     request = inference_pb2.GetModelRequest(model="smollm2-135m")
@@ -261,6 +266,8 @@ async def test_get_model_describes_target_and_drafter(
         while not (model := await server.stub.GetModel(request)).HasField("drafter"):
             await asyncio.sleep(0.01)
     assert (model.drafter.method, model.drafter.block_size) == ("dflash", 8)
+    assert (model.exactness.exact, model.exactness.dtype) == (False, "float32")
+    assert list(model.exactness.classes) == ["1x1", "1x2 1x4"]
 
 
 async def test_metrics_count_requests_and_tokens(server: Running) -> None:
