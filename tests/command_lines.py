@@ -61,5 +61,6 @@ def _items(setting: Setting) -> st.SearchStrategy[Any]:
     # Blanks, quotes, hyphens and equal signs are what command lines trip over.
     text = st.text("az09 -='\"$%#.:é", min_size=1)
     kind = setting.said.parse or setting.kind
-    # Where unset is not the default, the word for it is no value.
-    return text.filter(lambda each: each != "none").map(kind)
+    # Where unset is not the default, the word for it is no value; and argparse takes two hyphens
+    # away from any flag, `--drafter=--` included.
+    return text.filter(lambda each: each not in ("none", "--")).map(kind)

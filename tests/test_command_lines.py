@@ -35,7 +35,7 @@ PICKY = [
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
     "server": {"verifier", "control"},
-    "verifier": {"coordinator", "num-processes", "process-id"},
+    "verifier": {"coordinator", "num-processes", "process-id", "self-test"},
     "drafter": set[str](),
 }
 SERVE = CONFIGURATIONS["serve"]

@@ -5,6 +5,8 @@ array: there are thresholds at 4,096 and at 262,144 elements. A product with one
 same order for any number of rows from two on (docs/adr/0018). Other backends get the plain sum.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -46,8 +48,8 @@ def _plain(x: Array) -> Array:
 
 
 def _by_products(x: Array) -> Array:
-    rows = x.reshape(-1, x.shape[-1])
-    row_count = rows.shape[0]
+    row_count = math.prod(x.shape[:-1])
+    rows = x.reshape(row_count, x.shape[-1])
     # One row would be a product of vectors, which is added up in another order.
     sums = jnp.pad(rows, ((0, int(row_count == 1)), (0, 0)))
     sums = _sums_of_blocks(sums)
@@ -60,8 +62,9 @@ def _sums_of_blocks(x: Float[Array, "rows width"]) -> Float[Array, "rows blocks"
     """Return the sum of every so many neighbours of each row; the last ones may be fewer."""
     rows, width = x.shape
     block = min(max(width, _LEAST_TERMS), _MOST_TERMS)
-    blocks = jnp.pad(x, ((0, 0), (0, -width % block))).reshape(-1, block)
+    count = -(-width // block)
+    blocks = jnp.pad(x, ((0, 0), (0, -width % block))).reshape(rows * count, block)
     # With one column it would be a product with a vector.
     ones = jnp.ones((block, 2), x.dtype)
     sums = jnp.dot(blocks, ones, precision=jax.lax.Precision.HIGHEST)
-    return sums[:, 0].reshape(rows, -1)
+    return sums[:, 0].reshape(rows, count)

@@ -28,6 +28,10 @@ def test_sums_of_rows_do_not_depend_on_how_many_there_are(width: int) -> None:
         np.testing.assert_array_equal(found, np.resize(expected, count))
 
 
+def test_no_rows_have_no_sums() -> None:
+    assert jax.jit(row_sums)(np.zeros((0, 3, 70), np.float32)).shape == (0, 3)
+
+
 def test_leading_axes_are_kept() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 5, 70)).astype(np.float32)
     found = jax.jit(mean_of_squares)(x)
