@@ -227,14 +227,13 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.smollm2
 @pytest.mark.timeout(3600)
-def test_default_target_with_its_own_and_random_drafters() -> None:
+def test_default_target_with_its_own_drafters_in_bfloat16() -> None:
     path = resolve_target("smollm2-135m")
     # Few shapes and one prompt of each test set: compiling thirty layers takes longest.
-    config = engine_config(4, 16, 256, 36, "bfloat16")
-    setting = Setting(path, config, requests=9, prompt_tokens=128, output=24)
+    config = engine_config(4, 16, 256, 20, "bfloat16")
+    setting = Setting(path, config, requests=9, prompt_tokens=96, output=16)
     own, eagle3 = setting.drafter("auto"), setting.drafter("eagle3")
-    random_drafter = setting.drafter("random:1")
-    drafters = {"auto": own, "eagle3": eagle3, "random": random_drafter}
+    drafters = {"auto": own, "eagle3": eagle3}
     acceptance = check_lossless(setting, drafters)
     print(acceptance)
     runner = ModelRunner(setting.decoder, config)

@@ -19,7 +19,7 @@ from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _HEX_DIGITS = 16
 # Values that a thread holds at a time, as float32. Bounds the memory.
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20
 # More of them wait for memory and files rather than for hashes.
 _MOST_THREADS = 16
 
