@@ -4,11 +4,11 @@ import fcntl
 import json
 import logging
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from blockdraft_models.weights.cache_dir import write_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +50,8 @@ def _is_measured(value: object) -> bool:
 
 
 def _write(path: Path, kept: Mapping[str, float]) -> None:
-    """Replace the file at once: other processes may be reading it."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-            written = Path(scratch) / path.name
-            written.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-            os.replace(written, path)
+        write_at_once(path, json.dumps(kept, indent=2) + "\n")
     except OSError as error:
         logger.warning("every start measures anew, because %s cannot be kept: %s", path, error)
 

@@ -7,11 +7,11 @@ sizes and times, and the configuration. A changed weight file has another name h
 import hashlib
 import json
 import logging
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from blockdraft_models.weights.cache_dir import write_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +70,7 @@ def _recall(path: Path) -> str | None:
 
 
 def _keep(path: Path, fingerprint: str) -> None:
-    """Write the file at once: other processes may look for it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-            written = Path(scratch) / path.name
-            written.write_text(f"{fingerprint}\n", encoding="ascii")
-            os.replace(written, path)
+        write_at_once(path, f"{fingerprint}\n")
     except OSError as error:
         logger.warning("cannot keep a fingerprint in %s: %s", path.parent, error)

@@ -38,7 +38,7 @@ def test_steps_that_differ_are_named_and_end_with_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = find_classes("float32", {Bucket(1, 1, 1): [b"a"], Bucket(1, 2, 2): [b"b"]})
-    monkeypatch.setattr(command, "self_test", lambda runner: found)
+    monkeypatch.setattr(command, "self_test", lambda runner, span: found)
     assert command.run_self_test(settings) == 1
     assert capsys.readouterr().out == f"{found.summary()}\n"
 

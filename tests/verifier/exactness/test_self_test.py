@@ -1,6 +1,7 @@
 """The self-test on tiny targets: it passes what rounds alike and names what does not."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,15 @@ class ShapeDependent(Decoder):
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         return super().logits(hidden) * (1 + 1e-6 * (hidden.shape[0] > 1))
+
+
+class RarelyShapeDependent(Decoder):
+    """A decoder whose rounding depends on the shape of the step at one position in a hundred."""
+
+    def __call__(self, token_ids: Any, positions: Any, *more: Any) -> Any:
+        output = super().__call__(token_ids, positions, *more)
+        rare = (positions[:, None] % 100 == 90) & (token_ids.shape[0] > 1)
+        return output._replace(hidden=jnp.where(rare, output.hidden * 1.5, output.hidden))
 
 
 class RowDependent(Decoder):
@@ -65,6 +75,14 @@ def test_shapes_that_round_differently_are_named() -> None:
     assert not found.exact
     assert found.classes[0] == (Bucket(1, 1, 1),)
     assert len(found.classes) == 2
+
+
+def test_what_is_rare_takes_more_positions() -> None:
+    limits = replace(TINY_ENGINE.scheduler, max_context_tokens=192)
+    settings = replace(BFLOAT16, num_pages=160, scheduler=limits)
+    runner = compiled(tiny(RarelyShapeDependent), settings)
+    assert self_test(runner).exact
+    assert not self_test(runner, span=27).exact
 
 
 def test_rows_that_round_differently_are_found() -> None:

@@ -1,7 +1,7 @@
 """`blockdraft verifier --self-test`: say whether this device rounds alike, and end."""
 
 from blockdraft_runtime.settings.verifier import VerifierSettings
-from blockdraft_verifier.exactness.self_test import self_test
+from blockdraft_verifier.exactness.self_test import ON_REQUEST, self_test
 from blockdraft_verifier.loading import load_target, report_compiled
 
 # Steps of a decoding row hold as many tokens as the published block drafters'.
@@ -22,6 +22,6 @@ def run_self_test(settings: VerifierSettings) -> int:
         raise ValueError("--self-test is for one host; a slice makes its own when it starts")
     runner = load_target(settings).runner
     runner.compile((), BLOCK_TOKENS, report_compiled)
-    found = self_test(runner)
+    found = self_test(runner, ON_REQUEST)
     print(found.summary())
     return 0 if found.exact else 1

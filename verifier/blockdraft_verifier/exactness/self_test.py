@@ -1,10 +1,13 @@
 """The self-test: every compiled step computes the same few positions, and the bits are compared.
 
 One text is computed into pages of the cache by the largest step. Then each shape of step computes
-the same `SPAN` positions of it anew, into pages of their own, as many at a time as its rows hold.
-Steps with several rows have every second one do so; the rows between are longer, so that the loop
-over the context runs on for them. Compared are the keys and values that all layers left in the
-cache, and the log probabilities after the last position.
+some positions of it anew, into pages of their own, as many at a time as its rows hold. Steps with
+several rows have every second one do so; the rows between are longer, so that the loop over the
+context runs on for them. Compared are the keys and values that all layers left in the cache, and
+the log probabilities after the last position; on a slice of several hosts the latter alone.
+
+What rounds differently once in a hundred positions is found only if so many are compared: a few at
+every start, more when somebody asks.
 """
 
 import hashlib
@@ -22,19 +25,22 @@ from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
-SPAN = 8
-"""Positions that are compared."""
+AT_START = 8
+"""Positions compared whenever steps were compiled, in seconds."""
+ON_REQUEST = 128
+"""Positions compared by `--self-test`, in about a minute on CPU."""
 
 
-def self_test(runner: ModelRunner) -> Exactness:
-    """Find which compiled steps of a target round alike, in seconds.
+def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
+    """Find which compiled steps of a target round alike.
 
     It overwrites pages of the cache: nobody may own any, and what they hold must be forgotten.
 
     Args:
         runner: Warmed up.
+        span: Positions to compare; fewer if the cache has no room for them.
     """
-    probe = _Probe.of(runner)
+    probe = _Probe.of(runner, span)
     probe.compute_text()
     found = {bucket: probe.signatures(bucket) for bucket in runner.buckets}
     return find_classes(runner.dtype.name, found)
@@ -61,7 +67,7 @@ class _Probe:
     spare_pages: tuple[int, ...]
 
     @classmethod
-    def of(cls, runner: ModelRunner) -> "_Probe":
+    def of(cls, runner: ModelRunner, most_span: int) -> "_Probe":
         """Choose a text that crosses a chunk of the context, if the cache has room for it."""
         size, page_count = runner.settings.page_size, runner.settings.num_pages
         by_kernel = runner.layout.by_kernel
@@ -69,9 +75,9 @@ class _Probe:
         # At least half of the pages stay for the rows that compute it anew.
         most = runner.settings.scheduler.max_context_tokens
         room = min(most, max(1, page_count // 2) * size)
-        length = min(room, 2 * chunk + SPAN)
-        start = max(0, min(chunk, length - SPAN)) // size * size
-        span = min(SPAN, length - start)
+        length = min(room, 2 * chunk + most_span)
+        start = max(0, min(chunk, length - most_span)) // size * size
+        span = min(most_span, length - start)
         text_pages = tuple(range(-(-length // size)))
         rng = np.random.default_rng(0)
         text = tuple(int(token) for token in rng.integers(0, runner.model.vocab_size, length))
