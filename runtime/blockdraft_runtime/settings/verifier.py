@@ -84,10 +84,18 @@ class EngineSettings:
     )
     draft_timeout_seconds: float = setting(
         5.0,
-        "how long a step waits for a proposal before the drafter counts as lost",
+        "how long an answer of the drafter may take before the connection counts as lost",
         flag="draft-timeout",
         metavar="SECONDS",
         above=0,
+    )
+    draft_patience_seconds: float = setting(
+        0.02,
+        "how long a step waits for a proposal at least; longer where drafting usually takes longer "
+        "and pays, never longer than --draft-timeout",
+        flag="draft-patience",
+        metavar="SECONDS",
+        minimum=0,
     )
 
     def __post_init__(self) -> None:

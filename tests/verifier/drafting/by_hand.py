@@ -143,9 +143,12 @@ class Bench:
         self.wire.answers.append(response)
         return response
 
-    def asked(self, sequence: Sequence, draft_length: int = 3) -> int:
+    def request(self, *wanted: tuple[Sequence, int], wait: float = TIMEOUT) -> None:
+        self.sync.request(wanted, wait)
+
+    def asked(self, sequence: Sequence, draft_length: int = 3, wait: float = TIMEOUT) -> int:
         """Ask for a proposal; return the id of the context."""
-        self.sync.request([(sequence, draft_length)])
+        self.sync.request([(sequence, draft_length)], wait)
         return self.sync.contexts[sequence].context_id
 
     def assert_usual_again(self, sequence: Sequence) -> None:

@@ -43,7 +43,7 @@ def test_another_context_length_builds_the_context_anew(
 
 def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) -> None:
     lost, kept = bench.sequence(5), bench.sequence(6)
-    bench.sync.request([(lost, 3), (kept, 3)])
+    bench.request((lost, 3), (kept, 3))
     bench.answer(change=lambda response: response.proposals.remove(response.proposals[0]))
     bench.sync.collect(wait="all")
     assert bench.repairs == {"missing_answer": 1}
@@ -183,7 +183,7 @@ def assert_lost(bench: Bench, sequence: Sequence) -> None:
     assert bench.sync.description is None
     assert not bench.sync.awaiting
     assert not sequence.awaiting_draft
-    bench.sync.request([(sequence, 3)])
+    bench.request((sequence, 3))
     bench.sync.collect(wait="all")
     assert bench.sync.poll() is None
     bench.wire = bench.link.transport = HandTransport()
@@ -206,5 +206,5 @@ def test_a_broken_stream_while_receiving(bench: Bench) -> None:
 def test_a_broken_stream_while_sending(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.wire.broken = True
-    bench.sync.request([(sequence, 3)])
+    bench.request((sequence, 3))
     assert_lost(bench, sequence)

@@ -10,8 +10,8 @@ from tests.verifier.drafting.by_hand import (
 )
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.drafting import sync
-from blockdraft_verifier.drafting.sync import leading_chain
+from blockdraft_verifier.drafting import outgoing
+from blockdraft_verifier.drafting.reconciler import leading_chain
 from blockdraft_verifier.scheduling.sequence import Proposal
 
 
@@ -53,7 +53,7 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
 
 def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> None:
     refused, other = bench.sequence(5), bench.sequence(5)
-    bench.sync.request([(refused, 3), (other, 3)])
+    bench.request((refused, 3), (other, 3))
     context_id = bench.sync.contexts[refused].context_id
     full = pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
     bench.answer(change=lambda response: refuse(response, context_id, 0, full))
@@ -62,7 +62,7 @@ def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> No
     assert not refused.awaiting_draft
     assert other.proposal is not None
     assert not bench.repairs
-    bench.sync.request([(refused, 3)])
+    bench.request((refused, 3))
     assert len(bench.wire.sent) == 1
 
 
@@ -74,7 +74,7 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
     bench.sync.collect(wait="all")
     sequence.proposal = None
     bench.advance(sequence, committed - 29)
-    bench.sync.request([(sequence, 3)])
+    bench.request((sequence, 3))
     assert sequence.draftable == fits
     assert sequence.awaiting_draft == fits
     if not fits:
@@ -85,7 +85,7 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
 
 def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
     sequences = [bench.sequence(3) for _ in range(3)]
-    bench.sync.request([(sequence, 0) for sequence in sequences])
+    bench.request(*((sequence, 0) for sequence in sequences))
     ids = [bench.sync.contexts[sequence].context_id for sequence in sequences]
     for sequence in sequences[:2]:
         bench.sync.release(sequence)
@@ -98,7 +98,7 @@ def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
 
 def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
     proposed, refused = bench.sequence(3), bench.sequence(3)
-    bench.sync.request([(proposed, 3), (refused, 3)])
+    bench.request((proposed, 3), (refused, 3))
     context_id = bench.sync.contexts[refused].context_id
     for sequence in (proposed, refused):
         bench.sync.release(sequence)
@@ -109,49 +109,85 @@ def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
     assert not bench.repairs
 
 
-@pytest.mark.parametrize(
-    ("committed", "rows"), [(4, [4]), (5, [4, 1]), (8, [4, 4]), (11, [4, 4, 3])]
-)
-def test_long_contexts_go_in_bounded_chunks(bench: Bench, committed: int, rows: list[int]) -> None:
+@pytest.mark.parametrize(("committed", "rows"), [(5, [4, 1]), (8, [4, 4]), (11, [4, 4, 3])])
+def test_what_does_not_fit_one_request_catches_up_while_nobody_waits(
+    bench: Bench, committed: int, rows: list[int]
+) -> None:
     bench.wire.description = replace(DESCRIPTION, max_feature_rows=4)
-    sequence, short = bench.sequence(committed), bench.sequence(2)
-    bench.sync.request([(sequence, 3), (short, 3)])
-    parts = [bench.part(sequence, index) for index in range(len(rows))]
+    sequence, short = bench.sequence(committed), bench.sequence(4)
+    bench.request((sequence, 3), (short, 3))
+    assert bench.part(short, 0).draft_length == 3
+    parts = [bench.part(sequence, 1 + index) for index in range(len(rows))]
     assert [part.features.shape[0] for part in parts] == rows
     assert [part.context_start for part in parts] == [4 * i for i in range(len(rows))]
-    # Only the last chunk asks for a proposal.
-    assert [part.draft_length for part in parts] == [0] * (len(rows) - 1) + [3]
+    assert not any(part.draft_length for part in parts)
     for part in parts:
         stop = part.context_start + part.features.shape[0]
         assert part.anchor_token_id == sequence.tokens[stop]
-    assert len(bench.wire.sent) == len(rows)
-    for index in range(len(rows)):
+    assert len(bench.wire.sent) == 1 + len(rows)
+    assert short.awaiting_draft
+    assert not sequence.awaiting_draft
+    for index in range(1 + len(rows)):
         bench.answer(index)
     bench.sync.collect(wait="all")
-    assert sequence.proposal == short.proposal == Proposal((7, 8, 9))
+    assert short.proposal == Proposal((7, 8, 9))
+    bench.assert_usual_again(sequence)
+
+
+def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four bytes a position: two fit each kind of request.
+    monkeypatch.setattr(outgoing, "MAX_DRAFT_BYTES", 8)
+    monkeypatch.setattr(outgoing, "MAX_CATCH_UP_BYTES", 8)
+    sequences = [bench.sequence(count) for count in (1, 1, 5, 1)]
+    wanted = [(sequence, 3) for sequence in sequences]
+
+    def rows() -> list[list[int]]:
+        return [[part.features.shape[0] for part in step.sequences] for step in bench.wire.sent]
+
+    bench.request(*wanted)
+    assert rows() == [[1, 1], [2]]
+    assert [sequence.awaiting_draft for sequence in sequences] == [True, True, False, False]
+    # Those behind are asked about again after each step, and get nothing until there is room.
+    bench.request(*wanted[2:])
+    assert rows() == [[1, 1], [2], [1]]
+    bench.answer(0)
+    bench.answer(1)
+    bench.sync.collect(wait="none")
+    bench.request(*wanted[2:])
+    assert rows() == [[1, 1], [2], [1], [2]]
+    for index in (2, 3):
+        bench.answer(index)
+    bench.sync.collect(wait="all")
+    bench.assert_usual_again(sequences[2])
+    assert rows()[4:] == [[1]]
+    assert all(sequence.proposal is not None for sequence in sequences)
     assert not bench.repairs
 
 
-def test_a_request_carries_a_bounded_number_of_bytes(
+def test_even_a_position_larger_than_the_room_is_sent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Four bytes per feature: a request is closed once it has two or more.
-    monkeypatch.setattr(sync, "MAX_REQUEST_FEATURE_BYTES", 8)
-    sequences = [bench.sequence(count) for count in (1, 1, 2, 1)]
-    bench.sync.request([(sequence, 3) for sequence in sequences])
-    rows = [[p.features.shape[0] for p in request.sequences] for request in bench.wire.sent]
-    assert rows == [[1, 1], [2], [1]]
-    for index in range(3):
-        bench.answer(index)
-    bench.sync.collect(wait="all")
-    assert all(sequence.proposal is not None for sequence in sequences)
+    monkeypatch.setattr(outgoing, "MAX_DRAFT_BYTES", 0)
+    monkeypatch.setattr(outgoing, "MAX_CATCH_UP_BYTES", 0)
+    sequence = bench.sequence(2)
+    for request in range(2):
+        bench.asked(sequence, 0)
+        bench.asked(sequence, 0)
+        assert len(bench.wire.sent) == request + 1
+        bench.answer()
+        bench.sync.collect(wait="none")
+    assert bench.sync.contexts[sequence].length == 2
 
 
 def test_waiting_for_any_takes_one_answer(bench: Bench) -> None:
     first, second = bench.sequence(3), bench.sequence(3)
+    behind = bench.sequence(3)
+    bench.asked(behind, 0)
     bench.asked(first)
     bench.asked(second)
+    # An answer that brings no proposal is not what anybody waits for.
     bench.answer(0)
+    bench.answer(1)
     bench.sync.collect(wait="any")
     assert first.proposal is not None
     assert second.awaiting_draft

@@ -198,3 +198,33 @@ def test_a_draft_teaches_its_own_batch_size_only() -> None:
     assert seconds == pytest.approx([1.0, 2.0 + TIME_LEARNING_RATE, 4.0, 4.0])
     costs.observe_draft(9, 5.0)
     assert costs.draft_seconds(4) == pytest.approx(4.0 + TIME_LEARNING_RATE)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "draft_seconds", "must_pay", "wait"),
+    [
+        # Twice the usual time, while what is gained makes up for it.
+        (1.0, 0.6, True, 1.2),
+        # Four tokens are gained in a step of one; the time of three plain steps is won.
+        (1.0, 2.9, True, 3.0),
+        (1.0, 2.9, False, 5.8),
+        # Nothing is gained: half of a plain step passes unnoticed.
+        (0.0, 2.9, True, 0.5),
+        (0.0, 0.1, False, 0.5),
+    ],
+)
+def test_waiting_must_pay(
+    accepted: float, draft_seconds: float, must_pay: bool, wait: float
+) -> None:
+    costs = CostModel({Bucket(1, tokens, tokens): 1.0 for tokens in (1, 2, 4)})
+    costs.attach_drafter((draft_seconds,))
+    estimate = AcceptanceEstimate([accepted] * 3)
+    assert costs.wait_seconds([estimate], 3, must_pay=must_pay) == pytest.approx(wait)
+
+
+def test_waiting_for_a_batch_is_judged_together() -> None:
+    costs = CostModel({Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16)})
+    costs.attach_drafter((9.0,))
+    estimates = [AcceptanceEstimate([share]) for share in (1.0, 1.0, 0.0)]
+    # Five tokens instead of three, in a step as long.
+    assert costs.wait_seconds(estimates, 1, must_pay=True) == pytest.approx(5 / 3 - 1)

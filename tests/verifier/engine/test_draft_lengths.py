@@ -1,11 +1,13 @@
 """Whom to draft for and how far, without an engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from blockdraft_runtime.settings.verifier import DraftPolicy
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
 from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
@@ -94,3 +96,32 @@ def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
         drafted.append(bool(lengths.wanted([sequence], BLOCK_SIZE)))
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
     assert [step for step, tried in enumerate(drafted) if tried] == [0, EXPLORE_EVERY_STEPS]
+
+
+def test_what_was_caught_up_is_not_charged_to_drafting() -> None:
+    lengths = made()
+    assert lengths.costs is not None
+    before = lengths.costs.draft_seconds(1)
+    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, proposals=1)
+    lengths.observe_drafting(replace(usual, backlogged=True))
+    assert lengths.costs.draft_seconds(1) == before
+    lengths.observe_drafting(usual)
+    assert lengths.costs.draft_seconds(1) > before
+
+
+def test_a_late_answer_teaches() -> None:
+    lengths = made()
+    assert lengths.costs is not None
+    before = lengths.costs.draft_seconds(1)
+    late = DraftTimes(missed=1, late=[LateAnswer(proposals=1, computed=1.0, elapsed=3.0)])
+    for _ in range(100):
+        lengths.observe_drafting(late)
+    assert lengths.costs.draft_seconds(1) == pytest.approx(3.0, rel=0.01) != before
+
+
+def test_who_is_only_sent_features_waits_for_nothing() -> None:
+    lengths = made()
+    sequence = decoding(lengths)
+    assert lengths.wait_seconds([(sequence, 0)]) == 0.0
+    # With the policy "fixed", twice the time that drafting takes.
+    assert lengths.wait_seconds([(sequence, 3)]) == pytest.approx(1.0)

@@ -22,7 +22,7 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_verifier.drafting.sync import MAX_REFUSALS
+from blockdraft_verifier.drafting.reconciler import MAX_REFUSALS
 from blockdraft_verifier.engine.loop import Engine, QueueFullError
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sampling
 

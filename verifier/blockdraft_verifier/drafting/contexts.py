@@ -26,9 +26,25 @@ class Context:
 
 @dataclass(slots=True)
 class PendingStep:
-    """A request without an answer yet: what each context's length will be, and what was asked."""
+    """A request without an answer yet; times in seconds of the verifier's clock.
+
+    Attributes:
+        step_id: Its number.
+        sent_at: When it was sent.
+        deadline: Until when sequences wait for its proposals; None if none do.
+        feature_rows: Positions whose features it brings.
+        feature_bytes: Size of these.
+        late: Whether the deadline passed.
+        expected_length: Positions each context holds once it is done.
+        draft_length: Tokens asked for, by context.
+    """
 
     step_id: int
+    sent_at: float
+    deadline: float | None
+    feature_rows: int = 0
+    feature_bytes: int = 0
+    late: bool = False
     expected_length: dict[int, int] = field(default_factory=dict)
     draft_length: dict[int, int] = field(default_factory=dict)
 
@@ -77,6 +93,11 @@ class Contexts:
             del self._by_id[context.context_id]
             self._released.append(context.context_id)
         sequence.awaiting_draft = False
+
+    @property
+    def any_released(self) -> bool:
+        """Whether the drafter is still to be told of a released context."""
+        return bool(self._released)
 
     def take_released(self) -> list[int]:
         """Return the contexts released since last asked: the drafter is to be told once."""

@@ -22,6 +22,8 @@ from blockdraft_runtime.channel import CLIENT_OPTIONS
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
+FEATURE_BYTES = 2
+"""Size of one element of a feature, bfloat16."""
 RECONNECTING = BackoffPolicy(initial_seconds=0.2, max_seconds=5.0)
 
 
@@ -42,6 +44,11 @@ class DrafterDescription:
     fingerprint: str
     trained: bool
     step_seconds: tuple[float, ...]
+
+    @property
+    def feature_row_bytes(self) -> int:
+        """Size of one position's features on the wire."""
+        return FEATURE_BYTES * self.feature_width
 
     @classmethod
     def from_proto(

@@ -6,63 +6,34 @@ anything else for that sequence alone and says what it expected, and every answe
 context length. Whatever goes wrong (a lost, repeated, reordered or cut message, a restart) shows
 up as a difference, is counted, and is repaired by sending the missing features again from the
 feature store; meanwhile the sequence decodes plainly. Output never depends on any of this.
+
+Nor does anybody wait for long. Sequences wait for a proposal until the deadline that came with the
+request; then they are decoded plainly, and the drafter is asked nothing until it has answered and
+some time has passed. What it is sent is bounded at any time.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.drafting.contexts import Context, Contexts, PendingStep
+from blockdraft_verifier.drafting.contexts import Contexts, PendingStep
 from blockdraft_verifier.drafting.link import (
     DrafterDescription,
     DraftLink,
     DraftTransport,
     TransportError,
 )
-from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+from blockdraft_verifier.drafting.outgoing import Part, catch_up, divide, to_request
+from blockdraft_verifier.drafting.patience import Patience
+from blockdraft_verifier.drafting.reconciler import Reconciler
+from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
+from blockdraft_verifier.scheduling.sequence import Sequence
 
 logger = logging.getLogger(__name__)
-
-# What `on_repair` is told.
-REPAIR_CAUSES = (
-    "stream_broken",
-    "repeated_answer",
-    "missing_answer",
-    "context_mismatch",
-    "malformed_proposal",
-    "resent_context",
-)
-# A context refused this often without a proposal in between will be refused again.
-MAX_REFUSALS = 3
-# Keeps a request far below the channel's message limit.
-MAX_REQUEST_FEATURE_BYTES = 8 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class DraftTimes:
-    """What waiting for the drafter took, and what came of it.
-
-    Attributes:
-        waited: Seconds until the answers were there.
-        computed: Seconds the drafter computed.
-        answers: Answers taken in.
-        proposals: Proposals with tokens among them.
-    """
-
-    waited: float = 0.0
-    computed: float = 0.0
-    answers: int = 0
-    proposals: int = 0
-
-    @property
-    def transport(self) -> float:
-        """Seconds waited beyond the drafter's computation."""
-        return max(0.0, self.waited - self.computed)
 
 
 class DraftSync:
@@ -81,18 +52,20 @@ class DraftSync:
         Args:
             link: Where streams to the drafter come from.
             vocab_size: Token ids at or above it are refused.
-            timeout_seconds: How long an answer may take before the stream counts as lost.
+            timeout_seconds: How long an answer may take before the stream counts as lost;
+                nobody waits for it as long as that.
             on_repair: Told the cause of every difference found.
             clock: Seconds.
         """
         self._link = link
-        self._vocab_size = vocab_size
         self._timeout_seconds = timeout_seconds
         self._on_repair = on_repair
         self._clock = clock
         self._transport: DraftTransport | None = None
         self._features: FeatureStore | None = None
         self.contexts = Contexts()
+        self._reconciler = Reconciler(self.contexts, vocab_size, on_repair)
+        self._patience = Patience(clock)
         self._pending: deque[PendingStep] = deque()
         self._last_step_id = 0
 
@@ -107,7 +80,14 @@ class DraftSync:
         return self.contexts.awaiting
 
     def poll(self) -> DrafterDescription | None:
-        """Notice a new connection; return its description if there is one."""
+        """Notice a new connection, or the end of an idle one; return a new one's description."""
+        if self._transport is not None and not self._pending:
+            try:
+                # Nothing is to be answered, so only the end of the stream can be heard of.
+                if self._transport.receive(0.0) is not None:
+                    self._on_repair("repeated_answer")
+            except TransportError as error:
+                self._lose_transport(error)
         transport = self._link.current()
         if transport is self._transport or transport is None:
             return None
@@ -119,25 +99,36 @@ class DraftSync:
         """Read features from `features` from now on."""
         self._features = features
 
-    def request(self, wanted: Iterable[tuple[Sequence, int]]) -> None:
-        """Send what the drafter lacks of each sequence, then ask for proposals.
+    def request(self, wanted: Iterable[tuple[Sequence, int]], wait_seconds: float) -> None:
+        """Ask for proposals, then send on what other contexts lack.
 
         Args:
             wanted: Sequences and how many tokens to draft for each; 0 only sends features.
+            wait_seconds: How long they wait for their proposals at most.
         """
-        remaining = [
+        if not self._asks or self._transport is None:
+            return
+        drafter = self._transport.description
+        contexts = [
             (self.contexts.open(sequence), draft_length)
             for sequence, draft_length in wanted
-            if sequence.draftable
+            if self._fits(sequence, drafter)
         ]
-        try:
-            while remaining and self._transport is not None:
-                remaining = self._send_step(self._transport, remaining)
-        except TransportError as error:
-            self._lose_transport("stream_broken", error)
+        parts, behind = divide(contexts, drafter)
+        if parts:
+            self._send(parts, wait_seconds)
+        while self._transport is not None and (
+            parts := catch_up(behind, drafter, self._catching_up_bytes)
+        ):
+            self._send(parts, None)
+
+    def tell_released(self) -> None:
+        """Tell the drafter what contexts to drop, if no request has told it yet."""
+        if self.contexts.any_released and self._asks:
+            self._send([], None)
 
     def collect(self, *, wait: Literal["none", "any", "all"]) -> DraftTimes:
-        """Take in answers.
+        """Take in answers, and let nobody wait beyond a deadline.
 
         Args:
             wait: "none" takes those that are there; "any" waits for one if sequences wait for
@@ -148,24 +139,19 @@ class DraftSync:
         """
         times = DraftTimes()
         started = self._clock()
-        while self._pending and self._transport is not None:
-            block = wait != "none" and self.awaiting
-            left = started + self._timeout_seconds - self._clock()
-            try:
-                response = self._transport.receive(left if block else 0.0)
-                if response is not None:
-                    times.computed += response.timings.compute_time.ToTimedelta().total_seconds()
-                    times.answers += 1
-                    times.proposals += sum(bool(p.token_ids) for p in response.proposals)
-                    self._apply(response)
-                    if wait == "any":
-                        wait = "none"
-                elif not block:
+        try:
+            while self._pending and self._transport is not None:
+                self._enforce_deadlines(times)
+                if wait == "any" and (times.proposals or times.missed):
+                    wait = "none"
+                left = self._seconds_left() if wait != "none" else None
+                response = self._transport.receive(left or 0.0)
+                if response is None and left is None:
                     break
-                elif self._clock() - started >= self._timeout_seconds:
-                    raise TransportError(f"no answer within {self._timeout_seconds} s")
-            except TransportError as error:
-                self._lose_transport("stream_broken", error)
+                if response is not None:
+                    self._take(response, times)
+        except TransportError as error:
+            self._lose_transport(error)
         times.waited = self._clock() - started
         return times
 
@@ -179,120 +165,111 @@ class DraftSync:
         self._transport = None
         self._link.close()
 
-    def _send_step(
-        self, transport: DraftTransport, wanted: list[tuple[Context, int]]
-    ) -> list[tuple[Context, int]]:
-        """Send one request; return what did not fit."""
-        self._last_step_id += 1
-        pending = PendingStep(self._last_step_id)
-        request = pb.DraftRequest(step_id=pending.step_id)
-        remaining, size = [], 0
-        for context, draft_length in wanted:
-            sequence = context.sequence
-            if sequence.committed > transport.description.max_context_tokens:
-                sequence.draftable = False
-                self.release(sequence)
-                continue
-            if size >= MAX_REQUEST_FEATURE_BYTES:
-                remaining.append((context, draft_length))
-                continue
-            part = self._sequence_part(context, draft_length, transport.description)
-            size += len(part.features.data)
-            context.length += part.features.shape[0]
-            if context.length < sequence.committed:
-                remaining.append((context, draft_length))
-            request.sequences.append(part)
-            pending.expected_length[context.context_id] = context.length
-            pending.draft_length[context.context_id] = part.draft_length
-            sequence.awaiting_draft = draft_length > 0
-        request.released_sequence_ids.extend(self.contexts.take_released())
-        self._pending.append(pending)
-        transport.send(request)
-        return remaining
-
-    def _sequence_part(
-        self, context: Context, draft_length: int, description: DrafterDescription
-    ) -> pb.SequenceDraft:
-        assert self._features is not None, "use_features comes before request"
-        sequence, start = context.sequence, context.length
-        stop = min(sequence.committed, start + description.max_feature_rows)
-        rows = self._features.read(sequence.pages, start, stop)
-        complete = stop == sequence.committed
-        return pb.SequenceDraft(
-            sequence_id=context.context_id,
-            context_start=start,
-            features=pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes()),
-            anchor_token_id=sequence.tokens[stop],
-            draft_length=draft_length if complete else 0,
-            token_ids=sequence.tokens[start:stop],
+    @property
+    def _asks(self) -> bool:
+        """Whether the drafter may be sent anything: nothing is queued for one that is late."""
+        return (
+            self._transport is not None
+            and self._patience.asks
+            and not any(step.late for step in self._pending)
         )
 
-    def _apply(self, response: pb.DraftResponse) -> None:
-        pending = self._pending[0]
-        if response.step_id < pending.step_id:
-            self._on_repair("repeated_answer")
-            return
-        if response.step_id > pending.step_id:
-            raise TransportError(f"answer {response.step_id} came before {pending.step_id}")
-        self._pending.popleft()
-        unanswered = dict(pending.expected_length)
-        for error in response.sequence_errors:
-            if unanswered.pop(error.sequence_id, None) is not None:
-                self._refused(error)
-        for proposal in response.proposals:
-            expected = unanswered.pop(proposal.sequence_id, None)
-            context = self.contexts.find(proposal.sequence_id)
-            if expected is None or context is None:
-                continue
-            length = pending.draft_length[proposal.sequence_id]
-            self._proposed(context, proposal, expected, length)
-        for context_id in unanswered:
-            if (context := self.contexts.find(context_id)) is not None:
-                self._rebuild(context, "missing_answer")
+    @property
+    def _catching_up_bytes(self) -> int:
+        """Features under way in requests that ask for no proposals."""
+        return sum(step.feature_bytes for step in self._pending if not step.draft_length)
 
-    def _proposed(
-        self, context: Context, proposal: pb.Proposal, expected: int, draft_length: int
-    ) -> None:
-        """Take a proposal over, unless anything about it is off."""
-        sequence = context.sequence
-        tokens = leading_chain(proposal)
-        if proposal.context_length != expected:
-            self._rebuild(context, "context_mismatch")
-        elif len(tokens) > draft_length or any(
-            not 0 <= token < self._vocab_size for token in tokens
-        ):
-            self._rebuild(context, "malformed_proposal")
-        elif draft_length > 0:
-            context.refusals = 0
-            sequence.proposal = Proposal(tokens, tuple(proposal.log_probs[: len(tokens)]))
-            sequence.awaiting_draft = False
-
-    def _refused(self, error: pb.SequenceError) -> None:
-        """Take the drafter's word for what it holds; the difference is sent again."""
-        context = self.contexts.find(error.sequence_id)
-        if context is None:
-            return
-        sequence = context.sequence
-        context.refusals += 1
-        hopeless = error.code == pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
-        if hopeless or context.refusals > MAX_REFUSALS:
-            logger.info("no drafting for sequence %d: %s", sequence.sequence_id, error.message)
+    def _fits(self, sequence: Sequence, drafter: DrafterDescription) -> bool:
+        if sequence.draftable and sequence.committed > drafter.max_context_tokens:
             sequence.draftable = False
             self.release(sequence)
-        elif 0 <= error.expected_context_start <= sequence.committed:
-            self._on_repair("resent_context")
-            context.length = error.expected_context_start
-            sequence.awaiting_draft = False
-        else:
-            self._rebuild(context, "context_mismatch")
+        return sequence.draftable
 
-    def _rebuild(self, context: Context, cause: str) -> None:
-        self._on_repair(cause)
-        self.release(context.sequence)
+    def _send(self, parts: list[Part], wait_seconds: float | None) -> None:
+        assert self._features is not None, "use_features comes before request"
+        transport = self._transport
+        if transport is None:
+            return
+        self._last_step_id += 1
+        now = self._clock()
+        step = PendingStep(
+            self._last_step_id, now, None if wait_seconds is None else now + wait_seconds
+        )
+        request = to_request(step.step_id, parts, self.contexts.take_released(), self._features)
+        for part in parts:
+            context = part.context
+            step.feature_rows += part.rows
+            context.length = step.expected_length[context.context_id] = part.stop
+            if part.draft_length:
+                step.draft_length[context.context_id] = part.draft_length
+                context.sequence.awaiting_draft = True
+        step.feature_bytes = step.feature_rows * transport.description.feature_row_bytes
+        self._pending.append(step)
+        try:
+            transport.send(request)
+        except TransportError as error:
+            self._lose_transport(error)
 
-    def _lose_transport(self, cause: str, error: TransportError) -> None:
+    def _seconds_left(self) -> float | None:
+        """Return how long somebody still waits for a proposal, or None if nobody does."""
+        deadlines = [step.deadline for step in self._pending if step.deadline is not None]
+        if not deadlines or not self.awaiting:
+            return None
+        return max(0.0, min(deadlines) - self._clock())
+
+    def _enforce_deadlines(self, times: DraftTimes) -> None:
+        """Let those whose deadline has passed go on without a proposal.
+
+        Raises:
+            TransportError: If an answer is missing for so long that none can be expected.
+        """
+        now = self._clock()
+        if now - self._pending[0].sent_at >= self._timeout_seconds:
+            raise TransportError(f"no answer within {self._timeout_seconds} s")
+        missed = [s for s in self._pending if s.deadline is not None and now >= s.deadline]
+        for step in missed:
+            step.deadline, step.late = None, True
+            for context_id in step.draft_length:
+                if (context := self.contexts.find(context_id)) is not None:
+                    context.sequence.awaiting_draft = False
+        if missed:
+            times.missed += len(missed)
+            self._patience.missed()
+
+    def _take(self, response: pb.DraftResponse, times: DraftTimes) -> None:
+        """Take one answer in.
+
+        Raises:
+            TransportError: If answers before it are missing.
+        """
+        step = self._pending[0]
+        if response.step_id < step.step_id:
+            self._on_repair("repeated_answer")
+            return
+        if response.step_id > step.step_id:
+            raise TransportError(f"answer {response.step_id} came before {step.step_id}")
+        self._pending.popleft()
+        self._count(step, response, times)
+        self._reconciler.take(response, step)
+
+    def _count(self, step: PendingStep, response: pb.DraftResponse, times: DraftTimes) -> None:
+        computed = response.timings.compute_time.ToTimedelta().total_seconds()
+        proposals = sum(bool(proposal.token_ids) for proposal in response.proposals)
+        if step.late:
+            elapsed = self._clock() - step.sent_at
+            times.late.append(LateAnswer(proposals, computed, elapsed))
+            return
+        times.answers += 1
+        times.computed += computed
+        times.proposals += proposals
+        if step.draft_length and self.description is not None:
+            self._patience.kept()
+            usual = len(step.draft_length) * self.description.block_size
+            times.backlogged |= step.feature_rows > usual
+
+    def _lose_transport(self, error: TransportError) -> None:
         logger.warning("drafting suspended: %s", error)
-        self._on_repair(cause)
+        self._on_repair("stream_broken")
         if self._transport is not None:
             self._link.lost(self._transport)
         self._transport = None
@@ -303,17 +280,3 @@ class DraftSync:
         self._pending.clear()
         # Step numbers start again with each stream.
         self._last_step_id = 0
-
-
-def leading_chain(proposal: pb.Proposal) -> tuple[int, ...]:
-    """Return the tokens of a proposal up to where its tree first branches."""
-    if not proposal.parents:
-        return tuple(proposal.token_ids)
-    chain = []
-    for index, (token, parent) in enumerate(
-        zip(proposal.token_ids, proposal.parents, strict=False)
-    ):
-        if parent != index - 1:
-            break
-        chain.append(token)
-    return tuple(chain)

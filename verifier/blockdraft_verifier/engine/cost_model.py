@@ -24,6 +24,10 @@ EXPLORE_EVERY_STEPS = 64
 FIRST_PROPOSALS = 4
 # unless the drafter is hardly ever right about anything.
 HOPELESS_ACCEPTANCE = 0.1
+# A proposal is waited for so many times as long as it usually takes,
+WAIT_FACTOR = 2.0
+# and in any case for such a share of a plain step, which nobody notices.
+WAIT_SHARE = 0.5
 # Before anything is measured, assume a usable drafter, so that it gets measured.
 PRIOR_ACCEPTANCE = 0.8
 
@@ -156,6 +160,25 @@ class CostModel:
             return gained / (seconds + (self.draft_seconds(rows) if length else 0.0))
 
         return max(range(least, limit + 1), key=tokens_per_second)
+
+    def wait_seconds(
+        self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
+    ) -> float:
+        """Return how long to wait for proposals, before decoding plainly is the better choice.
+
+        Args:
+            estimates: The acceptance estimate of each sequence of the batch; at least one.
+            length: Tokens of each proposal.
+            must_pay: Whether to give up once not even the expected gain makes up for the wait.
+        """
+        rows = len(estimates)
+        plain = self.verify_seconds(rows, rows)
+        seconds = WAIT_FACTOR * self.draft_seconds(rows)
+        if must_pay:
+            gained = sum(1.0 + estimate.expected_accepted(length) for estimate in estimates)
+            verified = self.verify_seconds(rows, rows * (1 + length))
+            seconds = min(seconds, gained / rows * plain - verified)
+        return max(seconds, WAIT_SHARE * plain)
 
     def draft_length(
         self, estimates: Sequence[AcceptanceEstimate], overall: AcceptanceEstimate, limit: int

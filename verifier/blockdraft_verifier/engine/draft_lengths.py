@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from blockdraft_runtime.settings.verifier import DraftPolicy
-from blockdraft_verifier.drafting.sync import DraftTimes
+from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, AcceptanceEstimate, CostModel
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import Sequence
@@ -42,11 +42,18 @@ class DraftLengths:
 
     def observe_drafting(self, times: DraftTimes) -> None:
         """Learn what drafting cost."""
-        if times.computed and self.costs is not None:
+        if self.costs is None:
+            return
+        # What had to be caught up first is not what drafting costs.
+        if times.computed and not times.backlogged:
             self.costs.observe_transport(times.transport)
             # Several answers were computed apart; their sum is the time of no batch.
             if times.answers == 1 and times.proposals:
                 self.costs.observe_draft(times.proposals, times.computed)
+        for late in times.late:
+            self.costs.observe_transport(max(0.0, late.elapsed - late.computed))
+            if late.proposals:
+                self.costs.observe_draft(late.proposals, late.computed)
 
     def observe_step(self, rows: Iterable[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""
@@ -87,6 +94,19 @@ class DraftLengths:
         if length > 0:
             wanted += [(sequence, _limited(sequence, length)) for sequence in decoding]
         return wanted
+
+    def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
+        """Return how long it can pay to wait for what is asked of the drafter.
+
+        Args:
+            wanted: What `wanted` returned.
+        """
+        asked = [(self._estimates[sequence], length) for sequence, length in wanted if length]
+        if not asked or self.costs is None:
+            return 0.0
+        estimates = [estimate for estimate, _ in asked]
+        length = max(length for _, length in asked)
+        return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
 
     def _length(self, sequences: list[Sequence], most: int) -> int:
         """Return how many tokens to draft for each of `sequences`, at most `most`."""

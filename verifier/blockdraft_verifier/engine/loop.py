@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
@@ -18,7 +19,8 @@ from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import ModelRunner, RankedLogProbs, StepResult
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
-from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
+from blockdraft_verifier.drafting.sync import DraftSync
+from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
@@ -106,7 +108,7 @@ class Engine:
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
         self.scheduler = Scheduler(settings.scheduler, self._pages)
         self.drafts = (
-            DraftSync(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair)
+            DraftSync(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair, clock)
             if link is not None
             else None
         )
@@ -190,9 +192,10 @@ class Engine:
         times = self._collect_proposals()
         rows, preempted = self._plan()
         if not rows and self.drafts is not None and self.drafts.awaiting:
-            times = self.drafts.collect(wait="any")
+            times = self._collect("any")
             rows, preempted = self._plan()
         if not rows:
+            self._tell_released()
             self._publish_load()
             # Whoever was to run may have given way to others, whose turn is next.
             return preempted
@@ -207,6 +210,7 @@ class Engine:
         self._lengths.observe_acceptance(progress)
         self._request_drafts()
         self._tell(progress, result)
+        self._tell_released()
         self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
         self._publish_load()
         return True
@@ -258,8 +262,13 @@ class Engine:
         arrived = self.drafts.poll()
         if arrived is not None:
             self._adopt(arrived, lambda done, total: None)
-        times = self.drafts.collect(wait="all" if self._settings.draft_groups == 1 else "none")
+        return self._collect("all" if self._settings.draft_groups == 1 else "none")
+
+    def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
+        assert self.drafts is not None
+        times = self.drafts.collect(wait=wait)
         self._lengths.observe_drafting(times)
+        self.metrics.late_drafts.inc(times.missed)
         return times
 
     def _plan(self) -> tuple[tuple[Row, ...], bool]:
@@ -289,7 +298,13 @@ class Engine:
             return
         wanted = self._lengths.wanted(self.scheduler.running, self.drafter.block_size)
         if wanted:
-            self.drafts.request(wanted)
+            usual = self._lengths.wait_seconds(wanted)
+            patient = max(self._settings.draft_patience_seconds, usual)
+            self.drafts.request(wanted, min(patient, self._settings.draft_timeout_seconds))
+
+    def _tell_released(self) -> None:
+        if self.drafts is not None:
+            self.drafts.tell_released()
 
     def _account(self, progress: list[Progress], result: StepResult, times: DraftTimes) -> None:
         now = self._clock()

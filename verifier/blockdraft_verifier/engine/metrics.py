@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from blockdraft_verifier.drafting.sync import REPAIR_CAUSES, DraftTimes
+from blockdraft_verifier.drafting.reconciler import REPAIR_CAUSES
+from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import Sequence
@@ -85,6 +86,11 @@ class VerifierMetrics:
         )
         for cause in REPAIR_CAUSES:
             self.repairs.labels(cause)
+        self.late_drafts = Counter(
+            f"{PREFIX}_late_drafts",
+            "Requests for proposals that were not answered in time; nobody waited on.",
+            registry=registry,
+        )
         self.preemptions = Counter(
             f"{PREFIX}_preemptions", "Sequences that gave their pages back.", registry=registry
         )

@@ -1,0 +1,152 @@
+"""A drafter that is late holds nobody up, and is not buried under what it has not answered."""
+
+import pytest
+from tests.verifier.drafting.by_hand import TIMEOUT, Bench
+
+from blockdraft_verifier.drafting.patience import LEAVING_ALONE
+from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+
+WAIT = TIMEOUT / 8
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def miss(bench: Bench) -> Sequence:
+    """Return a sequence whose proposal did not come in time."""
+    sequence = bench.sequence(5)
+    bench.asked(sequence, wait=WAIT)
+    times = bench.sync.collect(wait="all")
+    assert times.missed == 1
+    assert times.waited == pytest.approx(WAIT)
+    assert not sequence.awaiting_draft
+    return sequence
+
+
+def test_nobody_waits_beyond_the_deadline(bench: Bench) -> None:
+    miss(bench)
+    assert bench.sync.collect(wait="all").waited == 0.0
+    assert not bench.repairs
+    assert bench.sync.description is not None
+
+
+def test_deadlines_hold_for_who_only_looks(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence, wait=WAIT)
+    assert not bench.sync.collect(wait="none").missed
+    assert sequence.awaiting_draft
+    bench.wire.waited += WAIT
+    assert bench.sync.collect(wait="none").missed == 1
+    assert not sequence.awaiting_draft
+
+
+def test_who_waits_for_any_goes_on_at_the_first_deadline(bench: Bench) -> None:
+    first, second = bench.sequence(5), bench.sequence(5)
+    bench.asked(first, wait=WAIT)
+    bench.asked(second, wait=2 * WAIT)
+    assert bench.sync.collect(wait="any").waited == pytest.approx(WAIT)
+    assert (first.awaiting_draft, second.awaiting_draft) == (False, True)
+
+
+def test_a_late_proposal_for_who_went_on_is_nothing(bench: Bench) -> None:
+    sequence = miss(bench)
+    bench.advance(sequence, 1)
+    bench.answer(change=lambda r: r.timings.compute_time.FromMilliseconds(1))
+    times = bench.sync.collect(wait="all")
+    assert sequence.proposal is None
+    assert not bench.repairs
+    [late] = times.late
+    assert (late.proposals, late.computed) == (1, 0.001)
+    assert late.elapsed == pytest.approx(WAIT)
+    # What is learned of late answers must not look like a wait of this step.
+    assert (times.computed, times.answers, times.proposals) == (0.0, 0, 0)
+    bench.wire.waited += LEAVING_ALONE.max_seconds
+    bench.assert_usual_again(sequence)
+    assert bench.part(sequence).context_start == 5
+
+
+def test_a_late_proposal_is_taken_by_who_has_not_gone_on(bench: Bench) -> None:
+    sequence = miss(bench)
+    bench.answer()
+    bench.sync.collect(wait="none")
+    assert sequence.proposal == Proposal((7, 8, 9))
+
+
+def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> None:
+    sequence = miss(bench)
+    other = bench.sequence(5)
+    bench.wire.waited += 4 * LEAVING_ALONE.initial_seconds
+    for _ in range(3):
+        bench.advance(sequence, 1)
+        bench.request((sequence, 3), (other, 0), wait=WAIT)
+        bench.sync.release(other)
+        bench.sync.tell_released()
+        assert bench.sync.collect(wait="all").waited == 0.0
+    assert len(bench.wire.sent) == 1
+    bench.answer()
+    bench.sync.collect(wait="none")
+    bench.assert_usual_again(sequence)
+
+
+def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
+    sequence = miss(bench)
+    bench.answer()
+    bench.sync.collect(wait="none")
+    bench.advance(sequence, 1)
+    sequence.proposal = None
+    bench.asked(sequence)
+    assert len(bench.wire.sent) == 1
+    bench.wire.waited += LEAVING_ALONE.initial_seconds
+    bench.assert_usual_again(sequence)
+    assert len(bench.wire.sent) == 2
+
+
+def test_a_drafter_that_never_answers_is_lost_in_the_end(bench: Bench) -> None:
+    miss(bench)
+    bench.wire.waited += TIMEOUT - WAIT
+    bench.sync.collect(wait="none")
+    assert bench.sync.description is None
+    assert bench.repairs == {"stream_broken": 1}
+
+
+def test_the_end_of_an_idle_stream_is_noticed(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence)
+    bench.answer()
+    bench.sync.collect(wait="all")
+    assert bench.sync.poll() is None
+    assert bench.sync.description is not None
+    bench.wire.broken = True
+    assert bench.sync.poll() is None
+    assert bench.sync.description is None
+    assert bench.link.transport is None
+
+
+def test_released_contexts_are_told_without_a_request(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    context_id = bench.asked(sequence)
+    bench.answer()
+    bench.sync.collect(wait="all")
+    bench.sync.tell_released()
+    assert len(bench.wire.sent) == 1
+    bench.sync.release(sequence)
+    for _ in range(2):
+        bench.sync.tell_released()
+    assert [list(request.released_sequence_ids) for request in bench.wire.sent] == [
+        [],
+        [context_id],
+    ]
+    bench.answer()
+    assert bench.sync.collect(wait="all").waited == 0.0
+    assert not bench.repairs
+
+
+@pytest.mark.parametrize(("rows", "backlogged"), [(5, False), (6, True)])
+def test_more_features_than_a_verification_commits_are_a_backlog(
+    bench: Bench, rows: int, backlogged: bool
+) -> None:
+    bench.asked(bench.sequence(rows))
+    bench.answer()
+    assert bench.sync.collect(wait="all").backlogged == backlogged

@@ -1,0 +1,157 @@
+"""A drafter that shakes hands and then never answers, as one whose device worker hangs."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.verifier.support import (
+    CONFIG,
+    LAYER_IDS,
+    TINY_ENGINE,
+    decode,
+    make_engine,
+    tiny_decoder,
+)
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
+from blockdraft_verifier.drafting.patience import LEAVING_ALONE
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+STEP_SECONDS = 0.01
+SETTINGS = replace(TINY_ENGINE, draft_timeout_seconds=5.0)
+DESCRIPTION = DrafterDescription(
+    method="silent",
+    block_size=4,
+    target_layer_ids=LAYER_IDS,
+    feature_width=len(LAYER_IDS) * CONFIG.hidden_size,
+    max_feature_rows=8,
+    max_context_tokens=96,
+    fingerprint="0" * 16,
+    trained=True,
+    step_seconds=(0.001,),
+)
+
+
+@dataclass
+class HandClock:
+    """Time that passes in steps of the target and in waits for the drafter only."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class SilentTransport:
+    """Takes every request and answers none; waiting for it takes the clock's time."""
+
+    clock: HandClock
+    waits: list[float]
+    requests: list[pb.DraftRequest] = field(default_factory=list)
+    description: DrafterDescription = DESCRIPTION
+
+    def send(self, request: pb.DraftRequest) -> None:
+        self.requests.append(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        if timeout_seconds:
+            self.waits.append(timeout_seconds)
+            self.clock.now += timeout_seconds
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class SilentLink:
+    """Always has a new transport for one that is lost."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self.clock = clock
+        self.waits: list[float] = []
+        self.transports: list[SilentTransport] = []
+
+    def current(self) -> DraftTransport:
+        if not self.transports:
+            self.transports.append(SilentTransport(self.clock, self.waits))
+        return self.transports[-1]
+
+    def lost(self, transport: DraftTransport) -> None:
+        assert transport is self.transports[-1]
+        self.transports.append(SilentTransport(self.clock, self.waits))
+
+    def close(self) -> None:
+        pass
+
+
+class TimedRunner(ModelRunner):
+    """Its steps take the same time each, of the clock by hand."""
+
+    clock: HandClock
+
+    def warm_up(self, *arguments: Any) -> dict[Bucket, float]:
+        return dict.fromkeys(super().warm_up(*arguments), STEP_SECONDS)
+
+    def run(self, rows: Sequence[Row]) -> StepResult:
+        self.clock.now += STEP_SECONDS
+        return replace(super().run(rows), seconds=STEP_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return tiny_decoder()
+
+
+@pytest.fixture
+def link() -> SilentLink:
+    return SilentLink(HandClock())
+
+
+@pytest.fixture(params=[1, 2])
+def engine(decoder: Decoder, link: SilentLink, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    settings = replace(SETTINGS, draft_groups=request.param)
+    runner = TimedRunner(decoder, settings)
+    runner.clock = link.clock
+    metrics = VerifierMetrics(CollectorRegistry())
+    engine = Engine(runner, settings, link, CONFIG.vocab_size, metrics, clock=link.clock)
+    engine.warm_up()
+    yield engine
+    engine.stop()
+
+
+def test_it_hardly_delays_anybody(decoder: Decoder, engine: Engine, link: SilentLink) -> None:
+    requests = [
+        GenerationRequest(f"r{index}", (1 + index, 2, 3), max_output_tokens=60)
+        for index in range(8)
+    ]
+    plain = make_engine(decoder)
+    expected = [outcome.tokens for outcome in decode(plain, requests)]
+    assert [outcome.tokens for outcome in decode(engine, requests)] == expected
+    # It is tried, less and less often, and waited for no longer than a few steps take.
+    pauses = link.clock.now / LEAVING_ALONE.initial_seconds
+    assert 1 < len(link.waits) <= 2 + math.log2(pauses)
+    assert max(link.waits) <= max(SETTINGS.draft_patience_seconds, STEP_SECONDS)
+    # Nothing piles up for it.
+    assert all(len(transport.requests) <= 2 for transport in link.transports)
+
+
+def test_it_is_lost_and_taken_up_again_at_the_same_price(engine: Engine, link: SilentLink) -> None:
+    requests = [
+        GenerationRequest(f"r{index}", (1 + index, 2, 3), max_output_tokens=90)
+        for index in range(40)
+    ]
+    decode(engine, requests)
+    assert link.clock.now > 2 * SETTINGS.draft_timeout_seconds
+    assert len(link.transports) > 1
+    assert sum(link.waits) < 0.05 * link.clock.now

@@ -1,0 +1,108 @@
+"""What goes into a request: features that contexts lack, and for whom to draft.
+
+A request for proposals brings what the last steps committed. A context that lacks more than one
+request may bring (a prompt, or everything after the drafter came back) is sent piece by piece in
+requests of its own, a bounded number of bytes at a time, while its sequence is decoded plainly.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting.contexts import Context
+from blockdraft_verifier.drafting.link import DrafterDescription
+
+# Both keep a request far below the channel's message limit. What is being caught up is ahead of the
+# next request for proposals in the drafter's queue, so there is little of it at a time.
+MAX_DRAFT_BYTES = 16 * 1024 * 1024
+MAX_CATCH_UP_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One context's part of a request.
+
+    Attributes:
+        context: The context.
+        stop: Positions it holds afterwards.
+        draft_length: Tokens to draft then; 0 only appends.
+    """
+
+    context: Context
+    stop: int
+    draft_length: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Positions whose features it brings."""
+        return self.stop - self.context.length
+
+
+def divide(
+    wanted: Iterable[tuple[Context, int]], drafter: DrafterDescription
+) -> tuple[list[Part], list[Context]]:
+    """Return the parts of a request for proposals, and the contexts that must catch up first.
+
+    Args:
+        wanted: Contexts, and how many tokens to draft for each; 0 only sends features.
+        drafter: Its limits.
+    """
+    parts, behind = [], []
+    rows_left = MAX_DRAFT_BYTES // drafter.feature_row_bytes
+    for context, draft_length in wanted:
+        part = Part(context, context.sequence.committed, draft_length)
+        if draft_length and part.rows <= min(rows_left, drafter.max_feature_rows):
+            rows_left -= part.rows
+            parts.append(part)
+        else:
+            behind.append(context)
+    return parts, behind
+
+
+def catch_up(
+    behind: Iterable[Context], drafter: DrafterDescription, bytes_under_way: int
+) -> list[Part]:
+    """Return the parts of a request that only appends; none if it has to wait.
+
+    Args:
+        behind: Contexts that may lack features.
+        drafter: Its limits.
+        bytes_under_way: Features of such requests that are not answered yet.
+    """
+    room = MAX_CATCH_UP_BYTES - bytes_under_way
+    rows_left = room // drafter.feature_row_bytes
+    if not bytes_under_way:
+        rows_left = max(1, rows_left)
+    parts = []
+    for context in behind:
+        missing = context.sequence.committed - context.length
+        rows = min(missing, rows_left, drafter.max_feature_rows)
+        if rows > 0:
+            rows_left -= rows
+            parts.append(Part(context, context.length + rows))
+    return parts
+
+
+def to_request(
+    step_id: int, parts: Iterable[Part], released: Iterable[int], features: FeatureStore
+) -> pb.DraftRequest:
+    """Return the request of some parts, features included."""
+    return pb.DraftRequest(
+        step_id=step_id,
+        sequences=[_to_message(part, features) for part in parts],
+        released_sequence_ids=released,
+    )
+
+
+def _to_message(part: Part, features: FeatureStore) -> pb.SequenceDraft:
+    sequence, start = part.context.sequence, part.context.length
+    rows = features.read(sequence.pages, start, part.stop)
+    return pb.SequenceDraft(
+        sequence_id=part.context.context_id,
+        context_start=start,
+        features=pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes()),
+        anchor_token_id=sequence.tokens[part.stop],
+        draft_length=part.draft_length,
+        token_ids=sequence.tokens[start : part.stop],
+    )
