@@ -25,6 +25,7 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.shared_memory import socket_folder
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class DrafterApp:
         self._metrics = DrafterMetrics(registry)
         # One thread: device work is serial anyway, and session state needs no locks.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
-        self._service = DrafterService(self._worker, self._metrics)
+        folder = socket_folder(settings.process.address)
+        self._service = DrafterService(self._worker, self._metrics, folder)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""

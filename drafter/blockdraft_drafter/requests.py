@@ -1,6 +1,7 @@
 """From the wire to features, checked before anything of a sequence is touched."""
 
 import math
+import mmap
 from typing import Any
 
 import ml_dtypes
@@ -42,7 +43,10 @@ class SequenceRefusedError(ValueError):
 
 
 def check_sequence(
-    sequence: drafter_pb2.SequenceDraft, expected_start: int, spec: MethodSpec
+    sequence: drafter_pb2.SequenceDraft,
+    expected_start: int,
+    spec: MethodSpec,
+    shared: mmap.mmap | None = None,
 ) -> NDArray[Any]:
     """Check everything about a sequence that does not need a slot.
 
@@ -50,9 +54,11 @@ def check_sequence(
         sequence: The sequence's part of the request.
         expected_start: Its context length, 0 if it is unknown.
         spec: The draft method's limits.
+        shared: Memory in which its features may be.
 
     Returns:
-        Its features, [rows, feature_width] of the method's element type.
+        Its features, [rows, feature_width] of the method's element type. Those in shared memory
+        are the verifier's again once the step is answered.
 
     Raises:
         SequenceRefusedError: If it must be refused.
@@ -64,7 +70,7 @@ def check_sequence(
             f"context_start is {sequence.context_start}, but the context has"
             f" {expected_start} positions",
         )
-    features = check_features(sequence, spec)
+    features = check_features(sequence, spec, shared)
     if not 0 <= sequence.anchor_token_id < spec.vocab_size:
         raise _invalid(
             f"anchor_token_id {sequence.anchor_token_id} is not in [0, {spec.vocab_size})"
@@ -89,7 +95,9 @@ def _check_tokens(sequence: drafter_pb2.SequenceDraft, rows: int, spec: MethodSp
         raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
 
 
-def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDArray[Any]:
+def check_features(
+    sequence: drafter_pb2.SequenceDraft, spec: MethodSpec, shared: mmap.mmap | None = None
+) -> NDArray[Any]:
     """Return a sequence's features, checked for type, shape, size and finiteness.
 
     An absent tensor means no rows.
@@ -100,7 +108,7 @@ def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDA
     if not sequence.HasField("features"):
         return np.zeros((0, spec.feature_width), spec.feature_dtype)
     try:
-        features = to_array(sequence.features)
+        features = to_array(sequence.features, shared)
     except ValueError as error:
         raise _invalid(f"features: {error}") from error
     if features.dtype != spec.feature_dtype:
@@ -114,7 +122,7 @@ def check_features(sequence: drafter_pb2.SequenceDraft, spec: MethodSpec) -> NDA
             f"{features.shape[0]} feature rows in one request, more than {spec.max_feature_rows}"
         )
     # One NaN in a context would spoil every later draft of its sequence.
-    if not np.isfinite(features).all():
+    if not all_finite(features):
         raise _invalid("features hold values that are not finite")
     return features
 
@@ -123,12 +131,27 @@ def _invalid(message: str) -> SequenceRefusedError:
     return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)
 
 
-def to_array(tensor: drafter_pb2.Tensor) -> NDArray[Any]:
-    """Return a read-only view of a wire tensor's bytes.
+def all_finite(values: NDArray[Any]) -> bool:
+    """Whether no element is infinite or not a number."""
+    if values.dtype != _DTYPES[drafter_pb2.DATA_TYPE_BFLOAT16]:
+        return bool(np.isfinite(values).all())
+    # As integers, which NumPy compares many times as fast: all bits of the exponent are set from
+    # 0x7f80 on, and with the bit of the sign before them from 0xff80 on.
+    bits = values.view(np.uint16)
+    largest, largest_positive = bits.max(initial=0), bits.view(np.int16).max(initial=0)
+    return bool(largest < 0xFF80 and largest_positive < 0x7F80)
+
+
+def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDArray[Any]:
+    """Return a read-only view of a wire tensor's elements.
+
+    Args:
+        tensor: The tensor.
+        shared: Memory in which its elements may be.
 
     Raises:
-        ValueError: If the element type is unknown, an axis is negative, or the number of bytes
-            does not fit shape and element type.
+        ValueError: If the element type is unknown, an axis is negative, the number of bytes does
+            not fit shape and element type, or they are not in the shared memory.
     """
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -137,6 +160,12 @@ def to_array(tensor: drafter_pb2.Tensor) -> NDArray[Any]:
     if any(size < 0 for size in shape):
         raise ValueError(f"negative axis in shape {list(shape)}")
     expected = math.prod(shape) * dtype.itemsize
+    if tensor.HasField("shared_offset"):
+        offset = tensor.shared_offset
+        if shared is None or offset < 0 or offset + expected > len(shared):
+            raise ValueError(f"no {expected} bytes are shared at {offset}")
+        elements = np.frombuffer(shared, dtype, math.prod(shape), offset)
+        return elements.reshape(shape)
     if len(tensor.data) != expected:
         raise ValueError(
             f"{len(tensor.data)} bytes of data, but shape {list(shape)} of {dtype} takes {expected}"

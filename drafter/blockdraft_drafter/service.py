@@ -1,10 +1,13 @@
 """The gRPC face of the drafter."""
 
 import asyncio
+import logging
+import mmap
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,12 +18,15 @@ from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime.shared_memory import MAPPED, attach_offered
 from blockdraft_runtime.status import (
     ServiceError,
     invalid_argument,
     stream_errors,
     unary_errors,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,17 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     loop stays live during a step, and no lock is needed.
     """
 
-    def __init__(self, worker: ThreadPoolExecutor, metrics: DrafterMetrics) -> None:
+    def __init__(
+        self, worker: ThreadPoolExecutor, metrics: DrafterMetrics, folder: Path | None = None
+    ) -> None:
         """Refuse calls until `serve` is called.
 
         Args:
             worker: An executor with a single thread.
             metrics: What to count.
+            folder: Of the socket that calls come in by, where verifiers offer memory to share.
         """
+        self._folder = folder
         self._worker = worker
         self._metrics = metrics
         self._loaded: LoadedMethod | None = None
@@ -109,7 +119,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     ) -> AsyncIterator[drafter_pb2.DraftResponse]:
         """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
         loaded = self._ready()
-        session = Session(loaded.method, loaded.pool)
+        shared = self._attach(context)
+        await context.send_initial_metadata(() if shared is None else MAPPED)
+        session = Session(loaded.method, loaded.pool, shared)
         draining = asyncio.ensure_future(self._draining.wait())
 
         def ended(_: Any) -> None:
@@ -135,6 +147,16 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             response.timings.total_time.FromNanoseconds(int(elapsed * 1e9))
             self._metrics.observe(request, response)
             yield response
+
+    def _attach(self, context: Any) -> mmap.mmap | None:
+        """Return the memory that a verifier offers, or None: features then come in messages."""
+        if self._folder is None:
+            return None
+        try:
+            return attach_offered(context.invocation_metadata(), self._folder)
+        except (OSError, ValueError) as error:
+            logger.warning("the memory that a verifier offered is not mapped: %s", error)
+            return None
 
     def _ready(self) -> LoadedMethod:
         if self._draining.is_set():

@@ -4,6 +4,7 @@ Keeps the invariant that must never break: a context's length here equals the ve
 committed length. Whatever does not fit is refused for that sequence alone and touches nothing.
 """
 
+import mmap
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -44,13 +45,17 @@ class Session:
     Not thread-safe: every method is called on the device worker thread.
     """
 
-    def __init__(self, method: DraftMethod, pool: SlotPool) -> None:
+    def __init__(
+        self, method: DraftMethod, pool: SlotPool, shared: mmap.mmap | None = None
+    ) -> None:
         """Start before step 1, with no context.
 
         Args:
             method: Drafts; shared by the streams of the process.
             pool: The method's context slots; shared likewise.
+            shared: Memory in which the verifier may leave features.
         """
+        self._shared = shared
         self._method = method
         self._pool = pool
         self._contexts = ContextTable(pool)
@@ -138,7 +143,7 @@ class Session:
             SequenceRefusedError: If it must be refused.
         """
         expected_start = self._contexts.length(sequence.sequence_id)
-        features = check_sequence(sequence, expected_start, self._method.spec)
+        features = check_sequence(sequence, expected_start, self._method.spec, self._shared)
         context = self._contexts.open(sequence.sequence_id)
         if context is None:
             raise SequenceRefusedError(

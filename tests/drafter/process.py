@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from flax import nnx
@@ -47,14 +48,10 @@ async def running_drafter(
     async def on_ready() -> None:
         ready.set()
 
-    application = DrafterApp(config, registry or CollectorRegistry())
+    process = ProcessSettings(address, drain_seconds=5.0)
+    application = DrafterApp(replace(config, process=process), registry or CollectorRegistry())
     serving = asyncio.ensure_future(
-        serve(
-            application,
-            ProcessSettings(address, drain_seconds=5.0),
-            stop_requested=stop,
-            on_ready=on_ready,
-        )
+        serve(application, process, stop_requested=stop, on_ready=on_ready)
     )
     waiting = asyncio.ensure_future(ready.wait())
     try:

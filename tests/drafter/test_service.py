@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.drafter.builders import random_drafter
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.drafter.reference_dflash import reference_draft
-from tests.drafter.requests import draft_request, sequence_draft
+from tests.drafter.requests import draft_request, sequence_draft, to_tensor
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.app import SERVICE_NAME
@@ -27,6 +27,7 @@ from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.shared_memory import SharedFile, is_mapped
 from blockdraft_runtime.status import error_reason
 
 
@@ -134,6 +135,45 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
         assert await call.code() == grpc.StatusCode.OK
+
+
+async def drafted(call: Any, tensors: list[drafter_pb2.Tensor]) -> list[int]:
+    """Append features step by step; return what is drafted after the last of them."""
+    tokens: list[int] = []
+    start = 0
+    for step, tensor in enumerate(tensors, start=1):
+        message = sequence_draft(5, start, features(0))
+        message.features.CopyFrom(tensor)
+        await call.write(draft_request(step, [message]))
+        response = await call.read()
+        assert not response.sequence_errors
+        start += tensor.shape[0]
+        tokens = list(response.proposals[0].token_ids)
+    await call.done_writing()
+    return tokens
+
+
+async def test_drafts_are_the_same_through_shared_memory(stub: Any, tmp_path: Path) -> None:
+    parts = [features(8)[:5], features(8)[5:]]
+    expected = await drafted(stub.Draft(), [to_tensor(part) for part in parts])
+    shared = SharedFile.create(tmp_path, 4096)
+    call = stub.Draft(metadata=shared.offer)
+    assert is_mapped(await call.initial_metadata())
+    shared.unlink()
+    tensors = []
+    for part, offset in zip(parts, (64, 1024), strict=True):
+        shared.memory[offset : offset + part.nbytes] = part.tobytes()
+        dtype = drafter_pb2.DATA_TYPE_BFLOAT16
+        tensors.append(drafter_pb2.Tensor(shape=part.shape, dtype=dtype, shared_offset=offset))
+    assert await drafted(call, tensors) == expected
+    assert len(expected) == 3
+
+
+@pytest.mark.parametrize("name", ["shared-" + "0" * 32, "../../etc/passwd"])
+async def test_memory_that_cannot_be_mapped_is_done_without(stub: Any, name: str) -> None:
+    call = stub.Draft(metadata=(("shared-memory", name), ("shared-memory-bytes", "4096")))
+    assert not is_mapped(await call.initial_metadata())
+    assert await drafted(call, [to_tensor(features(3))])
 
 
 async def test_a_step_out_of_order_ends_the_stream(stub: Any) -> None:

@@ -1,12 +1,16 @@
 """Single situations of the protocol, each as a verifier would meet it."""
 
+import mmap
+
+import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.drafter.fake_method import SPEC, FakeMethod, digest
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor, whole_features
 
 from blockdraft_drafter.context.slots import ContextTable, SlotPool
-from blockdraft_drafter.requests import to_array
+from blockdraft_drafter.requests import all_finite, to_array
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -73,8 +77,6 @@ def test_absent_features_are_no_rows(session: Session) -> None:
 
 def test_a_wrong_element_type_names_both() -> None:
     session = Session(FakeMethod(), SlotPool(1))
-    import ml_dtypes
-
     features = whole_features(2).astype(ml_dtypes.bfloat16)
     (error,) = session.step(draft_request(1, [sequence_draft(1, 0, features)])).sequence_errors
     assert error.message == "features are bfloat16, expected float32"
@@ -130,3 +132,79 @@ def test_features_survive_the_wire() -> None:
     negative = drafter_pb2.Tensor(shape=[-1, 3], dtype=drafter_pb2.DATA_TYPE_FLOAT32)
     with pytest.raises(ValueError, match="negative axis"):
         to_array(negative)
+
+
+class TestSharedMemory:
+    """Features that lie in memory which the verifier has offered."""
+
+    @pytest.fixture
+    def memory(self) -> mmap.mmap:
+        return mmap.mmap(-1, 4096)
+
+    @pytest.fixture
+    def session(self, memory: mmap.mmap) -> Session:
+        return Session(FakeMethod(), SlotPool(SPEC.max_sequences), memory)
+
+    def placed(
+        self, memory: mmap.mmap, offset: int, features: NDArray[np.float32]
+    ) -> drafter_pb2.Tensor:
+        """Put features into the memory; return what a request says of them."""
+        place = features.tobytes()
+        memory[offset : offset + len(place)] = place
+        return drafter_pb2.Tensor(
+            shape=features.shape, dtype=drafter_pb2.DATA_TYPE_FLOAT32, shared_offset=offset
+        )
+
+    def test_they_are_those_of_a_message(self, session: Session, memory: mmap.mmap) -> None:
+        features = whole_features(6)
+        for step_id, (start, stop) in enumerate([(0, 2), (2, 6)], 1):
+            message = sequence_draft(7, start, features[:0])
+            message.features.CopyFrom(self.placed(memory, 64, features[start:stop]))
+            (proposal,) = session.step(draft_request(step_id, [message])).proposals
+            # The memory is the verifier's again, who writes to it.
+            memory[:] = b"\xff" * len(memory)
+        assert tuple(proposal.token_ids) == digest(features, 1, 3)
+
+    @pytest.mark.parametrize(("offset", "good"), [(0, True), (4084, True), (4085, False)])
+    def test_they_lie_within_it(
+        self, session: Session, memory: mmap.mmap, offset: int, good: bool
+    ) -> None:
+        message = sequence_draft(7, 0, whole_features(1))
+        message.features.shared_offset = offset
+        response = session.step(draft_request(1, [message]))
+        assert len(response.proposals) == good
+        if not good:
+            assert response.sequence_errors[0].message == "features: no 12 bytes are shared at 4085"
+
+    @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
+    def test_offsets_outside_are_refused(self, session: Session, offset: int) -> None:
+        message = sequence_draft(7, 0, whole_features(1))
+        message.features.shared_offset = offset
+        (error,) = session.step(draft_request(1, [message])).sequence_errors
+        assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
+
+    def test_without_memory_they_are_refused(self) -> None:
+        session = Session(FakeMethod(), SlotPool(1))
+        message = sequence_draft(7, 0, whole_features(1))
+        message.features.shared_offset = 0
+        (error,) = session.step(draft_request(1, [message])).sequence_errors
+        assert error.message == "features: no 12 bytes are shared at 0"
+
+
+def test_every_bfloat16_is_known_to_be_finite_or_not() -> None:
+    values = np.arange(2**16, dtype=np.uint16).view(ml_dtypes.bfloat16)
+    finite = np.isfinite(values.astype(np.float32))
+    assert [all_finite(values[i : i + 1]) for i in range(2**16)] == finite.tolist()
+    assert all_finite(values[finite])
+    assert not all_finite(values)
+    assert all_finite(values[:0])
+
+
+@pytest.mark.parametrize(("value", "finite"), [(3e38, True), (np.inf, False), (np.nan, False)])
+def test_every_element_counts(value: float, finite: bool) -> None:
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for place in range(3):
+            values = np.zeros((1, 3), dtype)
+            values[0, place] = value
+            assert all_finite(values) == finite
+            assert all_finite(-values) == finite

@@ -12,6 +12,7 @@ from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
@@ -99,6 +100,7 @@ class SessionTransport:
             trained=spec.trained,
             step_seconds=tuple(method.step_seconds),
         )
+        self.feature_writer: FeatureWriter = MessageWriter()
         self.session = Session(method, pool)
         self._fault = fault
         self._held: pb.DraftRequest | None = None

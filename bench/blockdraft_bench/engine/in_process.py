@@ -9,6 +9,7 @@ from collections import deque
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
 
 
@@ -33,6 +34,7 @@ class InProcessTransport:
             trained=spec.trained,
             step_seconds=tuple(drafter.method.step_seconds),
         )
+        self.feature_writer: FeatureWriter = MessageWriter()
         self._session = Session(drafter.method, drafter.pool)
         self._requests: deque[pb.DraftRequest] = deque()
 

@@ -398,17 +398,22 @@ Global___DraftTimings: _TypeAlias = DraftTimings  # noqa: Y015
 
 @_typing.final
 class Tensor(_message.Message):
-    """Holds an array as raw little-endian bytes in row-major order."""
+    """Holds an array of little-endian elements in row-major order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SHAPE_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    SHARED_OFFSET_FIELD_NUMBER: _builtins.int
     dtype: Global___DataType.ValueType
     """Element type."""
     data: _builtins.bytes
-    """The elements; product(shape) * size of dtype bytes."""
+    """The elements themselves."""
+    shared_offset: _builtins.int
+    """Where they begin in the memory that the stream shares, in bytes. They stay until the step
+    is answered.
+    """
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Size of each axis."""
@@ -419,11 +424,14 @@ class Tensor(_message.Message):
         shape: _abc.Iterable[_builtins.int] | None = ...,
         dtype: Global___DataType.ValueType = ...,
         data: _builtins.bytes = ...,
+        shared_offset: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "elements", b"elements", "shared_offset", b"shared_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "dtype", b"dtype", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "dtype", b"dtype", "elements", b"elements", "shape", b"shape", "shared_offset", b"shared_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_elements: _TypeAlias = _typing.Literal["data", "shared_offset"]  # noqa: Y015
+    _WhichOneofArgType_elements: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_elements) -> _WhichOneofReturnType_elements | None: ...
 
 Global___Tensor: _TypeAlias = Tensor  # noqa: Y015

@@ -62,6 +62,11 @@ class DrafterServiceServicer(object):
     def Draft(self, request_iterator, context):
         """Drafts for one verifier. One request is one step of a batch and has exactly one response,
         in order. Contexts live as long as the stream.
+
+        A verifier on the same host may offer memory to share, in the metadata of the call:
+        `shared-memory`, the name of a file in the folder of the drafter's socket, and
+        `shared-memory-bytes`, its size. The drafter answers with the initial metadata
+        `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,6 +40,11 @@ class DrafterServiceStub:
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
     in order. Contexts live as long as the stream.
+
+    A verifier on the same host may offer memory to share, in the metadata of the call:
+    `shared-memory`, the name of a file in the folder of the drafter's socket, and
+    `shared-memory-bytes`, its size. The drafter answers with the initial metadata
+    `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
     """
 
 @_typing.type_check_only
@@ -54,6 +59,11 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
     in order. Contexts live as long as the stream.
+
+    A verifier on the same host may offer memory to share, in the metadata of the call:
+    `shared-memory`, the name of a file in the folder of the drafter's socket, and
+    `shared-memory-bytes`, its size. The drafter answers with the initial metadata
+    `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
     """
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -77,6 +87,11 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.DraftResponse], _abc.AsyncIterator[_drafter_pb2.DraftResponse]]:
         """Drafts for one verifier. One request is one step of a batch and has exactly one response,
         in order. Contexts live as long as the stream.
+
+        A verifier on the same host may offer memory to share, in the metadata of the call:
+        `shared-memory`, the name of a file in the folder of the drafter's socket, and
+        `shared-memory-bytes`, its size. The drafter answers with the initial metadata
+        `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
         """
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

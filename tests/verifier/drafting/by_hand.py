@@ -9,6 +9,7 @@ import numpy as np
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
@@ -38,6 +39,7 @@ class HandTransport:
     answers: deque[pb.DraftResponse] = field(default_factory=deque)
     broken: bool = False
     waited: float = 0.0
+    feature_writer: FeatureWriter = field(default_factory=MessageWriter)
 
     def send(self, request: pb.DraftRequest) -> None:
         if self.broken:

@@ -1,11 +1,22 @@
-"""What a handshake must say."""
+"""What a handshake must say, and the stream to a real drafter."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
+from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
+from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting import feature_writers
+from blockdraft_verifier.drafting.feature_writers import MessageWriter, SharedWriter
+from blockdraft_verifier.drafting.link import DrafterDescription, GrpcDraftLink
 
 GOOD: dict[str, Any] = {
     "method": "dflash",
@@ -44,3 +55,50 @@ def test_an_impossible_handshake_is_refused(changes: dict[str, Any], message: st
     answer = pb.DrafterServiceDescribeResponse(**{**GOOD, **changes})
     with pytest.raises(ValueError, match=message):
         DrafterDescription.from_proto(answer, num_layers=30, hidden_size=576)
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[GrpcDraftLink]:
+    """A link to a real drafter in this process."""
+    target = write_tiny_target(tmp_path / "target")
+    async with running_drafter(tiny_drafter_config(target), tmp_path / "s") as address:
+        link = GrpcDraftLink(address, load_checkpoint_config(target))
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+async def test_a_drafter_on_this_host_shares_memory(link: GrpcDraftLink, tmp_path: Path) -> None:
+    transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+    assert transport is not None
+    assert isinstance(transport.feature_writer, SharedWriter)
+    # Its name is gone; the memory goes with both processes.
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("shared-")]
+    width = transport.description.feature_width
+    store = FeatureStore(4, 4, width, np.dtype(ml_dtypes.bfloat16))
+    values = np.random.default_rng(0).standard_normal((9, width)).astype(ml_dtypes.bfloat16)
+    store.write([0, 1, 2], 0, values)
+    answers = []
+    for step, (start, stop) in enumerate([(0, 8), (8, 9)], start=1):
+        tensor = transport.feature_writer.write(step, store, [0, 1, 2], start, stop)
+        assert tensor.HasField("shared_offset")
+        part = pb.SequenceDraft(
+            sequence_id=1, context_start=start, features=tensor, anchor_token_id=1, draft_length=3
+        )
+        transport.send(pb.DraftRequest(step_id=step, sequences=[part]))
+        answers.append(await asyncio.to_thread(transport.receive, PATIENCE_SECONDS))
+    lengths = [answer.proposals[0].context_length for answer in answers if answer is not None]
+    assert lengths == [8, 9]
+
+
+async def test_without_room_features_go_in_messages(
+    link: GrpcDraftLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+    assert first is not None
+    monkeypatch.setattr(feature_writers, "SHARED_BYTES", 1 << 60)
+    link.lost(first)
+    second = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+    assert second is not None
+    assert isinstance(second.feature_writer, MessageWriter)

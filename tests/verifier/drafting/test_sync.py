@@ -153,7 +153,7 @@ def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPa
     bench.answer(0)
     bench.answer(1)
     bench.sync.collect(wait="none")
-    bench.request(*wanted[2:])
+    bench.request(wanted[2])
     assert rows() == [[1, 1], [2], [1], [2]]
     for index in (2, 3):
         bench.answer(index)

@@ -56,9 +56,20 @@ class FeatureStore:
         """Keep features of the positions from `start` on of the sequence that owns `pages`."""
         self._rows[self._slots(pages, start, start + len(features))] = features
 
-    def read(self, pages: Sequence[int], start: int, stop: int) -> np.ndarray:
-        """Return the features of positions `start` to `stop` as `[positions, width]`."""
-        rows: np.ndarray = self._rows[self._slots(pages, start, stop)]
+    def read(
+        self, pages: Sequence[int], start: int, stop: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the features of positions `start` to `stop` as `[positions, width]`.
+
+        Args:
+            pages: Of the sequence.
+            start: First position.
+            stop: Position after the last one.
+            out: Where to put them; a new array if there is none.
+        """
+        slots = self._slots(pages, start, stop)
+        # No slot is out of range; with this mode NumPy writes to `out` without a copy in between.
+        rows: np.ndarray = np.take(self._rows, slots, axis=0, out=out, mode="clip")
         return rows
 
     def _slots(self, pages: Sequence[int], start: int, stop: int) -> np.ndarray:

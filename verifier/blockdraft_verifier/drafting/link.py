@@ -18,6 +18,13 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.backoff import Backoff, BackoffPolicy
 from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.shared_memory import SharedFile, is_mapped
+from blockdraft_verifier.drafting.feature_writers import (
+    FeatureWriter,
+    MessageWriter,
+    SharedWriter,
+    offer_shared_memory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +100,16 @@ class DrafterDescription:
 
 @runtime_checkable
 class DraftTransport(Protocol):
-    """One stream to a drafter; contexts live exactly as long as it does."""
+    """One stream to a drafter; contexts live exactly as long as it does.
+
+    Attributes:
+        description: Of the drafter.
+        feature_writer: How features reach it. Requests say where they are, so they are written
+            just before, in the order of their requests.
+    """
 
     description: DrafterDescription
+    feature_writer: FeatureWriter
 
     def send(self, request: pb.DraftRequest) -> None:
         """Send a step.
@@ -132,12 +146,34 @@ class DraftLink(Protocol):
 class GrpcDraftTransport:
     """A `Draft` stream over gRPC."""
 
-    def __init__(self, stub: DrafterServiceStub, description: DrafterDescription) -> None:
-        """Open the stream."""
+    def __init__(
+        self,
+        stub: DrafterServiceStub,
+        description: DrafterDescription,
+        shared: SharedFile | None = None,
+    ) -> None:
+        """Open the stream, and wait until the drafter has taken it.
+
+        Args:
+            stub: The service.
+            description: What it said of itself.
+            shared: Memory to offer; its name is taken away afterwards.
+
+        Raises:
+            grpc.RpcError: If the drafter does not take the stream.
+        """
         self.description = description
+        self.feature_writer: FeatureWriter = MessageWriter()
         self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
         self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
-        self._call = stub.Draft(self._outgoing())
+        offer = () if shared is None else shared.offer
+        self._call = stub.Draft(self._outgoing(), metadata=offer)
+        if shared is not None:
+            try:
+                if is_mapped(self._call.initial_metadata()):
+                    self.feature_writer = SharedWriter(shared.memory)
+            finally:
+                shared.unlink()
         threading.Thread(target=self._read, name="draft-reader", daemon=True).start()
 
     def send(self, request: pb.DraftRequest) -> None:
@@ -154,6 +190,7 @@ class GrpcDraftTransport:
             return None
         if isinstance(answer, TransportError):
             raise answer
+        self.feature_writer.answered(answer.step_id)
         return answer
 
     def close(self) -> None:
@@ -233,19 +270,22 @@ class GrpcDraftLink:
             description = DrafterDescription.from_proto(
                 answer, self._target.config.num_layers, self._target.config.hidden_size
             )
+            shared = offer_shared_memory(self._address)
+            transport = GrpcDraftTransport(self._stub, description, shared)
         except (grpc.RpcError, ValueError) as error:
             self._log_refusal(error)
             return False
         self._wanted.clear()
-        self._transport = GrpcDraftTransport(self._stub, description)
+        self._transport = transport
         self._connected.set()
         self._refusal = None
         logger.info(
-            "drafter %s connected: %s, block of %d, %s",
+            "drafter %s connected: %s, block of %d, %s, features through %s",
             description.fingerprint,
             description.method,
             description.block_size,
             "trained" if description.trained else "untrained",
+            transport.feature_writer.name,
         )
         return True
 

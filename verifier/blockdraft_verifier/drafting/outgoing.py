@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.drafting.contexts import Context
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.link import DrafterDescription
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
@@ -85,23 +86,36 @@ def catch_up(
 
 
 def to_request(
-    step_id: int, parts: Iterable[Part], released: Iterable[int], features: FeatureStore
+    step_id: int,
+    parts: Iterable[Part],
+    released: Iterable[int],
+    features: FeatureStore,
+    writer: FeatureWriter,
 ) -> pb.DraftRequest:
-    """Return the request of some parts, features included."""
+    """Return the request of some parts, features included.
+
+    Args:
+        step_id: Its number.
+        parts: Of the contexts.
+        released: Contexts that the drafter shall drop.
+        features: Where those of the contexts are.
+        writer: Brings them to the drafter.
+    """
     return pb.DraftRequest(
         step_id=step_id,
-        sequences=[_to_message(part, features) for part in parts],
+        sequences=[_to_message(step_id, part, features, writer) for part in parts],
         released_sequence_ids=released,
     )
 
 
-def _to_message(part: Part, features: FeatureStore) -> pb.SequenceDraft:
+def _to_message(
+    step_id: int, part: Part, features: FeatureStore, writer: FeatureWriter
+) -> pb.SequenceDraft:
     sequence, start = part.context.sequence, part.context.length
-    rows = features.read(sequence.pages, start, part.stop)
     return pb.SequenceDraft(
         sequence_id=part.context.context_id,
         context_start=start,
-        features=pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes()),
+        features=writer.write(step_id, features, sequence.pages, start, part.stop),
         anchor_token_id=sequence.tokens[part.stop],
         draft_length=part.draft_length,
         token_ids=sequence.tokens[start : part.stop],

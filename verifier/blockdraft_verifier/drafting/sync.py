@@ -195,7 +195,10 @@ class DraftSync:
         step = PendingStep(
             self._last_step_id, now, None if wait_seconds is None else now + wait_seconds
         )
-        request = to_request(step.step_id, parts, self.contexts.take_released(), self._features)
+        released = self.contexts.take_released()
+        request = to_request(
+            step.step_id, parts, released, self._features, transport.feature_writer
+        )
         for part in parts:
             context = part.context
             step.feature_rows += part.rows

@@ -1,0 +1,125 @@
+"""Memory that two processes of one host share, by a file that only their user can open.
+
+One process makes the file and says its name to the other, which maps it too. Then the name is
+taken away again: the memory goes when both have let go of it, however they end.
+"""
+
+import mmap
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_BYTES = 1 << 30
+"""Largest memory that is mapped for another process."""
+
+# Metadata of a gRPC call, in both directions.
+_NAME_KEY, _BYTES_KEY, _MAPPED = "shared-memory", "shared-memory-bytes", "mapped"
+MAPPED = ((_NAME_KEY, _MAPPED),)
+"""Initial metadata that says that the memory on offer was mapped."""
+
+Metadata = Iterable[tuple[str, str | bytes]]
+_PREFIX = "shared-"
+_NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file that was made to be mapped by another process too.
+
+    Attributes:
+        path: Where it is, until `unlink`.
+        memory: Its contents, to be written to.
+    """
+
+    path: Path
+    memory: mmap.mmap
+
+    @classmethod
+    def create(cls, directory: Path, size: int) -> "SharedFile":
+        """Make a file of `size` bytes with room for all of them.
+
+        Raises:
+            OSError: If there is no room, or it cannot be made there.
+        """
+        path = directory / f"{_PREFIX}{secrets.token_hex(16)}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, mode=0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            if sys.platform == "linux":
+                # A hole in the file would end the process if there is no room to fill it.
+                os.posix_fallocate(descriptor, 0, size)
+            return cls(path, mmap.mmap(descriptor, size))
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    @property
+    def offer(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of a call that offers it."""
+        return (_NAME_KEY, self.path.name), (_BYTES_KEY, str(len(self.memory)))
+
+    def unlink(self) -> None:
+        """Take the name away; harmless if it is gone."""
+        self.path.unlink(missing_ok=True)
+
+
+def socket_folder(address: str) -> Path | None:
+    """Return the folder of a unix socket's address, or None if it is no such address."""
+    return Path(address.removeprefix("unix:")).parent if address.startswith("unix:") else None
+
+
+def attach(directory: Path, name: str, size: int) -> mmap.mmap:
+    """Map a file that another process has made, for reading.
+
+    Args:
+        directory: Where such files lie; nothing outside it is opened.
+        name: Of the file.
+        size: In bytes.
+
+    Raises:
+        ValueError: If the name is not one that `SharedFile` gives, or the file is not one of this
+            user's own of that size which nobody else may open.
+        OSError: If it cannot be opened.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of shared memory")
+    # Not blocking: opening a pipe would wait for somebody to write to it.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(directory / name, flags)
+    try:
+        found = os.fstat(descriptor)
+        private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
+        if not private or found.st_uid != os.geteuid() or found.st_size != size:
+            raise ValueError(f"{name} is not a private file of {size} bytes")
+        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
+    """Map what the metadata of a call offers; return None if that is nothing.
+
+    Raises:
+        ValueError: If it must not be mapped.
+        OSError: If it cannot be.
+    """
+    offer = dict(tuple(metadata))
+    name, size = offer.get(_NAME_KEY), offer.get(_BYTES_KEY)
+    if not isinstance(name, str) or not isinstance(size, str):
+        return None
+    if not size.isdecimal() or not 0 < int(size) <= MOST_BYTES:
+        raise ValueError(f"shared memory of {size} bytes is not mapped")
+    return attach(directory, name, int(size))
+
+
+def is_mapped(metadata: Metadata) -> bool:
+    """Whether the initial metadata of an answer says that what was offered is mapped."""
+    return dict(tuple(metadata)).get(_NAME_KEY) == _MAPPED

@@ -1,0 +1,121 @@
+"""Memory that two processes map: who may open it, and when it goes."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockdraft_runtime.shared_memory import (
+    MAPPED,
+    MOST_BYTES,
+    SharedFile,
+    attach,
+    attach_offered,
+    is_mapped,
+    socket_folder,
+)
+
+SIZE = 8192
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedFile:
+    return SharedFile.create(tmp_path, SIZE)
+
+
+def test_what_one_writes_the_other_reads(shared: SharedFile, tmp_path: Path) -> None:
+    memory = attach_offered(shared.offer, tmp_path)
+    assert memory is not None
+    assert len(memory) == SIZE
+    assert memory[:] == bytes(SIZE)
+    shared.unlink()
+    shared.unlink()
+    assert not list(tmp_path.iterdir())
+    shared.memory[100:105] = b"hello"
+    assert memory[100:105] == b"hello"
+    with pytest.raises(TypeError):
+        memory[0] = 1
+
+
+def test_another_process_reads_it(shared: SharedFile, tmp_path: Path) -> None:
+    shared.memory[:3] = b"abc"
+    program = (
+        "import sys; from pathlib import Path; from blockdraft_runtime.shared_memory import attach;"
+        "print(attach(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))[:3].decode())"
+    )
+    arguments = [str(tmp_path), shared.path.name, str(SIZE)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "abc\n"
+
+
+def test_only_its_user_may_open_it(shared: SharedFile) -> None:
+    assert stat.S_IMODE(shared.path.stat().st_mode) == 0o600
+    assert shared.path.stat().st_size == SIZE
+
+
+def test_there_must_be_room(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"File too large|No space"):
+        SharedFile.create(tmp_path, 1 << 60)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "change", ["size", "mode", "link", "folder", "gone", "pipe"], ids=lambda change: change
+)
+def test_nothing_else_is_opened(shared: SharedFile, tmp_path: Path, change: str) -> None:
+    path, size = shared.path, SIZE
+    if change == "size":
+        size += 1
+    elif change == "mode":
+        path.chmod(0o640)
+    elif change == "link":
+        moved = path.rename(tmp_path / "elsewhere")
+        path.symlink_to(moved)
+    else:
+        path.unlink()
+        if change == "folder":
+            path.mkdir(mode=0o700)
+        elif change == "pipe":
+            os.mkfifo(path, 0o600)
+            # Opening a pipe to read from it would wait for a writer.
+            os.close(os.open(path, os.O_RDWR))
+    with pytest.raises((OSError, ValueError)):
+        attach(tmp_path, path.name, size)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "secret", "shared-", "../shared-" + "0" * 32, "shared-" + "0" * 31 + "/", "/etc"]
+)
+def test_only_names_of_its_own_are_opened(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="no name of shared memory"):
+        attach(tmp_path, name, SIZE)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "x", "1e3", str(MOST_BYTES + 1), ""])
+def test_only_sizes_within_bounds_are_mapped(tmp_path: Path, size: str) -> None:
+    offer = [("shared-memory", "shared-" + "0" * 32), ("shared-memory-bytes", size)]
+    with pytest.raises(ValueError, match="is not mapped"):
+        attach_offered(offer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metadata", [[], [("shared-memory", "x")], [("shared-memory-bytes", "8")], [("user", "me")]]
+)
+def test_who_offers_nothing_gets_nothing(tmp_path: Path, metadata: list[tuple[str, str]]) -> None:
+    assert attach_offered(metadata, tmp_path) is None
+
+
+def test_whether_it_was_mapped_is_said() -> None:
+    assert is_mapped(MAPPED)
+    assert not is_mapped(())
+    assert not is_mapped([("shared-memory", "")])
+
+
+def test_a_socket_has_a_folder() -> None:
+    assert socket_folder("unix:/run/blockdraft/drafter.sock") == Path("/run/blockdraft")
+    assert socket_folder("localhost:50051") is None

@@ -1,0 +1,106 @@
+"""How features reach the drafter: in the message, or through memory that it maps too."""
+
+import logging
+import mmap
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_runtime.shared_memory import SharedFile, socket_folder
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.drafting.feature_ring import Ring
+
+logger = logging.getLogger(__name__)
+
+SHARED_BYTES = 64 * 1024 * 1024
+"""Size of the shared memory: that of several requests with as many features as they may bring."""
+
+
+@runtime_checkable
+class FeatureWriter(Protocol):
+    """Puts features where the drafter finds them.
+
+    Attributes:
+        name: What they go through, for people.
+    """
+
+    name: str
+
+    def write(
+        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
+    ) -> pb.Tensor:
+        """Return what a request says of the features of some positions.
+
+        Args:
+            step_id: Of the request.
+            store: Where the features are.
+            pages: Of the sequence.
+            start: First position.
+            stop: Position after the last one.
+        """
+
+    def answered(self, step_id: int) -> None:
+        """Learn that the drafter needs nothing of this step and those before it any more."""
+
+
+class MessageWriter:
+    """Puts features into the message itself."""
+
+    name = "messages"
+
+    def write(
+        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
+    ) -> pb.Tensor:
+        """Return a tensor with the features' bytes."""
+        rows = store.read(pages, start, stop)
+        return pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes())
+
+    def answered(self, step_id: int) -> None:
+        """Nothing is kept."""
+
+
+class SharedWriter:
+    """Puts features into shared memory, and into the message what finds no room there."""
+
+    name = "shared memory"
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        """Write to `memory`, which the drafter has mapped."""
+        self._bytes = np.frombuffer(memory, np.uint8)
+        self._ring = Ring(len(memory))
+        self._message = MessageWriter()
+
+    def write(
+        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
+    ) -> pb.Tensor:
+        """Return a tensor that says where in the shared memory the features are."""
+        shape = (stop - start, store.width)
+        size = shape[0] * shape[1] * store.dtype.itemsize
+        offset = self._ring.take(step_id, size) if size else None
+        if offset is None:
+            return self._message.write(step_id, store, pages, start, stop)
+        place = self._bytes[offset : offset + size].view(store.dtype).reshape(shape)
+        store.read(pages, start, stop, out=place)
+        return pb.Tensor(shape=shape, dtype=pb.DATA_TYPE_BFLOAT16, shared_offset=offset)
+
+    def answered(self, step_id: int) -> None:
+        """Give the step's room back."""
+        self._ring.give_back(step_id)
+
+
+def offer_shared_memory(address: str) -> SharedFile | None:
+    """Return memory for a drafter to map, or None where it is on another host or there is no room.
+
+    Args:
+        address: The drafter's. Whoever shares the folder of a socket shares its files too.
+    """
+    folder = socket_folder(address)
+    if folder is None:
+        return None
+    try:
+        return SharedFile.create(folder, SHARED_BYTES)
+    except OSError as error:
+        logger.info("features go through the socket, not through shared memory: %s", error)
+        return None
