@@ -50,6 +50,16 @@ def test_who_waits_for_any_goes_on_at_the_first_deadline(bench: Bench) -> None:
     assert (first.awaiting_draft, second.awaiting_draft) == (False, True)
 
 
+def test_what_is_there_is_in_time_whenever_somebody_looks(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    bench.asked(sequence, wait=WAIT)
+    bench.answer()
+    bench.wire.waited += 2 * TIMEOUT
+    assert not bench.sync.collect(wait="none").missed
+    assert sequence.proposal == Proposal((7, 8, 9))
+    assert not bench.repairs
+
+
 def test_a_late_proposal_for_who_went_on_is_nothing(bench: Bench) -> None:
     sequence = miss(bench)
     bench.advance(sequence, 1)

@@ -141,15 +141,18 @@ class DraftSync:
         started = self._clock()
         try:
             while self._pending and self._transport is not None:
-                self._enforce_deadlines(times)
-                if wait == "any" and (times.proposals or times.missed):
-                    wait = "none"
-                left = self._seconds_left() if wait != "none" else None
-                response = self._transport.receive(left or 0.0)
-                if response is None and left is None:
-                    break
+                # What is there was in time, however long it took until somebody looked.
+                response = self._transport.receive(0.0)
+                if response is None:
+                    self._enforce_deadlines(times)
+                    left = self._seconds_left()
+                    if left is None or wait == "none" or (wait == "any" and times.missed):
+                        break
+                    response = self._transport.receive(left)
                 if response is not None:
                     self._take(response, times)
+                    if wait == "any" and times.proposals:
+                        wait = "none"
         except TransportError as error:
             self._lose_transport(error)
         times.waited = self._clock() - started
