@@ -1,6 +1,7 @@
 """The verifier process: load, warm up, serve, drain."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -97,7 +98,7 @@ class VerifierApp:
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
-            self_test=self_test,
+            self_test=functools.partial(self_test, runner),
         )
         started = time.perf_counter()
         engine.warm_up(report_compiled)

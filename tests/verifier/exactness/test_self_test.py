@@ -1,5 +1,6 @@
 """The self-test on tiny targets: it passes what rounds alike and names what does not."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -104,9 +105,9 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
     plain = Engine(ModelRunner(decoder, BFLOAT16), BFLOAT16, None, 260, VerifierMetrics(registry))
     plain.warm_up()
     metrics = VerifierMetrics(CollectorRegistry())
-    tested = Engine(
-        ModelRunner(decoder, BFLOAT16), BFLOAT16, None, 260, metrics, self_test=self_test
-    )
+    runner = ModelRunner(decoder, BFLOAT16)
+    test = functools.partial(self_test, runner)
+    tested = Engine(runner, BFLOAT16, None, 260, metrics, self_test=test)
     tested.warm_up()
     assert plain.exactness is None
     assert tested.exactness is not None

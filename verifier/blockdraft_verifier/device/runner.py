@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -57,6 +57,29 @@ class StepResult:
     features: list[np.ndarray]
     log_probs: list[list[RankedLogProbs]]
     seconds: float
+
+
+@runtime_checkable
+class StepRunner(Protocol):
+    """What the engine needs of a target. `ModelRunner` computes; a measurement may make it up."""
+
+    @property
+    def feature_width(self) -> int:
+        """Elements of one feature; 0 when nothing is captured."""
+
+    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+        """Return whether `warm_up` was called for these features and blocks of this size."""
+
+    def warm_up(
+        self,
+        capture: tuple[int, ...],
+        max_block: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> dict[Bucket, float]:
+        """Prepare every step; return the seconds of one in each bucket."""
+
+    def run(self, rows: Sequence[Row]) -> StepResult:
+        """Run one step over `rows`."""
 
 
 class ModelRunner:

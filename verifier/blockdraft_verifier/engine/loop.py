@@ -16,7 +16,7 @@ from typing import Literal
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.recompilation import RecompilationGuard
-from blockdraft_verifier.device.runner import ModelRunner, RankedLogProbs, StepResult
+from blockdraft_verifier.device.runner import RankedLogProbs, StepResult, StepRunner
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync
@@ -73,14 +73,14 @@ class Engine:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: StepRunner,
         settings: EngineSettings,
         link: DraftLink | None,
         vocab_size: int,
         metrics: VerifierMetrics,
         *,
         guard: RecompilationGuard | None = None,
-        self_test: Callable[[ModelRunner], Exactness] | None = None,
+        self_test: Callable[[], Exactness] | None = None,
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -93,7 +93,8 @@ class Engine:
             vocab_size: Token ids the target knows.
             metrics: Where to count.
             guard: Told when compiling is allowed.
-            self_test: Finds which steps round alike, whenever they were compiled; None for never.
+            self_test: Finds which of the runner's steps round alike, whenever they were compiled;
+                None for never.
             on_failure: Called on the engine's thread when the loop fails for good.
             clock: Seconds.
         """
@@ -251,7 +252,7 @@ class Engine:
         if self._self_test is None:
             return
         started = self._clock()
-        self.exactness = self._self_test(self._runner)
+        self.exactness = self._self_test()
         self.metrics.publish_exactness(self.exactness)
         say = logger.info if self.exactness.exact else logger.warning
         say("%s (self-test of %.1f s)", self.exactness.summary(), self._clock() - started)
