@@ -68,8 +68,8 @@ class Drafter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """A report, to which each measurement adds its own.
+class MachineReport:
+    """A report of what a machine does without a model; each measurement adds its own.
 
     Attributes:
         benchmark: Name of the measurement.
@@ -77,7 +77,6 @@ class Report:
         commit: The commit of the code; None outside git.
         versions: Of Python and packages; None if not installed.
         hardware: The machine.
-        target: What was decoded.
     """
 
     benchmark: str
@@ -85,7 +84,6 @@ class Report:
     commit: str | None
     versions: dict[str, str | None]
     hardware: Hardware
-    target: Target
 
     @property
     def made_on(self) -> str:
@@ -93,8 +91,19 @@ class Report:
         return f"{self.hardware.device}; commit {self.commit or 'unknown'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(MachineReport):
+    """A report on a model, to which each measurement adds its own.
+
+    Attributes:
+        target: What was decoded.
+    """
+
+    target: Target
+
+
 class Origin(TypedDict):
-    """The fields of a `Report` that say what it was measured with."""
+    """The fields of a report that say what it was measured with."""
 
     command: str
     commit: str | None
