@@ -30,11 +30,18 @@ SUBCOMMANDS = {
     "decode": Subcommand(
         "blockdraft_bench.decode.command", "plain decoding and draft methods, one answer at a time"
     ),
+    "host": Subcommand(
+        "blockdraft_bench.host.command",
+        "the engine's own time per step, with a target that is free",
+    ),
     "int8": Subcommand(
         "blockdraft_bench.int8.command", "how far int8 weights move a target's logits"
     ),
     "kflat": Subcommand(
         "blockdraft_bench.kflat.command", "the cost of verifying K tokens; measured and modelled"
+    ),
+    "link": Subcommand(
+        "blockdraft_bench.link.command", "what the link between verifier and drafter costs"
     ),
     "peers": Subcommand(
         "blockdraft_bench.peers.command", "other programs on the same prompts and weights"

@@ -1,0 +1,152 @@
+"""One point of the measurement: sequences that commit positions and are drafted for, in turn."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
+from blockdraft_bench.engine.timed_link import SoleLink, TimedTransport
+from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.drafting.link import DraftTransport
+from blockdraft_verifier.drafting.sync import DraftSync
+from blockdraft_verifier.scheduling.pages import PageAllocator
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+
+PAGE_SIZE = EngineSettings().page_size
+TIMEOUT_SECONDS = EngineSettings().draft_timeout_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What goes over the link in a step.
+
+    Attributes:
+        sequences: How many are drafted for.
+        rows: Newly committed positions of each, whose features are sent.
+        draft_length: Tokens proposed for each.
+        max_context_tokens: Positions after which a sequence gives way to a new one.
+    """
+
+    sequences: int
+    rows: int
+    draft_length: int
+    max_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTimes:
+    """What one round trip took, in seconds.
+
+    Attributes:
+        round_trip: From before the request until all proposals were taken in.
+        verifier_host: What of it the verifier did not spend waiting for an answer.
+        drafter_host: What the drafter needed for its answers, its draft method left out.
+    """
+
+    round_trip: float
+    verifier_host: float
+    drafter_host: float
+
+
+class Exchange:
+    """The verifier's side of one stream: contexts, features, sequences; no target and no engine."""
+
+    def __init__(
+        self,
+        transport: DraftTransport,
+        traffic: Traffic,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            transport: To a drafter with room for this traffic.
+            traffic: What is to go over it.
+            clock: Seconds.
+        """
+        self._traffic = traffic
+        self._clock = clock
+        self._transport = TimedTransport(transport, clock)
+        self._repairs: list[str] = []
+        self._sync = DraftSync(
+            SoleLink(self._transport), VOCAB_SIZE, TIMEOUT_SECONDS, self._repairs.append
+        )
+        self._sync.poll()
+        pages = traffic.sequences * -(-traffic.max_context_tokens // PAGE_SIZE)
+        self._pages = PageAllocator(pages, PAGE_SIZE)
+        width = transport.description.feature_width
+        self._store = FeatureStore(pages, PAGE_SIZE, width, FEATURE_DTYPE)
+        self._sync.use_features(self._store)
+        rng = np.random.default_rng(0)
+        features = rng.standard_normal((traffic.rows, width), np.float32)
+        self._features = features.astype(FEATURE_DTYPE)
+        self._tokens = random.Random(0)
+        self._sequences: list[Sequence] = []
+        self._last_id = 0
+
+    def step(self) -> ExchangeTimes:
+        """Commit positions of every sequence, send their features and wait for all proposals.
+
+        Sequences that have no room for more are replaced first. The step that tells the drafter
+        does not count.
+
+        Raises:
+            BenchError: If a proposal is missing, or the contexts of both sides differ.
+        """
+        needed = self._traffic.rows
+        if not self._sequences or (
+            self._sequences[0].committed + needed > self._traffic.max_context_tokens
+        ):
+            self._begin_anew()
+            self._exchange()
+        return self._exchange()
+
+    def _begin_anew(self) -> None:
+        for sequence in self._sequences:
+            self._sync.release(sequence)
+            self._pages.release(sequence.pages)
+        self._sequences = []
+        for _ in range(self._traffic.sequences):
+            self._last_id += 1
+            request = GenerationRequest(str(self._last_id), self._made_up_tokens(1))
+            self._sequences.append(Sequence(self._last_id, request, arrival_time=0.0))
+
+    def _exchange(self) -> ExchangeTimes:
+        for sequence in self._sequences:
+            self._commit(sequence)
+        wanted = [(sequence, self._traffic.draft_length) for sequence in self._sequences]
+        self._transport.take_times()
+        started = self._clock()
+        self._sync.request(wanted)
+        self._sync.collect(wait="all")
+        round_trip = self._clock() - started
+        times = self._transport.take_times()
+        self._check()
+        return ExchangeTimes(round_trip, round_trip - times.waiting, times.drafter_host)
+
+    def _commit(self, sequence: Sequence) -> None:
+        """Advance a sequence as the engine does after a step that gained `rows` tokens."""
+        rows, start = self._traffic.rows, sequence.committed
+        sequence.proposal = None
+        sequence.tokens.extend(self._made_up_tokens(rows))
+        missing = -(-(start + rows) // PAGE_SIZE) - len(sequence.pages)
+        sequence.pages.extend(self._pages.allocate(missing))
+        self._store.write(sequence.pages, start, self._features)
+        sequence.committed = start + rows
+
+    def _check(self) -> None:
+        if self._repairs:
+            raise BenchError(f"verifier and drafter got out of step: {', '.join(self._repairs)}")
+        for sequence in self._sequences:
+            proposal = sequence.proposal
+            if proposal is None or len(proposal.token_ids) != self._traffic.draft_length:
+                raise BenchError("the drafter did not propose for every sequence")
+
+    def _made_up_tokens(self, count: int) -> tuple[int, ...]:
+        return tuple(self._tokens.choices(range(VOCAB_SIZE), k=count))
