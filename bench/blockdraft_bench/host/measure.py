@@ -44,13 +44,14 @@ def measure_host(settings: HostSettings, run: Run) -> Outcome:
         draft_policy=settings.draft_policy,
         runs=settings.runs,
     )
-    run.identify(replace(report, command="", commit=None, versions={}), settings.sequences)
     starting = run.phase("filling engines")
     with open_engines(settings) as engines:
         starting.reach(1, 1)
         measures = {point: engine.step for point, engine in engines.items()}
         measuring = run.phase("measuring", len(measures) * (UNCOUNTED_ROUNDS + settings.runs))
         samples = sample_in_rounds(measures, settings.runs, measuring.advance)
+    # Not before: there is nothing that an interrupted run could go on from.
+    run.identify(replace(report, command="", commit=None, versions={}), settings.sequences)
     results = tuple(
         HostTime.of(point.mode, point.sequences, seconds) for point, seconds in samples.items()
     )

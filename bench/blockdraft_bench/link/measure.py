@@ -41,8 +41,6 @@ def measure_link(settings: LinkSettings, run: Run) -> Outcome:
         grpc.RpcError: If a drafter cannot be reached.
     """
     report = LinkReport(**origin(), draft_length=settings.draft_length, runs=settings.runs)
-    chosen = settings.transport, settings.width, settings.sequences, settings.rows
-    run.identify(replace(report, command="", commit=None, versions={}), chosen)
     starting = run.phase("starting drafters")
     with (
         tempfile.TemporaryDirectory(prefix="blockdraft-") as folder,
@@ -52,6 +50,9 @@ def measure_link(settings: LinkSettings, run: Run) -> Outcome:
         measures = {point: exchange.step for point, exchange in exchanges.items()}
         measuring = run.phase("measuring", len(measures) * (UNCOUNTED_ROUNDS + settings.runs))
         samples = sample_in_rounds(measures, settings.runs, measuring.advance)
+    # Not before: there is nothing that an interrupted run could go on from.
+    chosen = settings.transport, settings.width, settings.sequences, settings.rows
+    run.identify(replace(report, command="", commit=None, versions={}), chosen)
     results = tuple(
         LinkTime.of(
             times,
