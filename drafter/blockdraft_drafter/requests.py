@@ -166,8 +166,10 @@ def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDA
             raise ValueError(f"no {expected} bytes are shared at {offset}")
         elements = np.frombuffer(shared, dtype, math.prod(shape), offset)
         return elements.reshape(shape)
-    if len(tensor.data) != expected:
+    # Asked for once: it is a copy.
+    data = tensor.data
+    if len(data) != expected:
         raise ValueError(
-            f"{len(tensor.data)} bytes of data, but shape {list(shape)} of {dtype} takes {expected}"
+            f"{len(data)} bytes of data, but shape {list(shape)} of {dtype} takes {expected}"
         )
-    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+    return np.frombuffer(data, dtype=dtype).reshape(shape)

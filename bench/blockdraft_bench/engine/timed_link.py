@@ -44,6 +44,7 @@ class TimedTransport:
             clock: Seconds.
         """
         self.description = transport.description
+        self.feature_writer = transport.feature_writer
         self._transport = transport
         self._clock = clock
         self._times = LinkTimes()

@@ -8,7 +8,7 @@ from blockdraft_bench.common.settings import OutputSettings
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.definition import check, group, setting
 
-TransportName = Literal["unix", "tcp"]
+TransportName = Literal["shared-memory", "unix", "tcp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ class LinkSettings:
         (1, 8, 32, 64), "one or more numbers of sequences", minimum=1, distinct=True
     )
     transport: tuple[TransportName, ...] = setting(
-        ("unix",),
-        "one or more ways between the processes; `tcp`, over loopback, is what a drafter on "
-        "another host would use",
+        ("shared-memory",),
+        "one or more ways between the processes: a unix socket with features in shared memory, as "
+        "`serve` uses it, or with features in the messages; `tcp`, over loopback, is what a "
+        "drafter on another host would use",
         distinct=True,
     )
     draft_length: int = setting(15, "tokens that are proposed for each sequence", minimum=1)

@@ -22,6 +22,7 @@ from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService
 from blockdraft_protos.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.shared_memory import socket_folder
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -74,7 +75,8 @@ def _run(pipe: Connection, listen: str, room: InstantRoom) -> None:
 async def _serve(pipe: Connection, listen: str, room: InstantRoom) -> None:
     # As `DrafterApp` and `blockdraft_runtime.process` put it together.
     worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
-    service = DrafterService(worker, DrafterMetrics(CollectorRegistry()))
+    metrics = DrafterMetrics(CollectorRegistry())
+    service = DrafterService(worker, metrics, socket_folder(listen))
     service.serve(instant_drafter(room))
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_DrafterServiceServicer_to_server(service, server)

@@ -123,7 +123,7 @@ class Exchange:
         wanted = [(sequence, self._traffic.draft_length) for sequence in self._sequences]
         self._transport.take_times()
         started = self._clock()
-        self._sync.request(wanted)
+        self._sync.request(wanted, TIMEOUT_SECONDS)
         self._sync.collect(wait="all")
         round_trip = self._clock() - started
         times = self._transport.take_times()

@@ -8,6 +8,7 @@ import pytest
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.timed_link import LinkTimes, SoleLink, TimedTransport
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink, DraftTransport
 
 DESCRIPTION = DrafterDescription("slow", 4, (0,), 8, 16, 32, "0" * 16, False, (1.0,))
@@ -18,6 +19,7 @@ class SlowTransport:
     """Takes 2 s to send and 5 s to receive; its drafter needs 3 s, 1 s of them to compute."""
 
     description: DrafterDescription = DESCRIPTION
+    feature_writer: FeatureWriter = field(default_factory=MessageWriter)
     now: float = 0.0
     closed: bool = False
     sent: deque[pb.DraftRequest] = field(default_factory=deque)

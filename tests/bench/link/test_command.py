@@ -27,7 +27,7 @@ def bench(workplace: Path) -> Run:
 def test_measures_and_reports(
     bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench("--rows", "40", "--transport", "unix", "tcp", "--json") == 0
+    assert bench("--rows", "40", "--transport", "shared-memory", "unix", "tcp", "--json") == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     [output] = (workplace / "bench-results").iterdir()
     assert output.name.startswith("link-")
@@ -41,7 +41,7 @@ def test_measures_and_reports(
     ]
     assert found == [
         (transport, width, sequences, 40, 2 * width * sequences * 40)
-        for transport in ("unix", "tcp")
+        for transport in ("shared-memory", "unix", "tcp")
         for width in (8, 48)
         for sequences in (1, 3)
     ]
@@ -49,7 +49,7 @@ def test_measures_and_reports(
         assert 0 < row["verifier_host_ms"] < row["round_trip_ms"] <= row["round_trip_ms_p90"]
         assert 0 < row["drafter_host_ms"] < row["round_trip_ms"]
     page = (output / "link.md").read_text("utf-8")
-    assert page.count("\n|") == 2 + 8
+    assert page.count("\n|") == 2 + 12
     assert "proposals of 3 tokens, medians of 2 round trips" in page
 
 
@@ -61,7 +61,7 @@ def test_measures_and_reports(
         (("--draft-length", "0"), "--draft-length must be at least 1"),
         (("--width", "0"), "--width must be at least 1"),
         (("--runs", "0"), "--runs must be at least 1"),
-        (("--transport", "pigeon"), "--transport must be unix or tcp"),
+        (("--transport", "pigeon"), "--transport must be shared-memory, unix or tcp"),
     ],
 )
 def test_says_what_is_wrong(

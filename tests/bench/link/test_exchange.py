@@ -15,7 +15,6 @@ from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.drafting import sync
 from blockdraft_verifier.drafting.link import TransportError
 
 TRAFFIC = Traffic(sequences=3, rows=5, draft_length=2, max_context_tokens=32)
@@ -70,12 +69,6 @@ def test_waiting_is_no_time_of_the_verifier() -> None:
     exchange, *_ = parts()
     for _ in range(9):
         assert exchange.step() == ExchangeTimes(round_trip=8.0, verifier_host=1.0, drafter_host=2.0)
-
-
-def test_several_messages_of_a_step_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "MAX_REQUEST_FEATURE_BYTES", 1)
-    exchange, *_ = parts()
-    assert exchange.step() == ExchangeTimes(round_trip=24.0, verifier_host=3.0, drafter_host=6.0)
 
 
 def test_sends_the_new_positions_of_every_sequence_once() -> None:

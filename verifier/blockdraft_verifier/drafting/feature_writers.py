@@ -3,7 +3,7 @@
 import logging
 import mmap
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,14 @@ SHARED_BYTES = 64 * 1024 * 1024
 """Size of the shared memory: that of several requests with as many features as they may bring."""
 
 
+class Positions(NamedTuple):
+    """Positions `start` to `stop` of the sequence that owns `pages`."""
+
+    pages: Sequence[int]
+    start: int
+    stop: int
+
+
 @runtime_checkable
 class FeatureWriter(Protocol):
     """Puts features where the drafter finds them.
@@ -29,16 +37,15 @@ class FeatureWriter(Protocol):
     name: str
 
     def write(
-        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
-    ) -> pb.Tensor:
-        """Return what a request says of the features of some positions.
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+    ) -> None:
+        """Say in `tensor` what the features of some positions are.
 
         Args:
+            tensor: A part of the request; empty.
             step_id: Of the request.
             store: Where the features are.
-            pages: Of the sequence.
-            start: First position.
-            stop: Position after the last one.
+            positions: Whose.
         """
 
     def answered(self, step_id: int) -> None:
@@ -51,11 +58,13 @@ class MessageWriter:
     name = "messages"
 
     def write(
-        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
-    ) -> pb.Tensor:
-        """Return a tensor with the features' bytes."""
-        rows = store.read(pages, start, stop)
-        return pb.Tensor(shape=rows.shape, dtype=pb.DATA_TYPE_BFLOAT16, data=rows.tobytes())
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+    ) -> None:
+        """Put the features' bytes into the tensor."""
+        rows = store.read(*positions)
+        tensor.shape.extend(rows.shape)
+        tensor.dtype = pb.DATA_TYPE_BFLOAT16
+        tensor.data = rows.tobytes()
 
     def answered(self, step_id: int) -> None:
         """Nothing is kept."""
@@ -73,17 +82,20 @@ class SharedWriter:
         self._message = MessageWriter()
 
     def write(
-        self, step_id: int, store: FeatureStore, pages: Sequence[int], start: int, stop: int
-    ) -> pb.Tensor:
-        """Return a tensor that says where in the shared memory the features are."""
-        shape = (stop - start, store.width)
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+    ) -> None:
+        """Say where in the shared memory the features are."""
+        shape = (positions.stop - positions.start, store.width)
         size = shape[0] * shape[1] * store.dtype.itemsize
         offset = self._ring.take(step_id, size) if size else None
         if offset is None:
-            return self._message.write(step_id, store, pages, start, stop)
+            self._message.write(tensor, step_id, store, positions)
+            return
         place = self._bytes[offset : offset + size].view(store.dtype).reshape(shape)
-        store.read(pages, start, stop, out=place)
-        return pb.Tensor(shape=shape, dtype=pb.DATA_TYPE_BFLOAT16, shared_offset=offset)
+        store.read(*positions, out=place)
+        tensor.shape.extend(shape)
+        tensor.dtype = pb.DATA_TYPE_BFLOAT16
+        tensor.shared_offset = offset
 
     def answered(self, step_id: int) -> None:
         """Give the step's room back."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.drafting.contexts import Context
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter, Positions
 from blockdraft_verifier.drafting.link import DrafterDescription
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
@@ -101,22 +101,17 @@ def to_request(
         features: Where those of the contexts are.
         writer: Brings them to the drafter.
     """
-    return pb.DraftRequest(
-        step_id=step_id,
-        sequences=[_to_message(step_id, part, features, writer) for part in parts],
-        released_sequence_ids=released,
-    )
-
-
-def _to_message(
-    step_id: int, part: Part, features: FeatureStore, writer: FeatureWriter
-) -> pb.SequenceDraft:
-    sequence, start = part.context.sequence, part.context.length
-    return pb.SequenceDraft(
-        sequence_id=part.context.context_id,
-        context_start=start,
-        features=writer.write(step_id, features, sequence.pages, start, part.stop),
-        anchor_token_id=sequence.tokens[part.stop],
-        draft_length=part.draft_length,
-        token_ids=sequence.tokens[start : part.stop],
-    )
+    request = pb.DraftRequest(step_id=step_id, released_sequence_ids=released)
+    for part in parts:
+        sequence, start = part.context.sequence, part.context.length
+        # Filled in where it is: a message put into another one is copied, features and all.
+        message = request.sequences.add(
+            sequence_id=part.context.context_id,
+            context_start=start,
+            anchor_token_id=sequence.tokens[part.stop],
+            draft_length=part.draft_length,
+            token_ids=sequence.tokens[start : part.stop],
+        )
+        positions = Positions(sequence.pages, start, part.stop)
+        writer.write(message.features, step_id, features, positions)
+    return request

@@ -74,12 +74,18 @@ class AcceptanceEstimate:
 
     def expected_accepted(self, draft_length: int) -> float:
         """Return the expected number of accepted tokens among `draft_length` drafted ones."""
+        return self.expected_up_to(draft_length)[-1]
+
+    def expected_up_to(self, draft_length: int) -> list[float]:
+        """Return the expected number of accepted tokens among 0, 1, ... `draft_length` of them."""
         total, alive = 0.0, 1.0
+        expected = [total]
         for position in range(draft_length):
             known = position < len(self.by_position)
             alive *= self.by_position[position] if known else PRIOR_ACCEPTANCE
             total += alive
-        return total
+            expected.append(total)
+        return expected
 
 
 class CostModel:
@@ -153,11 +159,13 @@ class CostModel:
             least: Fewest, where drafting is to be tried.
         """
         rows = len(estimates)
+        by_length = [estimate.expected_up_to(limit) for estimate in estimates]
+        accepted: list[float] = [sum(each) for each in zip(*by_length, strict=True)]
 
         def tokens_per_second(length: int) -> float:
-            gained = sum(1.0 + estimate.expected_accepted(length) for estimate in estimates)
             seconds = self.verify_seconds(rows, rows * (1 + length))
-            return gained / (seconds + (self.draft_seconds(rows) if length else 0.0))
+            seconds += self.draft_seconds(rows) if length else 0.0
+            return (rows + accepted[length]) / seconds
 
         return max(range(least, limit + 1), key=tokens_per_second)
 

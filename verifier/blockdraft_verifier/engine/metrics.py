@@ -1,6 +1,5 @@
 """Prometheus metrics of the verifier; the list with queries is docs/metrics.md."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -144,7 +143,7 @@ class VerifierMetrics:
 
     def count_step(
         self,
-        progress: Iterable[Progress],
+        progress: list[Progress],
         verify_seconds: float,
         times: DraftTimes,
         total_seconds: float,
@@ -157,19 +156,19 @@ class VerifierMetrics:
         self.step_seconds.labels("draft").observe(draft_seconds)
         self.step_seconds.labels("transport").observe(times.transport)
         self.step_seconds.labels("host").observe(host_seconds)
-        for change in progress:
-            self.step_tokens.inc(len(change.row.token_ids))
-            self.output_tokens.inc(len(change.new_tokens))
-            # The step that ends a prompt gains a token too, but verifies nothing.
-            if change.row.start < len(change.row.sequence.request.prompt):
-                continue
-            self.verifications.inc()
-            if change.row.draft_count:
-                self.drafts.inc()
-                self.drafted.inc(change.row.draft_count)
-                self.accepted.inc(change.accepted)
-                for position in range(1, change.accepted + 1):
-                    self.accepted_at.labels(str(position)).inc()
+        self.step_tokens.inc(sum(len(change.row.token_ids) for change in progress))
+        self.output_tokens.inc(sum(len(change.new_tokens) for change in progress))
+        # The step that ends a prompt gains a token too, but verifies nothing.
+        verified = [c for c in progress if c.row.start >= len(c.row.sequence.request.prompt)]
+        self.verifications.inc(len(verified))
+        accepted = [change.accepted for change in verified if change.row.draft_count]
+        if accepted:
+            self.drafts.inc(len(accepted))
+            self.drafted.inc(sum(change.row.draft_count for change in verified))
+            self.accepted.inc(sum(accepted))
+            for position in range(1, max(accepted) + 1):
+                reached = sum(count >= position for count in accepted)
+                self.accepted_at.labels(str(position)).inc(reached)
 
     def count_finished(self, sequence: Sequence) -> None:
         """Count a sequence that ended by itself."""

@@ -126,10 +126,12 @@ class Scheduler:
         for sequence in (*decoding, *prompts):
             self._turns += 1
             sequence.last_turn = self._turns
-        chosen = sorted(decoding, key=self.running.index)
+        having_a_turn = set(decoding)
+        chosen = [s for s in self.running if s in having_a_turn]
+        earlier = len(self.preempted)
         for index, sequence in enumerate(chosen):
-            if sequence not in self.running:
-                continue  # preempted for an older one
+            if sequence in self.preempted[earlier:]:
+                continue  # for an older one
             # Leave one token for each sequence still to come, and one for the oldest prompt.
             room = budget - (len(chosen) - index) - bool(prompts)
             row = self._decode_row(sequence, room, rows)
@@ -137,7 +139,7 @@ class Scheduler:
                 rows.append(row)
                 budget -= len(row.token_ids)
         for sequence in prompts:
-            if budget <= 0 or sequence not in self.running:
+            if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue
             row = self._prefill_row(sequence, budget, rows)
             if row is not None:
@@ -210,17 +212,18 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, length: int, rows: Iterable[Row]) -> bool:
         """Give `sequence` pages for `length` tokens, preempting younger ones if it must."""
-        planned = {id(row.sequence) for row in rows}
-        while True:
+        missing = self._page_count(length) - len(sequence.pages)
+        while missing > 0:
             try:
-                missing = self._page_count(length) - len(sequence.pages)
-                sequence.pages.extend(self.pages.allocate(max(0, missing)))
+                sequence.pages.extend(self.pages.allocate(missing))
                 return True
             except OutOfPagesError:
-                victim = next(s for s in reversed(self.running) if id(s) not in planned)
+                planned = {row.sequence for row in rows}
+                victim = next(s for s in reversed(self.running) if s not in planned)
                 self._preempt(victim)
                 if victim is sequence:
                     return False
+        return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preempted.append(sequence)
