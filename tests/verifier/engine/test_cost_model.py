@@ -13,6 +13,7 @@ from blockdraft_verifier.engine.cost_model import (
     TIME_LEARNING_RATE,
     AcceptanceEstimate,
     CostModel,
+    expected_accepted,
 )
 
 FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
@@ -31,12 +32,21 @@ def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
 
 def test_expected_accepted_is_a_sum_of_products() -> None:
     estimate = AcceptanceEstimate([0.5, 0.5, 0.25])
-    assert estimate.expected_accepted(0) == 0
-    assert estimate.expected_accepted(1) == 0.5
-    assert estimate.expected_accepted(2) == 0.5 + 0.25
-    assert estimate.expected_accepted(3) == 0.5 + 0.25 + 0.0625
-    unknown = 0.5 + 0.25 + 0.0625 + 0.0625 * PRIOR_ACCEPTANCE
-    assert estimate.expected_accepted(4) == pytest.approx(unknown)
+    wanted = [0.0, 0.5, 0.5 + 0.25, 0.5 + 0.25 + 0.0625]
+    unknown = wanted[-1] + 0.0625 * PRIOR_ACCEPTANCE
+    for most in range(4):
+        assert expected_accepted([estimate], most).tolist() == wanted[: most + 1]
+    assert expected_accepted([estimate], 4) == pytest.approx([*wanted, unknown])
+
+
+def test_what_is_accepted_of_several_sequences_adds_up() -> None:
+    estimates = [
+        AcceptanceEstimate([0.5, 0.5, 0.25]),
+        AcceptanceEstimate(),
+        AcceptanceEstimate([1.0]),
+    ]
+    alone = [expected_accepted([estimate], 5) for estimate in estimates]
+    assert expected_accepted(estimates, 5) == pytest.approx(sum(alone))
 
 
 def test_only_positions_put_to_the_test_teach() -> None:

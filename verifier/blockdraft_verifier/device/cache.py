@@ -1,6 +1,6 @@
 """The arrays of the paged cache: keys and values on the device, features on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -54,7 +54,11 @@ class FeatureStore:
 
     def write(self, pages: Sequence[int], start: int, features: np.ndarray) -> None:
         """Keep features of the positions from `start` on of the sequence that owns `pages`."""
-        self._rows[self._slots(pages, start, start + len(features))] = features
+        done = 0
+        for run in self._runs(pages, start, start + len(features)):
+            count = run.stop - run.start
+            self._rows[run] = features[done : done + count]
+            done += count
 
     def read(
         self, pages: Sequence[int], start: int, stop: int, out: np.ndarray | None = None
@@ -67,18 +71,30 @@ class FeatureStore:
             stop: Position after the last one.
             out: Where to put them; a new array if there is none.
         """
-        slots = self._slots(pages, start, stop)
-        # No slot is out of range; with this mode NumPy writes to `out` without a copy in between.
-        rows: np.ndarray = np.take(self._rows, slots, axis=0, out=out, mode="clip")
+        rows = np.empty((stop - start, self.width), self.dtype) if out is None else out
+        done = 0
+        for run in self._runs(pages, start, stop):
+            count = run.stop - run.start
+            rows[done : done + count] = self._rows[run]
+            done += count
         return rows
 
-    def _slots(self, pages: Sequence[int], start: int, stop: int) -> np.ndarray:
-        return token_slots(pages, start, stop, self._page_size)
+    def _runs(self, pages: Sequence[int], start: int, stop: int) -> Iterator[slice]:
+        """Return where positions `start` to `stop` lie, page by page."""
+        size = self._page_size
+        while start < stop:
+            page, offset = divmod(start, size)
+            count = min(size - offset, stop - start)
+            first = pages[page] * size + offset
+            yield slice(first, first + count)
+            start += count
 
 
 def token_slots(pages: Sequence[int], start: int, stop: int, page_size: int) -> np.ndarray:
     """Return the cache slots, `page * page_size + offset`, of positions `start` to `stop`."""
-    positions = np.arange(start, stop, dtype=np.int32)
-    table = np.asarray(pages, dtype=np.int32)
-    slots: np.ndarray = table[positions // page_size] * page_size + positions % page_size
+    first = start // page_size
+    # Only the pages in question: a long sequence has many more.
+    table = np.asarray(pages[first : -(-stop // page_size)], dtype=np.int32)
+    page, offset = np.divmod(np.arange(start, stop, dtype=np.int32), page_size)
+    slots: np.ndarray = table[page - first] * page_size + offset
     return slots

@@ -3,11 +3,14 @@
 Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
 draft step for each batch size. Measured while serving: both again, since the processes of a host
 warm up while the others compile, and contexts grow; how often the drafted token at each position
-is right given that those before it were; and what the trip to the drafter costs. Pure Python.
+is right given that those before it were; and what the trip to the drafter costs. No I/O, no clock.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
 
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 
@@ -72,20 +75,23 @@ class AcceptanceEstimate:
             self.by_position[position] += rate * (hit - self.by_position[position])
             self.trials[position] += 1
 
-    def expected_accepted(self, draft_length: int) -> float:
-        """Return the expected number of accepted tokens among `draft_length` drafted ones."""
-        return self.expected_up_to(draft_length)[-1]
 
-    def expected_up_to(self, draft_length: int) -> list[float]:
-        """Return the expected number of accepted tokens among 0, 1, ... `draft_length` of them."""
-        total, alive = 0.0, 1.0
-        expected = [total]
-        for position in range(draft_length):
-            known = position < len(self.by_position)
-            alive *= self.by_position[position] if known else PRIOR_ACCEPTANCE
-            total += alive
-            expected.append(total)
-        return expected
+def expected_accepted(
+    estimates: Sequence[AcceptanceEstimate], most: int
+) -> Float[np.ndarray, " lengths"]:
+    """Return how many tokens are accepted of proposals of 0, 1, ... `most` tokens.
+
+    Args:
+        estimates: Of each sequence that gets a proposal.
+        most: Tokens of the longest.
+
+    Returns:
+        The expected sum over all sequences.
+    """
+    known = [estimate.by_position[:most] for estimate in estimates]
+    padded = np.array([each + [PRIOR_ACCEPTANCE] * (most - len(each)) for each in known])
+    alive = np.cumprod(padded.reshape(len(known), most), axis=1).sum(axis=0)
+    return np.concatenate([[0.0], np.cumsum(alive)])
 
 
 class CostModel:
@@ -159,13 +165,12 @@ class CostModel:
             least: Fewest, where drafting is to be tried.
         """
         rows = len(estimates)
-        by_length = [estimate.expected_up_to(limit) for estimate in estimates]
-        accepted: list[float] = [sum(each) for each in zip(*by_length, strict=True)]
+        accepted = expected_accepted(estimates, limit).tolist()
 
         def tokens_per_second(length: int) -> float:
             seconds = self.verify_seconds(rows, rows * (1 + length))
             seconds += self.draft_seconds(rows) if length else 0.0
-            return (rows + accepted[length]) / seconds
+            return float((rows + accepted[length]) / seconds)
 
         return max(range(least, limit + 1), key=tokens_per_second)
 
@@ -183,9 +188,9 @@ class CostModel:
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.draft_seconds(rows)
         if must_pay:
-            gained = sum(1.0 + estimate.expected_accepted(length) for estimate in estimates)
+            gained = 1.0 + float(expected_accepted(estimates, length)[-1]) / rows
             verified = self.verify_seconds(rows, rows * (1 + length))
-            seconds = min(seconds, gained / rows * plain - verified)
+            seconds = min(seconds, gained * plain - verified)
         return max(seconds, WAIT_SHARE * plain)
 
     def draft_length(

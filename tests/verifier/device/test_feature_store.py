@@ -1,0 +1,36 @@
+"""Features are found where their positions are, whatever pages these have."""
+
+import numpy as np
+import pytest
+
+from blockdraft_verifier.device.cache import FeatureStore, token_slots
+
+PAGE_SIZE, PAGES, WIDTH = 4, 12, 3
+
+
+def by_hand(pages: list[int], start: int, stop: int) -> list[int]:
+    return [
+        pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
+        for position in range(start, stop)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_read_is_what_was_written_last(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = FeatureStore(PAGES, PAGE_SIZE, WIDTH, np.dtype(np.float32))
+    expected = np.zeros((PAGES * PAGE_SIZE, WIDTH), np.float32)
+    for _ in range(50):
+        pages = rng.permutation(PAGES)[: rng.integers(1, PAGES + 1)].tolist()
+        start, stop = sorted(rng.integers(0, len(pages) * PAGE_SIZE + 1, 2).tolist())
+        slots = by_hand(pages, start, stop)
+        assert token_slots(pages, start, stop, PAGE_SIZE).tolist() == slots
+        features = rng.standard_normal((stop - start, WIDTH)).astype(np.float32)
+        store.write(pages, start, features)
+        expected[slots] = features
+        start, stop = sorted(rng.integers(0, len(pages) * PAGE_SIZE + 1, 2).tolist())
+        wanted = expected[by_hand(pages, start, stop)]
+        np.testing.assert_array_equal(store.read(pages, start, stop), wanted)
+        place = np.full((stop - start, WIDTH), np.nan, np.float32)
+        assert store.read(pages, start, stop, out=place) is place
+        np.testing.assert_array_equal(place, wanted)
