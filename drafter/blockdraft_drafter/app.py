@@ -52,10 +52,9 @@ class DrafterApp:
         """
         self._settings = settings
         self._metrics = DrafterMetrics(registry)
-        # One thread: device work is serial anyway, and session state needs no locks.
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
+        self._loading = ThreadPoolExecutor(1, thread_name_prefix="drafter-loading")
         folder = socket_folder(settings.process.address)
-        self._service = DrafterService(self._worker, self._metrics, folder)
+        self._service = DrafterService(self._metrics, folder)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -70,7 +69,7 @@ class DrafterApp:
         loop = asyncio.get_running_loop()
         count = self._metrics.recompilations.inc
         loaded = await loop.run_in_executor(
-            self._worker, load_method, self._settings, count, show_progress
+            self._loading, load_method, self._settings, count, show_progress
         )
         self._service.serve(loaded)
 
@@ -79,8 +78,8 @@ class DrafterApp:
         self._service.drain()
 
     async def stop(self) -> None:
-        """Let the worker thread end."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        """Let the loading end."""
+        self._loading.shutdown(wait=False, cancel_futures=True)
 
 
 def load_method(

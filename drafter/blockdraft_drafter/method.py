@@ -83,7 +83,7 @@ class Proposal:
 class DraftMethod(Protocol):
     """Keeps contexts on a device and drafts from them.
 
-    Not thread-safe: every method is called on the device worker thread.
+    Not thread-safe: every method is called on the event loop, but for `warm_up`.
     """
 
     @property

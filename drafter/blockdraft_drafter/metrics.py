@@ -65,10 +65,11 @@ class DrafterMetrics:
         self._steps.inc()
         self._batch.observe(len(request.sequences))
         starts = {sequence.sequence_id: sequence.context_start for sequence in request.sequences}
-        for proposal in response.proposals:
-            self._positions.inc(proposal.context_length - starts[proposal.sequence_id])
-            self._tokens.inc(len(proposal.token_ids))
-            self._proposals.inc(bool(proposal.token_ids))
+        proposals = response.proposals
+        self._positions.inc(sum(p.context_length - starts[p.sequence_id] for p in proposals))
+        drafted = [len(proposal.token_ids) for proposal in proposals]
+        self._tokens.inc(sum(drafted))
+        self._proposals.inc(sum(count > 0 for count in drafted))
         for error in response.sequence_errors:
             name = drafter_pb2.SequenceErrorCode.Name(error.code)
             self._refused.labels(code=_label(name)).inc()

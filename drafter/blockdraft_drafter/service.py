@@ -5,7 +5,6 @@ import logging
 import mmap
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,22 +46,19 @@ class LoadedMethod:
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     """Serves Describe and Draft.
 
-    Everything that touches the method or its slots runs on one worker thread, in order: the event
-    loop stays live during a step, and no lock is needed.
+    Everything that touches the method or its slots runs on the event loop, in order, so that no
+    lock is needed. Steps are short, and handing each to another thread and back would cost more
+    than all else that is done for it here. While the device hangs, health checks hang too.
     """
 
-    def __init__(
-        self, worker: ThreadPoolExecutor, metrics: DrafterMetrics, folder: Path | None = None
-    ) -> None:
+    def __init__(self, metrics: DrafterMetrics, folder: Path | None = None) -> None:
         """Refuse calls until `serve` is called.
 
         Args:
-            worker: An executor with a single thread.
             metrics: What to count.
             folder: Of the socket that calls come in by, where verifiers offer memory to share.
         """
         self._folder = folder
-        self._worker = worker
         self._metrics = metrics
         self._loaded: LoadedMethod | None = None
         self._draining = asyncio.Event()
@@ -126,15 +122,14 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
 
         def ended(_: Any) -> None:
             draining.cancel()
-            self._worker.submit(session.close)
+            session.close()
 
         # Unlike a finally clause, this runs at once however the call ends.
         context.add_done_callback(ended)
-        loop = asyncio.get_running_loop()
         while (request := await self._next(request_iterator, draining)) is not None:
             arrived = time.perf_counter()
             try:
-                response = await loop.run_in_executor(self._worker, session.step, request)
+                response = session.step(request)
             except StepOutOfOrderError as error:
                 raise _step_out_of_order(error) from error
             except ContextsLostError as error:

@@ -42,7 +42,7 @@ class _Accepted:
 class Session:
     """The protocol state of one stream.
 
-    Not thread-safe: every method is called on the device worker thread.
+    Not thread-safe: every method is called on the event loop.
     """
 
     def __init__(

@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import grpc
@@ -74,9 +73,8 @@ def _run(pipe: Connection, listen: str, room: InstantRoom) -> None:
 
 async def _serve(pipe: Connection, listen: str, room: InstantRoom) -> None:
     # As `DrafterApp` and `blockdraft_runtime.process` put it together.
-    worker = ThreadPoolExecutor(1, thread_name_prefix="drafter-device")
     metrics = DrafterMetrics(CollectorRegistry())
-    service = DrafterService(worker, metrics, socket_folder(listen))
+    service = DrafterService(metrics, socket_folder(listen))
     service.serve(instant_drafter(room))
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_DrafterServiceServicer_to_server(service, server)
@@ -89,4 +87,3 @@ async def _serve(pipe: Connection, listen: str, room: InstantRoom) -> None:
     await closed.wait()
     service.drain()
     await server.stop(None)
-    worker.shutdown()

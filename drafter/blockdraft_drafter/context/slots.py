@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class SlotPool:
     """Hands out the slots of the context buffer, each to one owner at a time.
 
-    Not thread-safe: every caller runs on the device worker thread.
+    Not thread-safe: every caller runs on the event loop.
 
     Attributes:
         size: Number of slots.
