@@ -1,6 +1,7 @@
 """`blockdraft serve` as users run it: three processes, a tiny target, real sockets and signals."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from blockdraft_client import (
     SpeculationParams,
 )
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.settings.verifier import EngineSettings
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
@@ -149,6 +151,30 @@ def test_a_killed_process_does_not_change_the_stream(
             tokens.extend(chunk.token_ids)
     assert tuple(tokens) == expected.token_ids
     # The supervisor starts it again, and drafting resumes.
+    until(lambda: client.model().drafter is not None)
+    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+
+
+def test_a_stopped_drafter_holds_nobody_up(service: Service, client: Client) -> None:
+    prompt = "The drafter will stop"
+    expected = client.generate(prompt, sampling=LONG, speculation=PLAIN)
+    drafter = service.child("drafter")
+    late = service.metric(1, "blockdraft_verifier_late_drafts_total")
+    with client.stream(prompt, sampling=LONG) as stream:
+        tokens = list(next(stream).token_ids)
+        drafter.suspend()
+        try:
+            times = [time.monotonic()]
+            for chunk in stream:
+                tokens.extend(chunk.token_ids)
+                times.append(time.monotonic())
+        finally:
+            drafter.resume()
+    assert tuple(tokens) == expected.token_ids
+    assert service.metric(1, "blockdraft_verifier_late_drafts_total") > late
+    # One step once waited until the connection was given up.
+    longest = max(after - before for before, after in itertools.pairwise(times))
+    assert longest < EngineSettings().draft_timeout_seconds / 2
     until(lambda: client.model().drafter is not None)
     until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
 
