@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, no_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,8 @@ class Scheduler:
             if self.running and needed > self.pages.available:
                 return
             self.waiting.popleft()
-            sequence.pages, sequence.page_hashes = self.pages.take_prefix(sequence.tokens)
+            cached, sequence.page_hashes = self.pages.take_prefix(sequence.tokens)
+            sequence.pages.extend(cached)
             sequence.committed = len(sequence.pages) * self.pages.page_size
             if sequence.output_count == len(sequence.request.emitted):
                 sequence.usage.cached_prompt_tokens = sequence.committed
@@ -233,7 +234,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.pages.release(sequence.pages)
-        sequence.pages = []
+        sequence.pages = no_pages()
         sequence.page_hashes = []
         sequence.committed = 0
         sequence.proposal = None

@@ -10,6 +10,8 @@ Vocabulary (all lengths in tokens):
 """
 
 import enum
+from array import array
+from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 
 
@@ -98,6 +100,11 @@ class Usage:
             self.accepted_per_position[position] += position < accepted
 
 
+def no_pages() -> MutableSequence[int]:
+    """Return an empty table of pages: 32-bit numbers, copied as a whole into a step's inputs."""
+    return array("i")
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One request being decoded; owned by the scheduler, read by the engine.
@@ -123,7 +130,7 @@ class Sequence:
     arrival_time: float
     tokens: list[int] = field(default_factory=list)
     committed: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: MutableSequence[int] = field(default_factory=no_pages)
     page_hashes: list[bytes] = field(default_factory=list)
     proposal: Proposal | None = None
     awaiting_draft: bool = False
