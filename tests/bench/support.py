@@ -122,6 +122,8 @@ def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
         vocab_size=CONFIG.vocab_size,
         block_size=BLOCK_SIZE,
         max_sequences=2,
+        # As in measurements: a step of a prompt fits one request.
+        max_feature_rows=32,
     )
     drafter = LoadedMethod(method, SlotPool(2), FINGERPRINT)
     checkpoint = Checkpoint(CONFIG, FINGERPRINT, Path("tiny"))
