@@ -8,7 +8,7 @@ SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
 TPU := $(VENV)/.installed-tpu
 PINS := pyproject.toml constraints.txt
-WORKERS := -n logical --maxprocesses 4
+WORKERS := -n 3
 # A file stays on one worker, so what its fixtures start is started once. Files come in the order of
 # tests/conftest.py: xdist would begin with those of many tests, which are the quick ones.
 PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
