@@ -3,12 +3,16 @@
 An engine or a draft method made anew in every test would otherwise trace, lower and compile the
 same programs again: most of the suite's time. What a program is compiled from is its key, so a
 test gets exactly the program that it would have compiled.
+
+The code of a program lies in several memory mappings, of which Linux allows a process 65,530. One
+that has used them up dies wherever XLA asks for memory next, so all is forgotten in time.
 """
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,26 +22,61 @@ from jax.stages import Compiled, Lowered
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_verifier.device.target_step import TargetStep
 
+MAX_MAPPINGS = 25_000
+"""After how many mappings a process forgets its programs: a file of tests adds up to 15,000."""
+
+
+@dataclass(slots=True)
+class SharedPrograms:
+    """The programs of this process.
+
+    Attributes:
+        lowered: By what they are made from.
+        compiled: By the identity of the lowered one; None until somebody asks.
+    """
+
+    lowered: dict[Hashable, Lowered] = field(default_factory=dict)
+    compiled: dict[int, Compiled | None] = field(default_factory=dict)
+
+    def compile(self, lowered: Lowered, compile_anew: Callable[..., Compiled]) -> Compiled:
+        """Return what a lowered program compiles to."""
+        executable = self.compiled.get(id(lowered))
+        if executable is None:
+            executable = compile_anew(lowered)
+            if id(lowered) in self.compiled:
+                self.compiled[id(lowered)] = executable
+        return executable
+
+    def keep(self, key: Hashable, lowered: Lowered) -> None:
+        """Remember a lowered program; while it is kept, no other one gets its identity."""
+        self.lowered[key] = lowered
+        self.compiled[id(lowered)] = None
+
+    def forget_if_many(self) -> None:
+        """Drop all programs, those of JAX's own caches too, if there is little room for more."""
+        maps = Path("/proc/self/maps")
+        if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MAPPINGS:
+            self.lowered.clear()
+            self.compiled.clear()
+            jax.clear_caches()
+
 
 @contextmanager
-def shared_programs() -> Iterator[None]:
+def shared_programs() -> Iterator[SharedPrograms]:
     """Lower and compile each program of the verifier and of the drafters only once."""
-    shared: dict[int, Compiled | None] = {}
+    shared = SharedPrograms()
     compile_anew = Lowered.compile
 
     def compile_once(lowered: Lowered, *arguments: Any, **options: Any) -> Compiled:
-        if arguments or options or id(lowered) not in shared:
+        if arguments or options:
             return compile_anew(lowered, *arguments, **options)
-        executable = shared[id(lowered)]
-        if executable is None:
-            executable = shared[id(lowered)] = compile_anew(lowered)
-        return executable
+        return shared.compile(lowered, compile_anew)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Lowered, "compile", compile_once)
         for program in (TargetStep, DraftPrograms):
             patched.setattr(program, "lower", _remembering(program.lower, shared))
-        yield
+        yield shared
 
 
 @contextmanager
@@ -50,21 +89,15 @@ def own_programs() -> Iterator[None]:
         yield
 
 
-def _remembering(
-    lower: Callable[..., Lowered], shared: dict[int, Compiled | None]
-) -> Callable[..., Lowered]:
-    known: dict[Hashable, Lowered] = {}
-
+def _remembering(lower: Callable[..., Lowered], shared: SharedPrograms) -> Callable[..., Lowered]:
     @wraps(lower)
     def remembered(program: Any, *arguments: Any) -> Lowered:
         said = [getattr(program, field.name) for field in fields(program)]
         # A subclass computes something else from the same fields.
         key = type(program), _key((said, arguments))
-        if key not in known:
-            # Kept for ever, so no other program gets its identity.
-            known[key] = lower(program, *arguments)
-            shared[id(known[key])] = None
-        return known[key]
+        if key not in shared.lowered:
+            shared.keep(key, lower(program, *arguments))
+        return shared.lowered[key]
 
     return remembered
 

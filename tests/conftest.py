@@ -14,6 +14,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.compiled_once import SharedPrograms
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
@@ -39,15 +43,21 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shared_programs() -> Iterator[None]:
+def _shared_programs() -> Iterator["SharedPrograms"]:
     from tests.compiled_once import shared_programs
 
-    with shared_programs():
-        yield
+    with shared_programs() as shared:
+        yield shared
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
+    yield
+    _shared_programs.forget_if_many()
 
 
 @pytest.fixture
-def own_programs(_shared_programs: None) -> Iterator[None]:
+def own_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
     """Compile anew what this test uses, because it replaces a part of the programs."""
     from tests.compiled_once import own_programs
 
