@@ -115,6 +115,7 @@ def survey_drafter(
         limits.max_context_tokens,
         limits.max_step_tokens,
         np.dtype(ml_dtypes.bfloat16),
+        projected=True,
     )
     placement = Placement(topology.mesh)
     drafter = pair.drafter

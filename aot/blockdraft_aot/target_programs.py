@@ -13,6 +13,7 @@ from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.pair import Pair
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, state_shapes
@@ -20,6 +21,7 @@ from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, next_power_of_two
 from blockdraft_verifier.device.cache import LayerCaches
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
@@ -34,6 +36,7 @@ class TargetPrograms:
         pair: The models.
         limits: Of the service.
         layout: Of the K/V cache.
+        features: What a step gives of every position.
         decoder: The target with scanned layers, its weights only described.
         without_layers: The target without its layers, likewise.
     """
@@ -41,6 +44,7 @@ class TargetPrograms:
     pair: Pair
     limits: ServingLimits
     layout: CacheLayout
+    features: FeatureForm
     decoder: Decoder
     without_layers: Decoder
 
@@ -60,7 +64,8 @@ class TargetPrograms:
         shallow = replace(pair.target, num_layers=1)
         bare = nnx.eval_shape(lambda: _unrolled(pair, shallow, dtype))
         bare.layers = nnx.List([])
-        return cls(pair, limits, layout, nnx.eval_shape(scanned), bare)
+        features = pair.features(mesh, dtype)
+        return cls(pair, limits, layout, features, nnx.eval_shape(scanned), bare)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -91,7 +96,7 @@ class TargetPrograms:
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step of a bucket, as a verifier compiles it."""
-        step = TargetStep(*self._parts(self.decoder, self.layout, self.pair.capture))
+        step = TargetStep(*self._parts(self.decoder, self.layout, self.features))
         return step.lower(self._weights(self.decoder), bucket)
 
     def lower_greedy(self, bucket: Bucket) -> jax.stages.Lowered:
@@ -99,7 +104,7 @@ class TargetPrograms:
 
         XLA counts the dearest branch, which sampling is, taken or not.
         """
-        step = GreedyStep(*self._parts(self.decoder, self.layout, self.pair.capture))
+        step = GreedyStep(*self._parts(self.decoder, self.layout, self.features))
         return step.lower(self._weights(self.decoder), bucket)
 
     def lower_greedy_without_layers(self, bucket: Bucket) -> jax.stages.Lowered:
@@ -108,29 +113,29 @@ class TargetPrograms:
         XLA counts the body of the layers' loop once; it is the difference of the two.
         """
         layout = replace(self.layout, num_layers=0, stacked=False)
-        step = GreedyStep(*self._parts(self.without_layers, layout, ()))
+        step = GreedyStep(*self._parts(self.without_layers, layout, NO_FEATURES))
         return step.lower(self._weights(self.without_layers), bucket)
 
     def weight_bytes(self) -> int:
         """Return the bytes of the weights on one device."""
-        return bytes_on_one_device(self._weights(self.decoder))
+        return bytes_on_one_device((self._weights(self.decoder), self.features.projection))
 
     def read_bytes(self) -> int:
         """Return the bytes of the weights that a step reads on one device.
 
         That is all of them, but of an embedding that is not the head some rows only.
         """
-        weights = self._weights(self.decoder)
-        unread = 0 if self.decoder.head is None else bytes_on_one_device(weights["embedding"])
-        return bytes_on_one_device(weights) - unread
+        embedding = self._weights(self.decoder)["embedding"]
+        unread = 0 if self.decoder.head is None else bytes_on_one_device(embedding)
+        return self.weight_bytes() - unread
 
     def _weights(self, decoder: Decoder) -> Any:
         assert self.layout.mesh is not None
         return state_shapes(nnx.state(decoder), self.pair.target, Placement(self.layout.mesh))
 
-    def _parts(self, decoder: Decoder, layout: CacheLayout, capture: tuple[int, ...]) -> Any:
+    def _parts(self, decoder: Decoder, layout: CacheLayout, features: FeatureForm) -> Any:
         max_pages = -(-self.limits.max_context_tokens // self.limits.page_size)
-        return nnx.graphdef(decoder), layout, max_pages, capture, self.pair.max_block
+        return nnx.graphdef(decoder), layout, max_pages, features, self.pair.max_block
 
 
 def _unrolled(pair: Pair, config: DecoderConfig, dtype: DTypeLike) -> Decoder:
@@ -142,7 +147,11 @@ class GreedyStep(TargetStep):
     """A step that cannot sample."""
 
     def _run(
-        self, weights: Any, caches: LayerCaches, inputs: StepInputs
+        self,
+        weights: Any,
+        projection: FeatureProjection | None,
+        caches: LayerCaches,
+        inputs: StepInputs,
     ) -> tuple[StepOutputs, LayerCaches]:
         greedy = inputs._replace(
             # It is made on the host, whose arrays nothing traced can index.
@@ -150,4 +159,4 @@ class GreedyStep(TargetStep):
             log_probs_wanted=jnp.zeros(1, jnp.bool_),
         )
         # Not `super()`: a dataclass with slots is not the class that its methods saw.
-        return TargetStep._run(self, weights, caches, greedy)
+        return TargetStep._run(self, weights, projection, caches, greedy)

@@ -117,6 +117,7 @@ def load_method(
         max_context_tokens=settings.max_context_tokens,
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
+        projected=settings.feature_form == "projected",
     )
     method = CompiledMethod(drafter, target, room, on_recompilation, placement=placement)
     loaded = time.perf_counter()

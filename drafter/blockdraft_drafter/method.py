@@ -1,11 +1,15 @@
 """What a draft method is: the interface behind which DFlash, EAGLE-3 or tree drafters sit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    # A method need not compute with JAX, so knowing the interface does not load it.
+    from blockdraft_models.decoder.feature_projection import FeatureProjection
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,7 @@ class MethodSpec:
         name: Name of the method, such as "dflash".
         block_size: Tokens per block, the anchor included.
         target_layer_ids: Target layers whose outputs, concatenated in this order, are a feature.
-        feature_width: Elements of one feature.
+        feature_width: Elements of one feature as `step` takes it.
         feature_dtype: Element type of the features that `step` takes.
         vocab_size: Number of token ids; an anchor is below it.
         max_sequences: Number of context slots.
@@ -25,6 +29,8 @@ class MethodSpec:
         fingerprint: Identity of weights and configuration, 16 hexadecimal digits.
         trained: Whether the weights were trained for the target.
         reads_tokens: Whether a context row must bring its tokens beside its features.
+        projection: What features have to go through before `step`, its arrays on the host; None
+            if it takes the target's outputs as they are.
     """
 
     name: str
@@ -39,6 +45,7 @@ class MethodSpec:
     fingerprint: str
     trained: bool
     reads_tokens: bool = False
+    projection: "FeatureProjection | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import grpc
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError, DraftMethod
 from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.projection_messages import describe_projection, projection_pieces
 from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -61,10 +62,13 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._folder = folder
         self._metrics = metrics
         self._loaded: LoadedMethod | None = None
+        self._projection: drafter_pb2.FeatureProjection | None = None
         self._draining = asyncio.Event()
 
     def serve(self, loaded: LoadedMethod) -> None:
         """Accept calls from now on."""
+        projection = loaded.method.spec.projection
+        self._projection = None if projection is None else describe_projection(projection)
         self._loaded = loaded
         self._metrics.contexts.set_function(lambda: loaded.pool.used)
 
@@ -107,7 +111,29 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             fingerprint=spec.fingerprint,
             trained=spec.trained,
             step_seconds=loaded.method.step_seconds,
+            projection=self._projection,
         )
+
+    @stream_errors
+    async def FetchProjection(  # noqa: N802
+        self, request: drafter_pb2.FetchProjectionRequest, context: Any
+    ) -> AsyncIterator[drafter_pb2.FetchProjectionResponse]:
+        """Stream the matrix that features are to be multiplied with."""
+        projection = self._ready().method.spec.projection
+        if projection is None or self._projection is None:
+            raise ServiceError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "NO_PROJECTION",
+                "the drafter takes features as the target's layers give them",
+            )
+        if request.fingerprint != self._projection.fingerprint:
+            raise ServiceError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "PROJECTION_MISMATCH",
+                f"the projection is {self._projection.fingerprint}, not {request.fingerprint}",
+            )
+        for piece in projection_pieces(projection):
+            yield piece
 
     @stream_errors
     async def Draft(  # noqa: N802

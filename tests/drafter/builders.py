@@ -62,6 +62,7 @@ def room(**overrides: Any) -> Room:
         "max_context_tokens": 300,
         "max_feature_rows": 32,
         "feature_dtype": np.dtype(np.float32),
+        "projected": False,
     }
     return Room(**{**settings, **overrides})
 

@@ -34,6 +34,7 @@ def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterSetting
         max_feature_rows=8,
         block_size=4,
         draft_layers=1,
+        feature_form="raw",
     )
 
 

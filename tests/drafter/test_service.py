@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor
 from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_drafter import projection_messages
 from blockdraft_drafter.app import SERVICE_NAME
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.files.checkpoint import published_arrays, save_drafter
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -81,6 +84,51 @@ async def test_describe(stub: Any, target: Path) -> None:
     assert len(answer.fingerprint) == 16
     assert not answer.trained
     assert len(answer.step_seconds) == 2
+
+
+async def test_a_drafter_of_raw_features_has_no_projection(stub: Any) -> None:
+    call = stub.FetchProjection(drafter_pb2.FetchProjectionRequest(fingerprint="0" * 16))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error_reason(caught.value) == "NO_PROJECTION"
+
+
+async def test_the_projection_can_be_fetched(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection_messages, "_PIECE_BYTES", 1000)
+    fingerprint = load_checkpoint_config(target).fingerprint
+    settings = replace(tiny_drafter_config(target, "random:3"), feature_form="projected")
+    async with (
+        running_drafter(settings, tmp_path / "s") as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
+        request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
+        answer = await stub.Describe(request)
+        said = answer.projection
+        assert (answer.feature_width, said.input_width) == (32, 64)
+        assert said.dtype == drafter_pb2.DATA_TYPE_FLOAT32
+        asked = drafter_pb2.FetchProjectionRequest(fingerprint=said.fingerprint)
+        pieces = [piece.data async for piece in stub.FetchProjection(asked)]
+        assert max(map(len, pieces)) <= 1000
+        elements = np.frombuffer(b"".join(pieces), np.float32)
+        projection = FeatureProjection(
+            elements[: 32 * 64].reshape(32, 64), elements[32 * 64 :], said.norm_epsilon
+        )
+        assert projection.scale.shape == (32,)
+        assert projection.fingerprint() == said.fingerprint
+        asked.fingerprint = "0" * 16
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.FetchProjection(asked).read()
+        assert error_reason(caught.value) == "PROJECTION_MISMATCH"
+        # Features are refused that have not been through it.
+        call = stub.Draft()
+        for step, (width, errors) in enumerate(((64, 1), (32, 0)), start=1):
+            sent = sequence_draft(5, 0, features(3, width))
+            await call.write(draft_request(step, [sent]))
+            assert len((await call.read()).sequence_errors) == errors
 
 
 async def test_describe_refuses_another_target(stub: Any, target: Path) -> None:

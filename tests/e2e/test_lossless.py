@@ -29,6 +29,7 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
@@ -237,7 +238,7 @@ def test_default_target_with_its_own_drafters_in_bfloat16() -> None:
     acceptance = check_lossless(setting, drafters)
     print(acceptance)
     runner = ModelRunner(setting.decoder, config)
-    runner.compile(own.spec.target_layer_ids, own.spec.block_size)
+    runner.compile(FeatureForm(own.spec.target_layer_ids), own.spec.block_size)
     found = self_test(runner)
     assert found.exact, found.summary()
     contract = Contract(runner, setting.requests[0].prompt)

@@ -80,7 +80,7 @@ def train_drafter(
     def block_loss(
         model: DFlash, features: Float[Array, "tokens width"], text: Array, anchor: Array
     ) -> Array:
-        context = model.project_context(features, jnp.arange(LENGTH, dtype=jnp.int32))
+        context = model.keys_values(model.projection(features), jnp.arange(LENGTH, dtype=jnp.int32))
         block = jnp.full(block_size, config.mask_token_id, jnp.int32).at[0].set(text[anchor])
         positions = anchor + jnp.arange(block_size, dtype=jnp.int32)
         attend = OneBlockAttend(anchor)

@@ -29,7 +29,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
-ROOM = Room(2, 200, 32, np.dtype(np.float32))
+ROOM = Room(2, 200, 32, np.dtype(np.float32), projected=False)
 
 # Devices, query heads, KV heads, and the axes that then divide each of the two.
 SPLITS = {

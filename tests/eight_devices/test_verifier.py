@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
@@ -20,6 +21,7 @@ from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepOutputs
 from blockdraft_verifier.device.target_step import TargetStep
@@ -37,20 +39,25 @@ def placed_on(devices: int) -> Placement:
 class Stepping:
     """Runs the compiled step over sequences and keeps the cache."""
 
-    def __init__(self, decoder: Decoder, mesh: Mesh | None) -> None:
+    def __init__(
+        self, decoder: Decoder, mesh: Mesh | None, projection: FeatureProjection | None = None
+    ) -> None:
         graph, self.weights = nnx.split(decoder)
         stacked = isinstance(decoder, ScannedDecoder)
         self.layout = CacheLayout.of(
             decoder.config, NUM_PAGES, PAGE_SIZE, jnp.float32, mesh=mesh, stacked=stacked
         )
-        step = TargetStep(graph, self.layout, MAX_PAGES, (2, 0), 4)
+        self.features = FeatureForm((2, 0), projection).placed(mesh)
+        step = TargetStep(graph, self.layout, MAX_PAGES, self.features, 4)
         self.compiled: Any = step.lower(self.weights, BUCKET).compile()
         self.caches = allocate_kv(self.layout)
 
     def run(self, rows: list[Row]) -> StepOutputs:
         sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
         inputs = jax.device_put(pack(rows, BUCKET, **sizes), self.layout.replicated)
-        outputs, self.caches = self.compiled(self.weights, self.caches, inputs)
+        outputs, self.caches = self.compiled(
+            self.weights, self.features.projection, self.caches, inputs
+        )
         on_host: StepOutputs = jax.device_get(outputs)
         return on_host
 
@@ -90,17 +97,25 @@ def test_the_same_tokens_as_on_one_device(layout: str, tmp_path: Path) -> None:
     alone, _ = load_decoder(tmp_path, dtype=jnp.float32, weights=weights)
     placement = placed_on(devices)
     loaded, _ = load_decoder(tmp_path, dtype=jnp.float32, weights=weights, placement=placement)
-    divided = Stepping(ScannedDecoder(loaded, placement) if scanned else loaded, placement.mesh)
-    reference = Stepping(alone, None)
-    for rows in steps_of_two_sequences(config.vocab_size):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((config.hidden_size, 2 * config.hidden_size)).astype(np.float32)
+    scale = rng.standard_normal(config.hidden_size).astype(np.float32)
+    for projection in (None, FeatureProjection(weight, scale, 1e-6)):
+        on_several = ScannedDecoder(loaded, placement) if scanned else loaded
+        divided = Stepping(on_several, placement.mesh, projection)
+        assert_same_steps(divided, Stepping(alone, None, projection), config.vocab_size)
+
+
+def assert_same_steps(divided: Stepping, reference: Stepping, vocab_size: int) -> None:
+    for rows in steps_of_two_sequences(vocab_size):
         outputs, expected = divided.run(rows), reference.run(rows)
         count = len(rows)
         np.testing.assert_array_equal(outputs.accepted[:count], expected.accepted[:count])
         np.testing.assert_array_equal(outputs.bonus[:count], expected.bonus[:count])
         final = sum(row.known_count for row in rows) + int(expected.accepted[:count].sum())
         np.testing.assert_allclose(
-            outputs.features[:final].astype(np.float32),
-            expected.features[:final].astype(np.float32),
+            np.concatenate(outputs.features)[:final].astype(np.float32),
+            np.concatenate(expected.features)[:final].astype(np.float32),
             rtol=0.02,  # of bfloat16
             atol=0.02,
         )

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
+from blockdraft_bench.engine.in_process import form_of
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
@@ -43,6 +45,7 @@ class ScriptedMethod:
         max_sequences: int = 8,
         max_context_tokens: int = 128,
         max_feature_rows: int = 8,
+        projection: FeatureProjection | None = None,
     ) -> None:
         self.propose = propose
         self.step_seconds: tuple[float, ...] = (1e-4,)
@@ -51,7 +54,7 @@ class ScriptedMethod:
             name="scripted",
             block_size=block_size,
             target_layer_ids=layer_ids,
-            feature_width=len(layer_ids) * hidden_size,
+            feature_width=len(layer_ids) * hidden_size if projection is None else projection.width,
             feature_dtype=np.dtype(ml_dtypes.bfloat16),
             vocab_size=vocab_size,
             max_sequences=max_sequences,
@@ -59,6 +62,7 @@ class ScriptedMethod:
             max_feature_rows=max_feature_rows,
             fingerprint="0" * 16,
             trained=False,
+            projection=projection,
         )
         self._slots: dict[int, np.ndarray] = {}
 
@@ -92,7 +96,7 @@ class SessionTransport:
         self.description = DrafterDescription(
             method=spec.name,
             block_size=spec.block_size,
-            target_layer_ids=spec.target_layer_ids,
+            features=form_of(spec),
             feature_width=spec.feature_width,
             max_feature_rows=spec.max_feature_rows,
             max_context_tokens=spec.max_context_tokens,

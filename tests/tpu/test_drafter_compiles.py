@@ -34,6 +34,7 @@ ROOM = Room(
     max_context_tokens=16384,
     max_feature_rows=256,
     feature_dtype=np.dtype(bfloat16),
+    projected=True,
 )
 # Embedding, and what finds the likeliest token of a divided vocabulary.
 AROUND_LAYERS = 4

@@ -23,6 +23,7 @@ from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import received_error
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner, StepResult
 from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine
@@ -70,7 +71,7 @@ def runner() -> GatedRunner:
 
 @pytest.fixture(scope="module")
 def buckets(runner: GatedRunner) -> dict[Bucket, float]:
-    return runner.warm_up((), 1)
+    return runner.warm_up(NO_FEATURES, 1)
 
 
 @pytest.fixture
@@ -269,7 +270,9 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
         max_sequences=2,
     )
     assert await verifier.stub.Describe(request) == plain
-    drafter = DrafterDescription("dflash", 8, (0, 2), 64, 128, 96, "f" * 16, True, (0.1,))
+    drafter = DrafterDescription(
+        "dflash", 8, FeatureForm((0, 2)), 64, 128, 96, "f" * 16, True, (0.1,)
+    )
     monkeypatch.setattr(Engine, "drafter", property(lambda engine: drafter))
     plain.drafter.method = "dflash"
     plain.drafter.block_size = 8

@@ -6,9 +6,11 @@ left out. Measurements of what is drafted and accepted need no more, and start i
 
 from collections import deque
 
+from blockdraft_drafter.method import MethodSpec
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
 
@@ -26,7 +28,7 @@ class InProcessTransport:
         self.description = DrafterDescription(
             method=spec.name,
             block_size=spec.block_size,
-            target_layer_ids=spec.target_layer_ids,
+            features=form_of(spec),
             feature_width=spec.feature_width,
             max_feature_rows=spec.max_feature_rows,
             max_context_tokens=spec.max_context_tokens,
@@ -56,6 +58,13 @@ class InProcessTransport:
     def close(self) -> None:
         """Give the session's contexts back."""
         self._session.close()
+
+
+def form_of(spec: MethodSpec) -> FeatureForm:
+    """Return what a handshake would tell of the features that a method takes."""
+    if spec.projection is None:
+        return FeatureForm(spec.target_layer_ids)
+    return FeatureForm(spec.target_layer_ids, spec.projection, spec.projection.fingerprint())
 
 
 class InProcessLink:

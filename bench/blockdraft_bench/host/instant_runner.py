@@ -9,6 +9,7 @@ import numpy as np
 from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
@@ -48,7 +49,7 @@ class InstantRunner:
         self._acceptance = acceptance
         self._clock = clock
         self._random = random.Random(0)
-        self._compiled: tuple[tuple[int, ...], int] | None = None
+        self._compiled: tuple[FeatureForm, int] | None = None
         self._features = np.zeros((settings.scheduler.max_step_tokens, 0), FEATURE_DTYPE)
         self.drafted = 0
         self.seconds = 0.0
@@ -59,20 +60,20 @@ class InstantRunner:
         width: int = self._features.shape[1]
         return width
 
-    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
         """Return whether `warm_up` was called for these features and blocks of this size."""
-        return self._compiled == (capture, max_block)
+        return self._compiled == (features, max_block)
 
     def warm_up(
         self,
-        capture: tuple[int, ...],
+        features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> dict[Bucket, float]:
         """Compile nothing; return the buckets of a real runner, each with the same seconds."""
-        self._compiled = capture, max_block
+        self._compiled = features, max_block
         limits = self._settings.scheduler
-        shape = limits.max_step_tokens, self._width if capture else 0
+        shape = limits.max_step_tokens, self._width if features.layer_ids else 0
         self._features = np.ones(shape, FEATURE_DTYPE)
         buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
         return dict.fromkeys(buckets, SAID_SECONDS)

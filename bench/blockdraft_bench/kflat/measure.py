@@ -14,6 +14,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -66,7 +67,7 @@ class StepTimer:
         self._runner = ModelRunner(decoder, config)
         # Each sequence verifies all its tokens as one proposal, so that all have logits.
         largest = max(shape.tokens_per_sequence for shape in shapes)
-        self._runner.warm_up((), largest, progress)
+        self._runner.warm_up(NO_FEATURES, largest, progress)
 
     def seconds(self, shape: StepShape) -> float:
         """Run a step and return its wall time, packing and the wait for the device included."""

@@ -15,12 +15,14 @@ from blockdraft_bench.link.command import TransportName
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import SharedWriter, offer_shared_memory
 from blockdraft_verifier.drafting.link import (
     HANDSHAKE_TIMEOUT_SECONDS,
     DrafterDescription,
     DraftTransport,
     GrpcDraftTransport,
+    check_description,
 )
 
 
@@ -56,7 +58,9 @@ def over_grpc(address: str, width: int, *, shared: bool = False) -> Iterator[Dra
         stub = DrafterServiceStub(channel)
         answer = stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
         # The features of a single layer are as wide as that layer.
-        description = DrafterDescription.from_proto(answer, num_layers=1, hidden_size=width)
+        check_description(answer, num_layers=1, hidden_size=width)
+        form = FeatureForm(tuple(answer.target_layer_ids))
+        description = DrafterDescription.from_proto(answer, form)
         offer = offer_shared_memory(address) if shared else None
         transport = GrpcDraftTransport(stub, description, offer)
         if shared and not isinstance(transport.feature_writer, SharedWriter):

@@ -11,6 +11,7 @@ from blockdraft_drafter.compiled.steps import DraftSteps
 from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.files.tensors import DraftTensor
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 
 
 class DraftModel(nnx.Module):
@@ -21,6 +22,11 @@ class DraftModel(nnx.Module):
     """
 
     config: DraftConfig
+
+    @property
+    def projection(self) -> FeatureProjection:
+        """What makes a hidden state out of a feature: the first thing that happens to features."""
+        raise NotImplementedError
 
 
 Config = TypeVar("Config", bound=DraftConfig)

@@ -46,7 +46,7 @@ class DraftPrograms:
         weights: Shapes, types and places of their first argument.
         room: For contexts.
         block_size: Tokens per block, the anchor included.
-        feature_width: Elements of one feature.
+        feature_width: Elements of one feature as it comes.
         placement: On a mesh; None for the default device.
     """
 
@@ -92,7 +92,7 @@ class DraftPrograms:
             weights,
             room,
             config.block_size,
-            config.feature_width,
+            decoder.hidden_size if room.projected else config.feature_width,
             placement,
         )
 

@@ -192,11 +192,12 @@ def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:
 
 def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:
     method, config = drafter.definition, drafter.model.config
+    projection = jax.device_get(drafter.model.projection) if room.projected else None
     return MethodSpec(
         name=method.name,
         block_size=config.block_size,
         target_layer_ids=config.target_layer_ids,
-        feature_width=config.feature_width,
+        feature_width=config.feature_width if projection is None else projection.width,
         feature_dtype=room.feature_dtype,
         vocab_size=config.decoder.vocab_size,
         max_sequences=room.max_sequences,
@@ -205,6 +206,7 @@ def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:
         fingerprint=drafter.fingerprint,
         trained=config.trained,
         reads_tokens=method.reads_tokens,
+        projection=projection,
     )
 
 

@@ -4,14 +4,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, DTypeLike
+from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -37,12 +39,14 @@ class Room:
         max_context_tokens: Most committed positions per slot.
         max_feature_rows: Most feature rows per sequence and step.
         feature_dtype: Element type of the features to come.
+        projected: Whether the target's process projects them.
     """
 
     max_sequences: int
     max_context_tokens: int
     max_feature_rows: int
     feature_dtype: np.dtype[Any]
+    projected: bool
 
     def context(
         self, decoder: DecoderConfig, dtype: DTypeLike, sharding: HeadSharding | None
@@ -99,6 +103,15 @@ class DraftSteps(ABC):
     def layer_contexts(self) -> list[Any]:
         """Return shape, type and place of the keys and values of every draft layer."""
         return self.room.context(self.decoder, self.dtype, self.sharding)
+
+    def hidden_states(
+        self, projection: FeatureProjection, new: PackedFeatures
+    ) -> Float[Array, "positions hidden"]:
+        """Return projected features, in the drafter's element type."""
+        features = jnp.asarray(new.features)
+        if self.room.projected:
+            return features.astype(projection.weight.dtype)
+        return projection(features)
 
     @abstractmethod
     def context(self) -> Any:

@@ -17,6 +17,7 @@ from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.markov import MarkovHead
 from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.layer import DecoderLayer
 from blockdraft_models.decoder.modules import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
@@ -67,32 +68,36 @@ class DFlash(DraftModel):
             head = MarkovHead(vocab, draft_vocab, config.markov_rank, dtype=dtype, rngs=rngs)
             self.markov_head = nnx.data(head)
 
-    def project_context(
-        self, features: Float[Array, "rows features"], positions: Int[Array, " rows"]
+    @property
+    def projection(self) -> FeatureProjection:
+        """Feature to hidden state, normalized."""
+        scale, eps = self.hidden_norm.scale[...], self.hidden_norm.eps
+        return FeatureProjection(self.fc.weight[...], scale, eps)
+
+    def keys_values(
+        self, hidden: Float[Array, "rows hidden"], positions: Int[Array, " rows"]
     ) -> list[
         tuple[Float[Array, "rows kv_heads head_dim"], Float[Array, "rows kv_heads head_dim"]]
     ]:
-        """Project features to every layer's context keys and values.
+        """Return every layer's keys and values of context positions.
 
         Args:
-            features: The target's features, of any float type.
+            hidden: Their projected features.
             positions: Position of each row in its sequence.
 
         Returns:
             For each layer the keys, normalized and rotated, and the values.
         """
         decoder = self.config.decoder
-        rows = features.shape[0]
-        shape = (rows, decoder.num_kv_heads, decoder.head_dim)
+        shape = (hidden.shape[0], decoder.num_kv_heads, decoder.head_dim)
         rotary = rotary_tables(decoder, positions)
-        context = self.hidden_norm(self.fc(features.astype(self.fc.weight[...].dtype)))
         projected = []
         for layer in self.layers:
             attention = layer.attention
-            keys = attention.key(context).reshape(shape)
+            keys = attention.key(hidden).reshape(shape)
             if attention.key_norm is not None:
                 keys = attention.key_norm(keys)
-            projected.append((rotate(keys, *rotary), attention.value(context).reshape(shape)))
+            projected.append((rotate(keys, *rotary), attention.value(hidden).reshape(shape)))
         return projected
 
     def draft(

@@ -33,7 +33,7 @@ class DFlashSteps(DraftSteps):
     ) -> list[LayerContext]:
         """Project features and store them in the context buffer."""
         model: DFlash = nnx.merge(self.graph, weights.model)
-        projected = model.project_context(new.features, new.positions)
+        projected = model.keys_values(self.hidden_states(model.projection, new), new.positions)
         return [
             buffer.write(layer, new.slots, new.positions, keys, values)
             for layer, (keys, values) in zip(context, projected, strict=True)

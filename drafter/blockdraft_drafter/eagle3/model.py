@@ -14,6 +14,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, GatedMLP
 from blockdraft_models.decoder.modules import Linear, RMSNorm
 from blockdraft_models.decoder.rope import rotary_tables, rotate
@@ -63,11 +64,10 @@ class Eagle3(DraftModel):
         self.mlp = GatedMLP(decoder, dtype=dtype, rngs=rngs)
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
 
-    def project_features(
-        self, features: Float[Array, "rows features"]
-    ) -> Float[Array, "rows hidden"]:
-        """Project the target's features, of any float type, to hidden states."""
-        return self.fc(features.astype(self.fc.weight[...].dtype))
+    @property
+    def projection(self) -> FeatureProjection:
+        """Feature to hidden state."""
+        return FeatureProjection(self.fc.weight[...])
 
     def keys_values(
         self,

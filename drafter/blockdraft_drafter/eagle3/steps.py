@@ -48,7 +48,7 @@ class Eagle3Steps(DraftSteps):
     ) -> Eagle3Context:
         """Project features and store them in the context buffer."""
         model: Eagle3 = nnx.merge(self.graph, weights.model)
-        hidden = model.project_features(new.features)
+        hidden = self.hidden_states(model.projection, new)
         embedded = weights.target.embedding[new.next_tokens]
         keys, values = model.keys_values(embedded, hidden, new.positions)
         # A slot's positions lie side by side; of each slot only the last is where drafting begins.

@@ -109,11 +109,18 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """Normalize each row and scale it; the result has the dtype of `x`."""
-        wide = x.astype(jnp.float32)
-        mean_square = mean_of_squares(wide)[..., None]
-        scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
-        # Rounded before scaling, as the published models were trained.
-        return (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype) * scale
+        return normalize(x, self.scale[...], self.eps)
+
+
+def normalize(
+    x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float
+) -> Float[Array, "*rows width"]:
+    """Compute what an `RMSNorm` of this scale and epsilon does."""
+    wide = x.astype(jnp.float32)
+    mean_square = mean_of_squares(wide)[..., None]
+    scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    # Rounded before scaling, as the published models were trained.
+    return (wide * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype) * scale
 
 
 class Embedding(nnx.Module):

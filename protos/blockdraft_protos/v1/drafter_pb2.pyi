@@ -111,12 +111,13 @@ class DrafterServiceDescribeResponse(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     TRAINED_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    PROJECTION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
     """Tokens per block, the anchor included: at most block_size - 1 tokens are drafted."""
     feature_width: _builtins.int
-    """Elements of one feature."""
+    """Elements of one feature as it is to be sent: after the projection, if there is one."""
     feature_dtype: Global___DataType.ValueType
     """Element type in which features are to be sent."""
     max_sequences: _builtins.int
@@ -139,6 +140,10 @@ class DrafterServiceDescribeResponse(_message.Message):
         cost model reads them.
         """
 
+    @_builtins.property
+    def projection(self) -> Global___FeatureProjection:
+        """What the verifier is to do to features before it sends them; absent for nothing."""
+
     def __init__(
         self,
         *,
@@ -153,14 +158,104 @@ class DrafterServiceDescribeResponse(_message.Message):
         fingerprint: _builtins.str = ...,
         trained: _builtins.bool = ...,
         step_seconds: _abc.Iterable[_builtins.float] | None = ...,
+        projection: Global___FeatureProjection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["projection", b"projection"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrafterServiceDescribeResponse: _TypeAlias = DrafterServiceDescribeResponse  # noqa: Y015
+
+@_typing.final
+class FeatureProjection(_message.Message):
+    """Describes the drafter's first linear map, for the verifier to apply: features are rounded to
+    feature_dtype, multiplied by the matrix in its element type, normalized, and rounded to
+    feature_dtype again.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_WIDTH_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    NORM_EPSILON_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    input_width: _builtins.int
+    """Elements of a feature before the projection."""
+    dtype: Global___DataType.ValueType
+    """Element type of the matrix, [feature_width, input_width], and of the scale, [feature_width]."""
+    norm_epsilon: _builtins.float
+    """Added to the mean square by the root-mean-square normalization after the product; absent if
+    there is no normalization.
+    """
+    fingerprint: _builtins.str
+    """Identity of matrix, scale and epsilon, 16 hexadecimal digits. Features that were made with
+    another projection are of no use.
+    """
+    def __init__(
+        self,
+        *,
+        input_width: _builtins.int = ...,
+        dtype: Global___DataType.ValueType = ...,
+        norm_epsilon: _builtins.float | None = ...,
+        fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon", "dtype", b"dtype", "fingerprint", b"fingerprint", "input_width", b"input_width", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__norm_epsilon: _TypeAlias = _typing.Literal["norm_epsilon"]  # noqa: Y015
+    _WhichOneofArgType__norm_epsilon: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__norm_epsilon) -> _WhichOneofReturnType__norm_epsilon | None: ...
+
+Global___FeatureProjection: _TypeAlias = FeatureProjection  # noqa: Y015
+
+@_typing.final
+class FetchProjectionRequest(_message.Message):
+    """Asks for the projection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.str
+    """The fingerprint that the description shows."""
+    def __init__(
+        self,
+        *,
+        fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchProjectionRequest: _TypeAlias = FetchProjectionRequest  # noqa: Y015
+
+@_typing.final
+class FetchProjectionResponse(_message.Message):
+    """Holds a part of the projection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The next bytes of the matrix in row-major order, then of the scale if there is a normalization;
+    little-endian elements.
+    """
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchProjectionResponse: _TypeAlias = FetchProjectionResponse  # noqa: Y015
 
 @_typing.final
 class DraftRequest(_message.Message):

@@ -40,6 +40,11 @@ class DrafterServiceStub(object):
                 request_serializer=blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeRequest.SerializeToString,
                 response_deserializer=blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeResponse.FromString,
                 _registered_method=True)
+        self.FetchProjection = channel.unary_stream(
+                '/blockdraft.v1.DrafterService/FetchProjection',
+                request_serializer=blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionRequest.SerializeToString,
+                response_deserializer=blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionResponse.FromString,
+                _registered_method=True)
         self.Draft = channel.stream_stream(
                 '/blockdraft.v1.DrafterService/Draft',
                 request_serializer=blockdraft__protos_dot_v1_dot_drafter__pb2.DraftRequest.SerializeToString,
@@ -54,6 +59,13 @@ class DrafterServiceServicer(object):
     def Describe(self, request, context):
         """Describes the drafter and checks that it was built for the caller's target; refuses with
         FAILED_PRECONDITION naming both fingerprints otherwise.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchProjection(self, request, context):
+        """Streams the projection that the drafter's description shows, piece by piece.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +91,11 @@ def add_DrafterServiceServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeRequest.FromString,
                     response_serializer=blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeResponse.SerializeToString,
+            ),
+            'FetchProjection': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchProjection,
+                    request_deserializer=blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionRequest.FromString,
+                    response_serializer=blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionResponse.SerializeToString,
             ),
             'Draft': grpc.stream_stream_rpc_method_handler(
                     servicer.Draft,
@@ -114,6 +131,33 @@ class DrafterService(object):
             '/blockdraft.v1.DrafterService/Describe',
             blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeRequest.SerializeToString,
             blockdraft__protos_dot_v1_dot_drafter__pb2.DrafterServiceDescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchProjection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/blockdraft.v1.DrafterService/FetchProjection',
+            blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionRequest.SerializeToString,
+            blockdraft__protos_dot_v1_dot_drafter__pb2.FetchProjectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

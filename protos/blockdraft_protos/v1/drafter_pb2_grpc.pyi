@@ -37,6 +37,8 @@ class DrafterServiceStub:
     """Describes the drafter and checks that it was built for the caller's target; refuses with
     FAILED_PRECONDITION naming both fingerprints otherwise.
     """
+    FetchProjection: _grpc.UnaryStreamMultiCallable[_drafter_pb2.FetchProjectionRequest, _drafter_pb2.FetchProjectionResponse]
+    """Streams the projection that the drafter's description shows, piece by piece."""
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
     in order. Contexts live as long as the stream.
@@ -56,6 +58,8 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     """Describes the drafter and checks that it was built for the caller's target; refuses with
     FAILED_PRECONDITION naming both fingerprints otherwise.
     """
+    FetchProjection: _aio.UnaryStreamMultiCallable[_drafter_pb2.FetchProjectionRequest, _drafter_pb2.FetchProjectionResponse]  # type: ignore[assignment]
+    """Streams the projection that the drafter's description shows, piece by piece."""
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
     in order. Contexts live as long as the stream.
@@ -78,6 +82,14 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Describes the drafter and checks that it was built for the caller's target; refuses with
         FAILED_PRECONDITION naming both fingerprints otherwise.
         """
+
+    @_abc_1.abstractmethod
+    def FetchProjection(
+        self,
+        request: _drafter_pb2.FetchProjectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_drafter_pb2.FetchProjectionResponse], _abc.AsyncIterator[_drafter_pb2.FetchProjectionResponse]]:
+        """Streams the projection that the drafter's description shows, piece by piece."""
 
     @_abc_1.abstractmethod
     def Draft(

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from blockdraft_runtime.configuration.definition import check, group, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 
 DTYPES = get_args(Dtype)
+SentForm = Literal["projected", "raw"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ class DrafterSettings:
         2048, "positions per slot; longer sequences go on plainly", minimum=1
     )
     max_feature_rows: int = setting(256, "most feature rows per sequence in one request", minimum=1)
+    feature_form: SentForm = setting(
+        "projected",
+        "what the verifier sends of a position: the outputs of the target's layers, `raw`, or what "
+        "the drafter's first linear map makes of them, which is a fifth of the bytes with five "
+        "layers; after a change of that map, sequences are computed again",
+    )
     block_size: int = setting(
         8,
         "block of a random drafter, the anchor included, and of an EAGLE-3 checkpoint that does "

@@ -34,7 +34,7 @@ def test_describes_the_method() -> None:
     description = transport_of(InProcessLink(loaded(), TARGET)).description
     assert description.method == SPEC.name
     assert description.block_size == SPEC.block_size
-    assert description.target_layer_ids == SPEC.target_layer_ids
+    assert description.features.layer_ids == SPEC.target_layer_ids
     assert description.max_context_tokens == SPEC.max_context_tokens
     assert description.step_seconds == (0.001, 0.002, 0.003)
 

@@ -8,10 +8,11 @@ import pytest
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.timed_link import LinkTimes, SoleLink, TimedTransport
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink, DraftTransport
 
-DESCRIPTION = DrafterDescription("slow", 4, (0,), 8, 16, 32, "0" * 16, False, (1.0,))
+DESCRIPTION = DrafterDescription("slow", 4, FeatureForm((0,)), 8, 16, 32, "0" * 16, False, (1.0,))
 
 
 @dataclass

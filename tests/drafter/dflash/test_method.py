@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from numpy.typing import NDArray
-from tests.drafter.builders import drafter_config, make_method, random_drafter, room, target_parts
+from tests.drafter.builders import (
+    TARGET,
+    drafter_config,
+    make_method,
+    random_drafter,
+    room,
+    target_parts,
+)
 from tests.drafter.reference_dflash import reference_draft
 
 from blockdraft_drafter.compiled.definition import Drafter
@@ -251,6 +258,22 @@ def test_bfloat16_features_enter_as_they_are() -> None:
     (proposal,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
     setup = Setup(drafter, method, True, [])
     setup.check(proposal, rounded.astype(np.float32), 5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_projected_features_give_the_same_drafts(architecture: str) -> None:
+    """Whoever applies the first linear map: in float32 nothing is rounded on the way."""
+    raw = make_setup(architecture)
+    method = make_method(raw.drafter, target_parts(), projected=True)
+    method.warm_up()
+    spec = method.spec
+    assert spec.projection is not None
+    assert spec.feature_width == spec.projection.width == TARGET.config.hidden_size
+    features = features_of(raw, 40, 1)
+    projected = np.asarray(jax.device_put(spec.projection)(jnp.asarray(features)))
+    for start, stop, wanted in ((0, 9, 3), (9, 9, 2), (9, 40, 3)):
+        (proposal,) = method.step([ContextRow(1, start, projected[start:stop], 5, wanted)])
+        raw.check(proposal, features[:stop], 5)
 
 
 def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -139,6 +140,23 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     assert len(both[0].token_ids) == BLOCK_SIZE - 1
     assert len(both[1].token_ids) == 3
     assert not recompiled
+
+
+def test_projected_features_give_the_same_drafts() -> None:
+    drafter = eagle3_drafter()
+    raw, method = eagle3_method(drafter), eagle3_method(drafter, projected=True)
+    projection = method.spec.projection
+    assert projection is not None
+    assert method.spec.feature_width == projection.width < raw.spec.feature_width
+    rng = np.random.default_rng(7)
+    features = rng.standard_normal((20, raw.spec.feature_width)).astype(np.float32)
+    tokens = rng.integers(0, VOCAB, 21).tolist()
+    projected = np.asarray(jax.device_put(projection)(jnp.asarray(features)))
+    for start, stop in ((0, 12), (12, 12), (12, 20)):
+        ids = tuple(tokens[start:stop])
+        row = ContextRow(0, start, projected[start:stop], tokens[stop], 4, ids)
+        [proposal] = method.step([row])
+        check(proposal, *expected(drafter, features[:stop], tokens[: stop + 1]))
 
 
 def test_a_slot_forgets_its_last_sequence() -> None:

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -16,7 +18,7 @@ from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, SentForm
 
 TARGET = "smollm2-135m"
 # A greedy answer of the target that was held out of training; token ids.
@@ -41,9 +43,10 @@ def target() -> tuple[Decoder, Checkpoint]:
 
 
 @pytest.mark.smollm2
+@pytest.mark.parametrize("form", get_args(SentForm))
 @pytest.mark.parametrize(("spec_name", "method"), [("auto", "dflash"), ("eagle3", "eagle3")])
 def test_they_draft_what_their_target_says(
-    target: tuple[Decoder, Checkpoint], spec_name: str, method: str
+    target: tuple[Decoder, Checkpoint], spec_name: str, method: str, form: SentForm
 ) -> None:
     decoder, checkpoint = target
     config = DrafterSettings(
@@ -52,6 +55,7 @@ def test_they_draft_what_their_target_says(
         max_sequences=1,
         max_context_tokens=256,
         max_feature_rows=128,
+        feature_form=form,
     )
     loaded = load_method(config)
     assert loaded.target_fingerprint == checkpoint.fingerprint
@@ -60,7 +64,11 @@ def test_they_draft_what_their_target_says(
     answer = json.loads(ANSWER.read_text())
     tokens = np.array(answer["prompt"] + answer["response"])
     _, output = run_dense(decoder, tokens[None], spec.target_layer_ids)
-    features = np.asarray(output.captured).astype(ml_dtypes.bfloat16)
+    captured = output.captured.astype(jnp.bfloat16)
+    assert (spec.projection is None) == (form == "raw")
+    if spec.projection is not None:
+        captured = jax.device_put(spec.projection)(captured)
+    features = np.asarray(captured).astype(ml_dtypes.bfloat16)
     known, anchor, gained = 0, len(answer["prompt"]), []
     drafted = spec.block_size - 1
     while anchor + drafted < len(tokens):

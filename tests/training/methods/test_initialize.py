@@ -52,7 +52,8 @@ def run_target(graph: nnx.GraphDef[Decoder], state: Any, token_ids: Array) -> An
 
 @partial(jax.jit, static_argnums=0)
 def project(graph: nnx.GraphDef[DFlash], state: Any, features: Array) -> Any:
-    return nnx.merge(graph, state).project_context(features, jnp.arange(LENGTH, dtype=jnp.int32))
+    model = nnx.merge(graph, state)
+    return model.keys_values(model.projection(features), jnp.arange(LENGTH, dtype=jnp.int32))
 
 
 @partial(jax.jit, static_argnums=0)

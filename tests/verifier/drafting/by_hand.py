@@ -9,6 +9,7 @@ import numpy as np
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync
@@ -20,7 +21,7 @@ TIMEOUT = 1.0
 DESCRIPTION = DrafterDescription(
     method="by-hand",
     block_size=5,
-    target_layer_ids=(0,),
+    features=FeatureForm((0,)),
     feature_width=2,
     max_feature_rows=100,
     max_context_tokens=30,

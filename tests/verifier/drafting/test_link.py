@@ -14,9 +14,14 @@ from tests.patience import PATIENCE_SECONDS
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
 from blockdraft_verifier.drafting.feature_writers import MessageWriter, Positions, SharedWriter
-from blockdraft_verifier.drafting.link import DrafterDescription, GrpcDraftLink
+from blockdraft_verifier.drafting.link import (
+    DrafterDescription,
+    GrpcDraftLink,
+    check_description,
+)
 
 GOOD: dict[str, Any] = {
     "method": "dflash",
@@ -31,10 +36,14 @@ GOOD: dict[str, Any] = {
 }
 
 
+PROJECTION = pb.FeatureProjection(input_width=1152)
+
+
 def test_a_good_handshake_is_read() -> None:
     answer = pb.DrafterServiceDescribeResponse(**GOOD)
-    description = DrafterDescription.from_proto(answer, num_layers=30, hidden_size=576)
-    assert description.target_layer_ids == (0, 29)
+    check_description(answer, num_layers=30, hidden_size=576)
+    description = DrafterDescription.from_proto(answer, FeatureForm((0, 29)))
+    assert description.feature_row_bytes == 2 * 1152
     assert description.step_seconds == (0.01, 0.02)
     assert not description.trained
 
@@ -49,12 +58,15 @@ def test_a_good_handshake_is_read() -> None:
         ({"feature_dtype": pb.DATA_TYPE_FLOAT32}, "another type than bfloat16"),
         ({"block_size": 1}, "nothing to draft"),
         ({"max_feature_rows": 0}, "nothing to draft"),
+        ({"projection": PROJECTION, "feature_width": 1153}, "1153 elements out of 1152"),
+        ({"projection": pb.FeatureProjection(input_width=1151)}, "features of 1151 elements"),
+        ({"projection": PROJECTION, "feature_width": 0}, "0 elements out of 1152"),
     ],
 )
 def test_an_impossible_handshake_is_refused(changes: dict[str, Any], message: str) -> None:
     answer = pb.DrafterServiceDescribeResponse(**{**GOOD, **changes})
     with pytest.raises(ValueError, match=message):
-        DrafterDescription.from_proto(answer, num_layers=30, hidden_size=576)
+        check_description(answer, num_layers=30, hidden_size=576)
 
 
 @pytest.fixture

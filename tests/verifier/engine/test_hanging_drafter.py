@@ -18,6 +18,7 @@ from tests.verifier.support import (
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner, StepResult
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
@@ -31,7 +32,7 @@ SETTINGS = replace(TINY_ENGINE, draft_timeout_seconds=5.0)
 DESCRIPTION = DrafterDescription(
     method="silent",
     block_size=4,
-    target_layer_ids=LAYER_IDS,
+    features=FeatureForm(LAYER_IDS),
     feature_width=len(LAYER_IDS) * CONFIG.hidden_size,
     max_feature_rows=8,
     max_context_tokens=96,

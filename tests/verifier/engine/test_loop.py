@@ -20,6 +20,7 @@ from tests.verifier.support import (
     tiny_decoder,
 )
 
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.drafting.reconciler import MAX_REFUSALS
@@ -166,6 +167,46 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
     for held in method.drafted_from:
         context = held.features.astype(np.float32)
         np.testing.assert_allclose(context, truth[: len(context)], rtol=0.02, atol=0.02)
+
+
+def test_a_drafter_with_another_projection_gets_its_own_features(
+    plain: Engine, decoder: Decoder
+) -> None:
+    request = GenerationRequest("a", tuple(range(100, 130)), max_output_tokens=24)
+    [expected] = decode(plain, [request])
+    truth = dense_features(decoder, [*request.prompt, *expected.tokens])
+    rng = np.random.default_rng(0)
+    weights = 0.3 * rng.standard_normal((2, 12, len(LAYER_IDS) * CONFIG.hidden_size))
+    projections = [FeatureProjection(weight.astype(np.float32)) for weight in weights]
+    methods = [
+        ScriptedMethod(
+            oracle([request], [expected.tokens], 0.7),
+            layer_ids=LAYER_IDS,
+            hidden_size=CONFIG.hidden_size,
+            vocab_size=CONFIG.vocab_size,
+            projection=projection,
+        )
+        for projection in projections
+    ]
+    link = SessionLink(methods[0])
+    engine = make_engine(decoder, link)
+    outcome = Outcome()
+    engine.submit(request, outcome)
+    for _ in range(7):
+        engine.step()
+    # It comes back as another one, in the middle of an answer.
+    link.method = methods[1]
+    link.close()
+    link.transport = None
+    while engine.step():
+        pass
+    assert outcome.tokens == expected.tokens
+    for method, projection in zip(methods, projections, strict=True):
+        assert method.drafted_from
+        projected = truth @ np.asarray(projection.weight).T
+        for held in method.drafted_from:
+            context = held.features.astype(np.float32)
+            np.testing.assert_allclose(context, projected[: len(context)], rtol=0.05, atol=0.05)
 
 
 def test_forgotten_prefixes_are_computed_again(plain: Engine) -> None:

@@ -18,6 +18,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 
 SETTINGS = EngineSettings(
@@ -38,7 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def check(decoder: Decoder) -> None:
     runner = ModelRunner(decoder, SETTINGS)
-    runner.compile((0, 2), 8)
+    runner.compile(FeatureForm((0, 2)), 8)
     # Two chunks of the context and a part of the third.
     text = np.random.default_rng(0).integers(0, runner.model.vocab_size, 150).tolist()
     contract = Contract(runner, text)

@@ -17,6 +17,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -51,7 +52,7 @@ class RowDependent(Decoder):
 
 def compiled(decoder: Decoder, settings: EngineSettings = BFLOAT16) -> ModelRunner:
     runner = ModelRunner(decoder, settings)
-    runner.compile((0, 2), 4)
+    runner.compile(FeatureForm((0, 2)), 4)
     return runner
 
 

@@ -35,11 +35,11 @@ class Recorder:
     """A runner that keeps what it is told."""
 
     inputs: Inputs
-    compiled: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    compiled: list[bytes] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
 
-    def compile(self, capture: tuple[int, ...], max_block: int) -> None:
-        self.compiled.append((capture, max_block))
+    def compile_mirrored(self, what: bytes) -> None:
+        self.compiled.append(what)
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         assert bytes(inputs) == to_bytes(self.inputs)
@@ -88,22 +88,22 @@ def test_a_packed_step_stays_on_the_host() -> None:
 def test_followers_are_told_in_order(link: tuple[StepLeader, StepFollower]) -> None:
     leader, follower = link
     inputs = random_inputs(1)
-    leader.compile((2, 0), 4)
+    leader.compile(b"first")
     leader.run(3, inputs)
     leader.run(0, inputs)
-    leader.compile((), 1)
+    leader.compile(b"")
     leader.stop()
     recorder = Recorder(inputs)
     compiled: list[int] = []
     follower.follow(recorder, lambda: compiled.append(len(recorder.compiled)))
-    assert recorder.compiled == [((2, 0), 4), ((), 1)]
+    assert recorder.compiled == [b"first", b""]
     assert recorder.steps == [3, 0]
     assert compiled == [1, 2]
 
 
 def test_the_leader_hears_that_all_have_compiled(link: tuple[StepLeader, StepFollower]) -> None:
     leader, follower = link
-    leader.compile((1,), 2)
+    leader.compile(b"only")
 
     def on_compiled() -> None:
         leader.wait_compiled()

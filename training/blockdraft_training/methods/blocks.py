@@ -93,7 +93,8 @@ def draft_blocks(
     blocks = anchors.shape[1]
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     width = batch.features.shape[-1]
-    contexts = model.project_context(batch.features.reshape(rows * length, width), positions)
+    features = batch.features.reshape(rows * length, width)
+    contexts = model.keys_values(model.projection(features), positions)
     anchor_ids = jnp.take_along_axis(batch.token_ids, anchors, axis=1, mode="clip")
     masks = jnp.full((rows, blocks, config.block_inputs - 1), config.mask_token_id, jnp.int32)
     block_ids = jnp.concatenate([anchor_ids[..., None], masks], axis=-1)

@@ -83,7 +83,7 @@ def draft_chains(
     rows, length = batch.token_ids.shape
     blocks, width = anchors.shape[1], config.decoder.hidden_size
     embedding = embedding.astype(model.fc.weight[...].dtype)
-    features = model.project_features(batch.features.reshape(rows * length, -1))
+    features = model.projection(batch.features.reshape(rows * length, -1))
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     following = jnp.roll(batch.token_ids, -1, axis=1).reshape(-1)
     keys, values = (

@@ -21,6 +21,8 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import LayeredCache, allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm, said, understood
+from blockdraft_verifier.device.final_features import split
 from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
@@ -67,12 +69,12 @@ class StepRunner(Protocol):
     def feature_width(self) -> int:
         """Elements of one feature; 0 when nothing is captured."""
 
-    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
         """Return whether `warm_up` was called for these features and blocks of this size."""
 
     def warm_up(
         self,
-        capture: tuple[int, ...],
+        features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> dict[Bucket, float]:
@@ -127,28 +129,28 @@ class ModelRunner:
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
         self.buckets: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
-        self._capture: tuple[int, ...] = ()
+        self._features = NO_FEATURES
         self.max_block = 0
 
     @property
     def feature_width(self) -> int:
         """Elements of one feature; 0 when nothing is captured."""
-        return len(self._capture) * self.model.hidden_size
+        return self._features.width(self.model.hidden_size)
 
-    def compiled_for(self, capture: tuple[int, ...], max_block: int) -> bool:
+    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
         """Return whether `warm_up` has compiled for these features and blocks of this size."""
-        return self._capture == capture and self.max_block >= max_block
+        return self._features == features and self.max_block >= max_block
 
     def warm_up(
         self,
-        capture: tuple[int, ...],
+        features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> dict[Bucket, float]:
         """Compile the step for every bucket and time each one.
 
         Args:
-            capture: Target layers whose outputs make a feature; empty for none.
+            features: What to give of every position.
             max_block: Most tokens of a decoding row, the anchor included.
             progress: Told how many of how many buckets are done.
 
@@ -156,24 +158,24 @@ class ModelRunner:
             Seconds of one step in each bucket; the measured verification cost.
         """
         if self._leader is not None:
-            self._leader.compile(capture, max_block)
-        self.compile(capture, max_block, progress)
+            self._leader.compile(said(features, max_block))
+        self.compile(features, max_block, progress)
         if self._leader is not None:
             self._leader.wait_compiled()
         return {bucket: self._time(bucket) for bucket in self.buckets}
 
     def compile(
         self,
-        capture: tuple[int, ...],
+        features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile the step for every bucket; see `warm_up` for the arguments."""
         limits = self.settings.scheduler
-        self._capture, self.max_block = capture, max_block
+        self._features, self.max_block = features.placed(self.layout.mesh), max_block
         least = least_step_tokens(self.settings.least_step_tokens, jax.default_backend())
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
-        step = TargetStep(self._graph, self.layout, self._max_pages, capture, max_block)
+        step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
         with ThreadPoolExecutor(max_workers=2) as executor:
@@ -183,6 +185,10 @@ class ModelRunner:
             ):
                 self._steps[bucket] = executable
                 progress(done, len(self.buckets))
+
+    def compile_mirrored(self, what: bytes) -> None:
+        """Compile what the leader of the slice does."""
+        self.compile(*understood(what))
 
     def run(self, rows: Sequence[Row]) -> StepResult:
         """Run one step over `rows`.
@@ -197,9 +203,12 @@ class ModelRunner:
         bonus = np.asarray(outputs.bonus)
         seconds = time.perf_counter() - started
         results = [RowResult(int(accepted[i]), int(bonus[i])) for i in range(len(rows))]
+        final = [
+            row.known_count + result.accepted for row, result in zip(rows, results, strict=True)
+        ]
         return StepResult(
             results,
-            _split_features(rows, results, outputs),
+            split(outputs.features, final),
             _split_log_probs(rows, results, outputs),
             seconds,
         )
@@ -257,7 +266,9 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.run(self.buckets.index(bucket), inputs)
         outputs: StepOutputs
-        outputs, self._caches = self._steps[bucket](self._weights, self._caches, inputs)
+        outputs, self._caches = self._steps[bucket](
+            self._weights, self._features.projection, self._caches, inputs
+        )
         return outputs
 
     def _time(self, bucket: Bucket) -> float:
@@ -269,16 +280,6 @@ class ModelRunner:
             jax.block_until_ready(self._execute(bucket, inputs).bonus)
             samples.append(time.perf_counter() - started)
         return statistics.median(samples)
-
-
-def _split_features(
-    rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
-) -> list[np.ndarray]:
-    """Cut the gap-free features of a step into one array per row."""
-    features = np.asarray(outputs.features)
-    counts = [row.known_count + result.accepted for row, result in zip(rows, results, strict=True)]
-    ends = np.cumsum(counts)
-    return [features[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def _split_log_probs(

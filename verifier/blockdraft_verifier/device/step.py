@@ -18,6 +18,8 @@ from blockdraft_verifier.device.attention.paged import PagedAttend
 from blockdraft_verifier.device.attention.portable import RaggedBatch
 from blockdraft_verifier.device.cache import LayerCaches
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.device.final_features import cut, final_positions_first
 
 
 class StepInputs(NamedTuple):
@@ -54,13 +56,13 @@ class StepOutputs(NamedTuple):
         bonus: The target's own next token, per row.
         log_probs: Log probabilities of every choice.
         features: Features of the positions that became final, row after row without gaps, then
-            the others.
+            the others; cut into pieces, since the host reads only those it needs.
     """
 
     accepted: Int[Array, " rows"]
     bonus: Int[Array, " rows"]
     log_probs: LogProbs
-    features: Float[Array, "tokens feature_width"]
+    features: tuple[Float[Array, "piece feature_width"], ...]
 
 
 def run_step(
@@ -69,7 +71,7 @@ def run_step(
     inputs: StepInputs,
     *,
     layout: CacheLayout,
-    capture: tuple[int, ...],
+    features: FeatureForm,
     max_drafts: int,
     feature_dtype: DTypeLike,
 ) -> tuple[StepOutputs, LayerCaches]:
@@ -80,7 +82,7 @@ def run_step(
         caches: K/V of the layers; donated by the caller.
         inputs: The batch.
         layout: Of the caches.
-        capture: Layers whose outputs make a feature.
+        features: What to give of every final position.
         max_drafts: Most drafted tokens of any row.
         feature_dtype: Element type of the features.
 
@@ -89,7 +91,7 @@ def run_step(
     """
     token_count = inputs.token_ids.shape[0]
     attend = PagedAttend(inputs.batch, token_count, layout)
-    output = decoder(inputs.token_ids, inputs.positions, caches, attend, capture)
+    output = decoder(inputs.token_ids, inputs.positions, caches, attend, features.layer_ids)
     logits = decoder.logits(output.hidden[inputs.choice_token])
 
     choice_position = inputs.positions[inputs.choice_token] + 1
@@ -100,23 +102,9 @@ def run_step(
     )
     log_probs = log_probabilities(logits, choices, inputs.log_probs_wanted[0])
     order = final_positions_first(inputs.batch, inputs.draft_count, accepted, token_count)
-    features = output.captured[order].astype(feature_dtype)
-    return StepOutputs(accepted, bonus, log_probs, features), output.caches
-
-
-def final_positions_first(
-    batch: RaggedBatch,
-    draft_count: Int[Array, " rows"],
-    accepted: Int[Array, " rows"],
-    token_count: int,
-) -> Int[Array, " tokens"]:
-    """Return flat token indices with rejected drafts and padding moved to the end.
-
-    Features of rejected tokens must never leave the verifier.
-    """
-    token = jnp.arange(token_count, dtype=jnp.int32)
-    row = jnp.searchsorted(batch.row_starts[1:], token, side="right")
-    row = jnp.minimum(row, draft_count.shape[0] - 1).astype(jnp.int32)
-    ends = batch.row_starts[1:] - draft_count + accepted
-    final = (token < ends[row]) & (token < batch.row_starts[-1])
-    return jnp.argsort(~final, stable=True)
+    final = output.captured[order].astype(feature_dtype)
+    if features.projection is not None:
+        # Rounded before and after: what the drafter would have computed from raw features.
+        final = features.projection(final).astype(feature_dtype)
+    pieces = cut(final, first=inputs.first_choice.shape[0])
+    return StepOutputs(accepted, bonus, log_probs, pieces), output.caches

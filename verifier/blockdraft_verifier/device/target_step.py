@@ -1,7 +1,7 @@
 """The step of a target as it is compiled: from shapes alone, for devices that need not be there."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -9,10 +9,12 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import LayerCaches, allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepInputs, StepOutputs, run_step
 
@@ -27,21 +29,21 @@ class TargetStep:
         graph: The target without its weights.
         layout: Of the K/V cache.
         max_pages: Most pages of a sequence.
-        capture: Target layers whose outputs make a feature; empty for none.
+        features: What the step gives of every position.
         max_block: Most tokens of a decoding row, the anchor included.
     """
 
     graph: nnx.GraphDef[Decoder]
     layout: CacheLayout
     max_pages: int
-    capture: tuple[int, ...]
+    features: FeatureForm
     max_block: int
 
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step for one bucket, ready to be compiled.
 
-        It takes weights, caches and `StepInputs`, and returns `StepOutputs` and the caches, which
-        it takes over.
+        It takes weights, the features' projection, caches and `StepInputs`, and returns
+        `StepOutputs` and the caches, which it takes over.
 
         Args:
             weights: The target's arrays, or descriptions of them.
@@ -61,23 +63,28 @@ class TargetStep:
         )
         described = (
             jax.tree.map(_described, weights),
+            jax.tree.map(_described, self.features.projection),
             jax.tree.map(_placed, caches, cache_places),
             jax.tree.map(lambda array: _placed(array, layout.replicated), inputs),
         )
         # Everything the host reads is whole on every device; caches stay where they are.
         places = None if layout.mesh is None else (layout.replicated, cache_places)
-        step = jax.jit(self._run, donate_argnums=(1,), out_shardings=places)
+        step = jax.jit(self._run, donate_argnums=(2,), out_shardings=places)
         return step.lower(*described)
 
     def _run(
-        self, weights: Any, caches: LayerCaches, inputs: StepInputs
+        self,
+        weights: Any,
+        projection: FeatureProjection | None,
+        caches: LayerCaches,
+        inputs: StepInputs,
     ) -> tuple[StepOutputs, LayerCaches]:
         return run_step(
             nnx.merge(self.graph, weights),
             caches,
             inputs,
             layout=self.layout,
-            capture=self.capture,
+            features=replace(self.features, projection=projection),
             max_drafts=max(1, self.max_block - 1),
             feature_dtype=FEATURE_DTYPE,
         )

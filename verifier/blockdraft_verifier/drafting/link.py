@@ -19,12 +19,14 @@ from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.backoff import Backoff, BackoffPolicy
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import (
     FeatureWriter,
     MessageWriter,
     SharedWriter,
     offer_shared_memory,
 )
+from blockdraft_verifier.drafting.projection import fetch_form
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class DrafterDescription:
 
     method: str
     block_size: int
-    target_layer_ids: tuple[int, ...]
+    features: FeatureForm
     feature_width: int
     max_feature_rows: int
     max_context_tokens: int
@@ -59,36 +61,18 @@ class DrafterDescription:
 
     @classmethod
     def from_proto(
-        cls, message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
+        cls, message: pb.DrafterServiceDescribeResponse, features: FeatureForm
     ) -> "DrafterDescription":
-        """Read a handshake's answer.
+        """Return what a handshake's answer says.
 
         Args:
-            message: The answer.
-            num_layers: Decoder layers of the target.
-            hidden_size: Width of the target's residual stream.
-
-        Raises:
-            ValueError: If the drafter wants features this verifier cannot give.
+            message: The answer; `check_description` found nothing.
+            features: What is to be sent.
         """
-        layer_ids = message.target_layer_ids
-        if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
-            raise ValueError(
-                f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
-            )
-        if message.feature_width != len(layer_ids) * hidden_size:
-            raise ValueError(
-                f"the drafter wants features of {message.feature_width} elements, "
-                f"{len(layer_ids)} layers of width {hidden_size} give another number"
-            )
-        if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
-            raise ValueError("the drafter wants features in another type than bfloat16")
-        if message.block_size < 2 or message.max_feature_rows < 1:
-            raise ValueError("the drafter's limits leave nothing to draft")
         return cls(
             method=message.method,
             block_size=message.block_size,
-            target_layer_ids=tuple(message.target_layer_ids),
+            features=features,
             feature_width=message.feature_width,
             max_feature_rows=message.max_feature_rows,
             max_context_tokens=message.max_context_tokens,
@@ -96,6 +80,39 @@ class DrafterDescription:
             trained=message.trained,
             step_seconds=tuple(message.step_seconds),
         )
+
+
+def check_description(
+    message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
+) -> None:
+    """Check that this verifier can give a drafter what it wants.
+
+    Args:
+        message: The handshake's answer.
+        num_layers: Decoder layers of the target.
+        hidden_size: Width of the target's residual stream.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    layer_ids = message.target_layer_ids
+    if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
+        raise ValueError(
+            f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
+        )
+    projected = message.HasField("projection")
+    width = message.projection.input_width if projected else message.feature_width
+    if width != len(layer_ids) * hidden_size:
+        raise ValueError(
+            f"the drafter wants features of {width} elements, "
+            f"{len(layer_ids)} layers of width {hidden_size} give another number"
+        )
+    if not 1 <= message.feature_width <= width:
+        raise ValueError(f"the drafter wants {message.feature_width} elements out of {width}")
+    if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
+        raise ValueError("the drafter wants features in another type than bfloat16")
+    if message.block_size < 2 or message.max_feature_rows < 1:
+        raise ValueError("the drafter's limits leave nothing to draft")
 
 
 @runtime_checkable
@@ -226,6 +243,7 @@ class GrpcDraftLink:
         self._closed = threading.Event()
         self._connected = threading.Event()
         self._refusal: str | None = None
+        self._features: FeatureForm | None = None
         threading.Thread(target=self._keep_connected, name="draft-link", daemon=True).start()
 
     def current(self) -> DraftTransport | None:
@@ -267,9 +285,10 @@ class GrpcDraftLink:
         request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
         try:
             answer = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
-            description = DrafterDescription.from_proto(
-                answer, self._target.config.num_layers, self._target.config.hidden_size
-            )
+            config = self._target.config
+            check_description(answer, config.num_layers, config.hidden_size)
+            self._features = fetch_form(self._stub, answer, self._features)
+            description = DrafterDescription.from_proto(answer, self._features)
             shared = offer_shared_memory(self._address)
             transport = GrpcDraftTransport(self._stub, description, shared)
         except (grpc.RpcError, ValueError) as error:
@@ -280,11 +299,13 @@ class GrpcDraftLink:
         self._connected.set()
         self._refusal = None
         logger.info(
-            "drafter %s connected: %s, block of %d, %s, features through %s",
+            "drafter %s connected: %s, block of %d, %s, %s features of %d through %s",
             description.fingerprint,
             description.method,
             description.block_size,
             "trained" if description.trained else "untrained",
+            "raw" if self._features.projection is None else "projected",
+            description.feature_width,
             transport.feature_writer.name,
         )
         return True

@@ -15,6 +15,7 @@ from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import RankedLogProbs, StepResult, StepRunner
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
@@ -220,24 +221,24 @@ class Engine:
         self, drafter: DrafterDescription | None, progress: Callable[[int, int], None]
     ) -> None:
         """Compile for `drafter`'s features and blocks, unless that has been done."""
-        capture = drafter.target_layer_ids if drafter is not None else ()
+        features = drafter.features if drafter is not None else NO_FEATURES
         max_block = drafter.block_size if drafter is not None else 1
         self._lengths.forget_acceptance()
         costs = self._lengths.costs
-        if costs is None or not self._runner.compiled_for(capture, max_block):
+        if costs is None or not self._runner.compiled_for(features, max_block):
             if self._guard is not None:
                 self._guard.disarm()
             costs = self._lengths.costs = CostModel(
-                self._runner.warm_up(capture, max_block, progress)
+                self._runner.warm_up(features, max_block, progress)
             )
-            # Pages written so far have no features of these layers, so nothing in them can be
+            # Pages written so far have no features of this form, so nothing in them can be
             # drafted from, and the self-test writes to them: owners compute theirs again.
             self.scheduler.preempt_all()
             self._pages.forget_contents()
             self._test_exactness()
             if self._guard is not None:
                 self._guard.arm()
-            if capture:
+            if features.layer_ids:
                 self._features = FeatureStore(
                     self._settings.num_pages,
                     self._settings.page_size,

@@ -1,6 +1,7 @@
 """`blockdraft verifier --self-test`: say whether this device rounds alike, and end."""
 
 from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.exactness.self_test import ON_REQUEST, self_test
 from blockdraft_verifier.loading import load_target, report_compiled
 
@@ -21,7 +22,7 @@ def run_self_test(settings: VerifierSettings) -> int:
     if settings.slice is not None:
         raise ValueError("--self-test is for one host; a slice makes its own when it starts")
     runner = load_target(settings).runner
-    runner.compile((), BLOCK_TOKENS, report_compiled)
+    runner.compile(NO_FEATURES, BLOCK_TOKENS, report_compiled)
     found = self_test(runner, ON_REQUEST)
     print(found.summary())
     return 0 if found.exact else 1

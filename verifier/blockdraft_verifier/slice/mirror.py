@@ -34,13 +34,16 @@ class StepLeader:
         """Speak on `channel`."""
         self.channel = channel
 
-    def compile(self, capture: tuple[int, ...], max_block: int) -> None:
+    def compile(self, what: bytes) -> None:
         """Have every follower compile its steps, while the leader does.
+
+        Args:
+            what: To compile, in words that the runner of the follower knows.
 
         Raises:
             FollowerLostError: If a follower is gone.
         """
-        self.channel.send(_COMPILE, np.array([max_block, *capture], np.int32).tobytes())
+        self.channel.send(_COMPILE, what)
 
     def wait_compiled(self) -> None:
         """Wait until every follower has compiled.
@@ -71,7 +74,7 @@ class StepLeader:
 class MirroringRunner(Protocol):
     """What a follower can be told to do."""
 
-    def compile(self, capture: tuple[int, ...], max_block: int) -> None:
+    def compile_mirrored(self, what: bytes) -> None:
         """Compile every step."""
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
@@ -104,8 +107,7 @@ class StepFollower:
                 self.channel.close()
                 return
             if kind == _COMPILE:
-                max_block, *capture = (int(number) for number in np.frombuffer(body, np.int32))
-                runner.compile(tuple(capture), max_block)
+                runner.compile_mirrored(bytes(body))
                 self.channel.acknowledge()
                 on_compiled()
             else:
