@@ -55,6 +55,9 @@ SUBCOMMANDS = {
     "serve": Subcommand(
         "blockdraft_bench.serve.command", "a service under load; the cost of its processes"
     ),
+    "slice": Subcommand(
+        "blockdraft_bench.slice.command", "what announcing a step to a slice's processes costs"
+    ),
 }
 
 

@@ -185,6 +185,25 @@ def test_neither_goes_on_without_the_other(hosts: Slice, killed: int) -> None:
     assert lost in survivor.said()
 
 
+def test_a_stopped_follower_ends_the_leader_that_needs_it(hosts: Slice) -> None:
+    leader, follower = (hosts.verifier(number, "--drafter", "none") for number in (0, 1))
+    for each in (leader, follower):
+        each.wait_ready()
+    follower.process.send_signal(signal.SIGSTOP)
+    with grpc.insecure_channel(leader.address) as channel, pytest.raises(grpc.RpcError):
+        generate(VerifierServiceStub(channel), REQUESTS[0])
+    assert leader.process.wait(END_SECONDS) == 1, leader.said()
+    assert "process 1 of the slice has taken no step for 10 s" in leader.said()
+
+
+def test_a_stopped_leader_ends_the_follower(hosts: Slice) -> None:
+    leader, follower = (hosts.verifier(number, "--drafter", "none") for number in (0, 1))
+    for each in (leader, follower):
+        each.wait_ready()
+    leader.process.send_signal(signal.SIGSTOP)
+    assert follower.process.wait(END_SECONDS) != 0
+
+
 def test_processes_with_other_flags_do_not_decode_together(hosts: Slice) -> None:
     leader = hosts.verifier(0, "--drafter", "none")
     follower = hosts.verifier(1, "--drafter", "none", "--num-pages", "33")

@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +25,9 @@ from blockdraft_verifier.service import VerifierService
 from blockdraft_verifier.slice.mirror import StepLeader
 
 logger = logging.getLogger(__name__)
+
+# For telling callers; their streams cannot go on.
+_LEAVE_SECONDS = 3.0
 
 
 class VerifierApp:
@@ -84,7 +89,7 @@ class VerifierApp:
         runner, checkpoint, computation, mirror = load_target(settings)
         if isinstance(mirror, StepLeader):
             self._leader = mirror
-            mirror.channel.on_loss(on_failure)
+            mirror.channel.on_loss(functools.partial(_leave, on_failure))
         link = None
         if settings.drafter_address is not None:
             link = GrpcDraftLink(settings.drafter_address, checkpoint)
@@ -112,3 +117,12 @@ class VerifierApp:
             checkpoint.config.vocab_size,
         )
         return engine
+
+
+def _leave(on_failure: Callable[[], None]) -> None:
+    """End a process that has lost another one of its slice."""
+    on_failure()
+    # The step under way waits for the devices of the lost process, and may do so for ever.
+    leaving = threading.Timer(_LEAVE_SECONDS, os._exit, (1,))
+    leaving.daemon = True
+    leaving.start()

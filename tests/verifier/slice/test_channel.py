@@ -1,7 +1,9 @@
 """Leader and followers over real sockets, each follower on a thread of its own."""
 
+import contextlib
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from blockdraft_verifier.slice.channel import (
+    MAX_FRAME_BYTES,
     FollowerChannel,
     FollowerLostError,
     LeaderChannel,
@@ -177,6 +180,49 @@ def test_strangers_are_turned_away(call: Calls) -> None:
     assert bytes(right.result(SECONDS).receive()) == b"hello"
     noise.close()
     leader.close()
+
+
+def test_strangers_that_dawdle_hold_up_nobody(call: Calls) -> None:
+    listener = Listener()
+    address = ("127.0.0.1", listener.port)
+    with contextlib.ExitStack() as strangers:
+        for beginning in (b"", b"G", b"GET / HTTP/1.1\r\n\r\n", bytes(4), b"\xff" * 12) * 20:
+            stranger = strangers.enter_context(socket.create_connection(address))
+            stranger.sendall(beginning)
+        right = call(listener, 1)
+        leader = listener.accept(1, DIGEST, SECONDS)
+        leader.send(b"hello")
+        assert bytes(right.result(SECONDS).receive()) == b"hello"
+        leader.close()
+
+
+def test_nobody_can_call_after_the_meeting(call: Calls) -> None:
+    listener = Listener()
+    follower = call(listener, 1)
+    leader = listener.accept(1, DIGEST, SECONDS)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listener.port))
+    leader.close()
+    follower.result(SECONDS)
+
+
+def test_a_frame_that_is_too_long_is_not_sent(met: Met) -> None:
+    leader, followers = met(1)
+    with pytest.raises(ValueError, match="too long"):
+        leader.send(bytes(MAX_FRAME_BYTES), b"x")
+    leader.send(b"x")
+    assert bytes(followers[0].receive()) == b"x"
+
+
+def test_a_frame_that_is_too_long_is_not_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        follower = FollowerChannel(socket.create_connection(listener.getsockname()))
+        leader, _ = listener.accept()
+    with leader:
+        leader.sendall(struct.pack("<I", MAX_FRAME_BYTES + 1))
+        with pytest.raises(LeaderLostError):
+            follower.receive()
+    follower.close()
 
 
 def test_processes_that_run_different_things_do_not_meet(call: Calls) -> None:

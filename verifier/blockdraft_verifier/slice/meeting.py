@@ -8,28 +8,30 @@ or target would compute different things.
 import contextlib
 import hmac
 import secrets
+import selectors
 import socket
 import struct
 import time
+from collections.abc import Collection, Generator
 
 import jax
 
 from blockdraft_runtime.settings.slice import SliceSettings
 from blockdraft_verifier.slice.channel import (
+    PATIENCE_SECONDS,
     FollowerChannel,
     FollowerLostError,
     LeaderChannel,
     LeaderLostError,
-    receive_exactly,
 )
 
 TOKEN_BYTES = DIGEST_BYTES = 32
 _HELLO = struct.Struct(f"<{TOKEN_BYTES}s{DIGEST_BYTES}sI")
 _ACCEPTED, _REFUSED = b"\x01", b"\x00"
-# A stranger that connects and says nothing must not hold up the others for longer.
-_HELLO_SECONDS = 5.0
-# The devices of a dead process hold up those of all others: better to start again soon.
-_HEARTBEAT_SECONDS = 10
+# The devices of a dead process hold up those of all others: better to start again soon. As two
+# heartbeats are sent in this time, JAX ends processes after half of it at the earliest. By then the
+# channel has noticed what it can, and has said who it was.
+_HEARTBEAT_SECONDS = 3 * int(PATIENCE_SECONDS)
 _SHUTDOWN_SECONDS = 10
 
 
@@ -73,53 +75,78 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
         self.token = secrets.token_bytes(TOKEN_BYTES)
 
-    def accept(self, num_followers: int, digest: bytes, timeout_seconds: float) -> LeaderChannel:
+    def accept(
+        self,
+        num_followers: int,
+        digest: bytes,
+        timeout_seconds: float,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> LeaderChannel:
         """Wait for processes 1 to `num_followers` and stop listening.
 
         Args:
             num_followers: How many there are.
             digest: What every process must run.
             timeout_seconds: How long to wait for all of them.
+            patience_seconds: How long the channel waits for a follower to take a frame.
 
         Raises:
             FollowerLostError: If some do not come in time.
             SliceMismatchError: If one runs something else.
         """
+        missing = {*range(1, num_followers + 1)}
         followers: dict[int, socket.socket] = {}
-        deadline = time.monotonic() + timeout_seconds
-        try:
-            while len(followers) < num_followers:
-                self._socket.settimeout(max(0.01, deadline - time.monotonic()))
-                try:
-                    connection, _ = self._socket.accept()
-                except TimeoutError as error:
-                    missing = sorted({*range(1, num_followers + 1)} - set(followers))
-                    raise FollowerLostError(
-                        f"processes {missing} of the slice did not come in {timeout_seconds:g} s"
-                    ) from error
-                with contextlib.ExitStack() as closing:
-                    closing.callback(connection.close)
-                    process_id = self._greet(connection, num_followers, digest)
-                    if process_id is not None and process_id not in followers:
-                        followers[process_id] = connection
-                        closing.pop_all()
-        except BaseException:
-            for connection in followers.values():
-                connection.close()
-            raise
-        finally:
-            self._socket.close()
-        return LeaderChannel(followers)
+        calls = self._calls(time.monotonic() + timeout_seconds)
+        with contextlib.closing(calls), contextlib.ExitStack() as closing:
+            for caller in calls:
+                closing.enter_context(caller)
+                process_id = self._greet(caller, missing, digest)
+                if process_id is None:
+                    caller.close()
+                    continue
+                followers[process_id] = caller
+                missing.remove(process_id)
+                if not missing:
+                    closing.pop_all()
+                    return LeaderChannel(followers, patience_seconds)
+        raise FollowerLostError(
+            f"processes {sorted(missing)} of the slice did not come in {timeout_seconds:g} s"
+        )
 
-    def _greet(self, connection: socket.socket, num_followers: int, digest: bytes) -> int | None:
-        """Return the process id of a follower; None for a stranger."""
+    def _calls(self, deadline: float) -> Generator[socket.socket]:
+        """Yield everyone who has called and said as much as a follower does."""
+        silent: set[socket.socket] = set()
+        with self._socket, selectors.DefaultSelector() as callers:
+            callers.register(self._socket, selectors.EVENT_READ)
+            try:
+                while heard := callers.select(max(0.0, deadline - time.monotonic())):
+                    for caller in [key.fileobj for key, _ in heard]:
+                        assert isinstance(caller, socket.socket)
+                        if caller is self._socket:
+                            connection, _ = caller.accept()
+                            silent.add(connection)
+                            # Not heard before all is there: who dawdles holds up nobody.
+                            connection.setsockopt(
+                                socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HELLO.size
+                            )
+                            callers.register(connection, selectors.EVENT_READ)
+                        else:
+                            callers.unregister(caller)
+                            silent.remove(caller)
+                            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                            yield caller
+            finally:
+                for connection in silent:
+                    connection.close()
+
+    def _greet(self, caller: socket.socket, missing: Collection[int], digest: bytes) -> int | None:
+        """Return the process id of a follower that is missing; None for a stranger."""
         try:
-            connection.settimeout(_HELLO_SECONDS)
-            token, theirs, process_id = _HELLO.unpack(receive_exactly(connection, _HELLO.size))
-            if not hmac.compare_digest(token, self.token) or not 1 <= process_id <= num_followers:
+            token, theirs, process_id = _HELLO.unpack(caller.recv(_HELLO.size))
+            if not hmac.compare_digest(token, self.token) or process_id not in missing:
                 return None
-            connection.sendall(_ACCEPTED if theirs == digest else _REFUSED)
-        except OSError:
+            caller.sendall(_ACCEPTED if theirs == digest else _REFUSED)
+        except (OSError, struct.error):
             return None
         if theirs != digest:
             raise _mismatch(process_id)
@@ -147,7 +174,9 @@ def connect(
             connection = socket.create_connection(address, timeout=timeout_seconds)
             closing.callback(connection.close)
             connection.sendall(_HELLO.pack(token, digest, process_id))
-            answer = receive_exactly(connection, 1)
+            answer = connection.recv(len(_ACCEPTED))
+            if not answer:
+                raise ConnectionResetError("turned away")
         except OSError as error:
             raise LeaderLostError(f"no leader at {address[0]}:{address[1]}: {error}") from error
         if answer != _ACCEPTED:
