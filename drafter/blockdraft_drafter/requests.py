@@ -1,5 +1,6 @@
 """From the wire to features, checked before anything of a sequence is touched."""
 
+import itertools
 import math
 import mmap
 from typing import Any
@@ -42,23 +43,65 @@ class SequenceRefusedError(ValueError):
         self.code = code
 
 
+class StepFeatures:
+    """The features of a step, divided among its sequences."""
+
+    def __init__(
+        self,
+        request: drafter_pb2.DraftRequest,
+        spec: MethodSpec,
+        shared: mmap.mmap | None = None,
+    ) -> None:
+        """Read the features of `request`.
+
+        Args:
+            request: The step.
+            spec: The draft method's limits.
+            shared: Memory in which they may be; it is the verifier's again once the step is
+                answered.
+        """
+        counts = [sequence.feature_rows for sequence in request.sequences]
+        self._ends = list(itertools.accumulate(counts, initial=0))
+        self._features: NDArray[Any] = np.zeros((0, spec.feature_width), spec.feature_dtype)
+        self._reason: str | None = None
+        try:
+            if request.HasField("features"):
+                self._features = check_features(request.features, spec, shared)
+            rows = len(self._features)
+            if min(counts, default=0) < 0 or self._ends[-1] != rows:
+                raise ValueError(f"there are {rows} rows of them for feature_rows of {counts}")
+        except ValueError as error:
+            self._reason = str(error)
+        self._all_finite = all_finite(self._features)
+
+    def of(self, index: int) -> NDArray[Any]:
+        """Return those of a sequence, [feature_rows, feature_width].
+
+        Args:
+            index: Of the sequence in the step.
+
+        Raises:
+            SequenceRefusedError: If they are malformed or not finite.
+        """
+        start, stop = self._ends[index : index + 2]
+        if self._reason is not None and start != stop:
+            raise _invalid(f"features: {self._reason}")
+        rows = self._features[start:stop]
+        # One NaN in a context would spoil every later draft of its sequence.
+        if not self._all_finite and not all_finite(rows):
+            raise _invalid("features hold values that are not finite")
+        return rows
+
+
 def check_sequence(
-    sequence: drafter_pb2.SequenceDraft,
-    expected_start: int,
-    spec: MethodSpec,
-    shared: mmap.mmap | None = None,
-) -> NDArray[Any]:
-    """Check everything about a sequence that does not need a slot.
+    sequence: drafter_pb2.SequenceDraft, expected_start: int, spec: MethodSpec
+) -> None:
+    """Check everything about a sequence that needs neither its features nor a slot.
 
     Args:
         sequence: The sequence's part of the request.
         expected_start: Its context length, 0 if it is unknown.
         spec: The draft method's limits.
-        shared: Memory in which its features may be.
-
-    Returns:
-        Its features, [rows, feature_width] of the method's element type. Those in shared memory
-        are the verifier's again once the step is answered.
 
     Raises:
         SequenceRefusedError: If it must be refused.
@@ -70,60 +113,41 @@ def check_sequence(
             f"context_start is {sequence.context_start}, but the context has"
             f" {expected_start} positions",
         )
-    features = check_features(sequence, spec, shared)
+    rows = sequence.feature_rows
+    if rows > spec.max_feature_rows:
+        raise _invalid(f"{rows} feature rows in one request, more than {spec.max_feature_rows}")
     if not 0 <= sequence.anchor_token_id < spec.vocab_size:
         raise _invalid(
             f"anchor_token_id {sequence.anchor_token_id} is not in [0, {spec.vocab_size})"
         )
     if not 0 <= sequence.draft_length < spec.block_size:
         raise _invalid(f"draft_length {sequence.draft_length} is not in [0, {spec.block_size})")
-    _check_tokens(sequence, features.shape[0], spec)
-    length = expected_start + features.shape[0]
-    if length > spec.max_context_tokens:
-        raise SequenceRefusedError(
-            drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
-            f"the context would have {length} positions, more than {spec.max_context_tokens}",
-        )
-    return features
-
-
-def _check_tokens(sequence: drafter_pb2.SequenceDraft, rows: int, spec: MethodSpec) -> None:
     tokens = sequence.token_ids
     if (tokens or spec.reads_tokens) and len(tokens) != rows:
         raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")
     if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
         raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
+    length = expected_start + rows
+    if length > spec.max_context_tokens:
+        raise SequenceRefusedError(
+            drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
+            f"the context would have {length} positions, more than {spec.max_context_tokens}",
+        )
 
 
 def check_features(
-    sequence: drafter_pb2.SequenceDraft, spec: MethodSpec, shared: mmap.mmap | None = None
+    tensor: drafter_pb2.Tensor, spec: MethodSpec, shared: mmap.mmap | None = None
 ) -> NDArray[Any]:
-    """Return a sequence's features, checked for type, shape, size and finiteness.
-
-    An absent tensor means no rows.
+    """Return the features of a step, checked for type, shape and size.
 
     Raises:
-        SequenceRefusedError: If they are malformed.
+        ValueError: If they are malformed.
     """
-    if not sequence.HasField("features"):
-        return np.zeros((0, spec.feature_width), spec.feature_dtype)
-    try:
-        features = to_array(sequence.features, shared)
-    except ValueError as error:
-        raise _invalid(f"features: {error}") from error
+    features = to_array(tensor, shared)
     if features.dtype != spec.feature_dtype:
-        raise _invalid(f"features are {features.dtype}, expected {spec.feature_dtype}")
+        raise ValueError(f"they are {features.dtype}, expected {spec.feature_dtype}")
     if features.ndim != 2 or features.shape[1] != spec.feature_width:
-        raise _invalid(
-            f"features have shape {list(features.shape)}, expected [rows, {spec.feature_width}]"
-        )
-    if features.shape[0] > spec.max_feature_rows:
-        raise _invalid(
-            f"{features.shape[0]} feature rows in one request, more than {spec.max_feature_rows}"
-        )
-    # One NaN in a context would spoil every later draft of its sequence.
-    if not all_finite(features):
-        raise _invalid("features hold values that are not finite")
+        raise ValueError(f"shape {list(features.shape)}, expected [rows, {spec.feature_width}]")
     return features
 
 

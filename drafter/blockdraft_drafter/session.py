@@ -8,10 +8,13 @@ import mmap
 import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
 from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Proposal
-from blockdraft_drafter.requests import SequenceRefusedError, check_sequence
+from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_protos.v1 import drafter_pb2
 
 
@@ -115,7 +118,8 @@ class Session:
         occurrences = Counter(sequence.sequence_id for sequence in request.sequences)
         refused: set[int] = set()
         accepted: list[_Accepted] = []
-        for sequence in request.sequences:
+        features = StepFeatures(request, self._method.spec, self._shared)
+        for index, sequence in enumerate(request.sequences):
             sequence_id = sequence.sequence_id
             if sequence_id in refused:
                 continue
@@ -125,7 +129,8 @@ class Session:
                         drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT,
                         f"the sequence is {occurrences[sequence_id]} times in the step",
                     )
-                accepted.append(self._accept(sequence))
+                check_sequence(sequence, self._contexts.length(sequence_id), self._method.spec)
+                accepted.append(self._accept(sequence, features.of(index)))
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
                 response.sequence_errors.add(
@@ -136,14 +141,12 @@ class Session:
                 )
         return accepted
 
-    def _accept(self, sequence: drafter_pb2.SequenceDraft) -> _Accepted:
-        """Check a sequence and give it a slot.
+    def _accept(self, sequence: drafter_pb2.SequenceDraft, features: NDArray[Any]) -> _Accepted:
+        """Give a sequence a slot.
 
         Raises:
-            SequenceRefusedError: If it must be refused.
+            SequenceRefusedError: If there is none.
         """
-        expected_start = self._contexts.length(sequence.sequence_id)
-        features = check_sequence(sequence, expected_start, self._method.spec, self._shared)
         context = self._contexts.open(sequence.sequence_id)
         if context is None:
             raise SequenceRefusedError(

@@ -1,7 +1,7 @@
 """Requests as a verifier makes them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +16,35 @@ def to_tensor(array: NDArray[Any]) -> drafter_pb2.Tensor:
     )
 
 
+class Part(NamedTuple):
+    """A sequence's part of a step, and its features, which go with those of the others."""
+
+    draft: drafter_pb2.SequenceDraft
+    features: NDArray[Any]
+
+
 def sequence_draft(
     sequence_id: int, start: int, features: NDArray[Any], anchor: int = 1, draft_length: int = 3
-) -> drafter_pb2.SequenceDraft:
-    return drafter_pb2.SequenceDraft(
+) -> Part:
+    draft = drafter_pb2.SequenceDraft(
         sequence_id=sequence_id,
         context_start=start,
-        features=to_tensor(features),
+        feature_rows=len(features),
         anchor_token_id=anchor,
         draft_length=draft_length,
     )
+    return Part(draft, features)
 
 
 def draft_request(
-    step_id: int,
-    sequences: Sequence[drafter_pb2.SequenceDraft] = (),
-    released: Sequence[int] = (),
+    step_id: int, parts: Sequence[Part] = (), released: Sequence[int] = ()
 ) -> drafter_pb2.DraftRequest:
+    features = np.concatenate([part.features for part in parts]) if parts else None
     return drafter_pb2.DraftRequest(
-        step_id=step_id, sequences=sequences, released_sequence_ids=released
+        step_id=step_id,
+        sequences=[part.draft for part in parts],
+        released_sequence_ids=released,
+        features=None if features is None else to_tensor(features),
     )
 
 

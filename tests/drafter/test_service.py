@@ -190,9 +190,9 @@ async def drafted(call: Any, tensors: list[drafter_pb2.Tensor]) -> list[int]:
     tokens: list[int] = []
     start = 0
     for step, tensor in enumerate(tensors, start=1):
-        message = sequence_draft(5, start, features(0))
-        message.features.CopyFrom(tensor)
-        await call.write(draft_request(step, [message]))
+        request = draft_request(step, [sequence_draft(5, start, features(tensor.shape[0]))])
+        request.features.CopyFrom(tensor)
+        await call.write(request)
         response = await call.read()
         assert not response.sequence_errors
         start += tensor.shape[0]

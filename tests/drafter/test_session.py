@@ -67,10 +67,9 @@ def test_an_append_gets_an_empty_proposal(session: Session) -> None:
 
 def test_absent_features_are_no_rows(session: Session) -> None:
     session.step(draft_request(1, [sequence_draft(1, 0, whole_features(2))]))
-    message = drafter_pb2.SequenceDraft(
-        sequence_id=1, context_start=2, anchor_token_id=3, draft_length=1
-    )
-    (proposal,) = session.step(draft_request(2, [message])).proposals
+    request = draft_request(2, [sequence_draft(1, 2, whole_features(0), 3, 1)])
+    request.ClearField("features")
+    (proposal,) = session.step(request).proposals
     assert proposal.context_length == 2
     assert tuple(proposal.token_ids) == digest(whole_features(2), 3, 1)
 
@@ -79,14 +78,40 @@ def test_a_wrong_element_type_names_both() -> None:
     session = Session(FakeMethod(), SlotPool(1))
     features = whole_features(2).astype(ml_dtypes.bfloat16)
     (error,) = session.step(draft_request(1, [sequence_draft(1, 0, features)])).sequence_errors
-    assert error.message == "features are bfloat16, expected float32"
+    assert error.message == "features: they are bfloat16, expected float32"
 
 
 def test_a_huge_shape_is_refused_without_being_allocated(session: Session) -> None:
-    message = sequence_draft(1, 0, whole_features(1))
-    message.features.shape[0] = 2**60
-    (error,) = session.step(draft_request(1, [message])).sequence_errors
+    request = draft_request(1, [sequence_draft(1, 0, whole_features(1))])
+    request.features.shape[0] = 2**60
+    (error,) = session.step(request).sequence_errors
     assert "bytes of data" in error.message
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 0), (3, 2, 0), (4, -1, 0), (-1, 4, 0)])
+def test_features_that_cannot_be_divided_are_nobodys(
+    session: Session, counts: tuple[int, ...]
+) -> None:
+    parts = [sequence_draft(i, 0, whole_features(rows)) for i, rows in enumerate((2, 2, 0))]
+    request = draft_request(1, parts)
+    for sequence, count in zip(request.sequences, counts, strict=True):
+        sequence.feature_rows = count
+    response = session.step(request)
+    # A sequence without features is served.
+    assert [proposal.sequence_id for proposal in response.proposals] == [2]
+    assert [error.sequence_id for error in response.sequence_errors] == [0, 1]
+    for error in response.sequence_errors:
+        assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
+        assert "rows of them for feature_rows of" in error.message
+
+
+def test_only_those_with_bad_values_are_refused(session: Session) -> None:
+    bad = np.full((1, SPEC.feature_width), np.inf, np.float32)
+    parts = [sequence_draft(i, 0, rows) for i, rows in enumerate((whole_features(2), bad, bad[:0]))]
+    response = session.step(draft_request(1, parts))
+    assert [proposal.sequence_id for proposal in response.proposals] == [0, 2]
+    (error,) = response.sequence_errors
+    assert error.message == "features hold values that are not finite"
 
 
 def test_timings_are_told(session: Session) -> None:
@@ -158,36 +183,33 @@ class TestSharedMemory:
     def test_they_are_those_of_a_message(self, session: Session, memory: mmap.mmap) -> None:
         features = whole_features(6)
         for step_id, (start, stop) in enumerate([(0, 2), (2, 6)], 1):
-            message = sequence_draft(7, start, features[:0])
-            message.features.CopyFrom(self.placed(memory, 64, features[start:stop]))
-            (proposal,) = session.step(draft_request(step_id, [message])).proposals
+            new = features[start:stop]
+            request = draft_request(step_id, [sequence_draft(7, start, new)])
+            request.features.CopyFrom(self.placed(memory, 64, new))
+            (proposal,) = session.step(request).proposals
             # The memory is the verifier's again, who writes to it.
             memory[:] = b"\xff" * len(memory)
         assert tuple(proposal.token_ids) == digest(features, 1, 3)
 
+    def at(self, offset: int) -> drafter_pb2.DraftRequest:
+        request = draft_request(1, [sequence_draft(7, 0, whole_features(1))])
+        request.features.shared_offset = offset
+        return request
+
     @pytest.mark.parametrize(("offset", "good"), [(0, True), (4084, True), (4085, False)])
-    def test_they_lie_within_it(
-        self, session: Session, memory: mmap.mmap, offset: int, good: bool
-    ) -> None:
-        message = sequence_draft(7, 0, whole_features(1))
-        message.features.shared_offset = offset
-        response = session.step(draft_request(1, [message]))
+    def test_they_lie_within_it(self, session: Session, offset: int, good: bool) -> None:
+        response = session.step(self.at(offset))
         assert len(response.proposals) == good
         if not good:
             assert response.sequence_errors[0].message == "features: no 12 bytes are shared at 4085"
 
     @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
     def test_offsets_outside_are_refused(self, session: Session, offset: int) -> None:
-        message = sequence_draft(7, 0, whole_features(1))
-        message.features.shared_offset = offset
-        (error,) = session.step(draft_request(1, [message])).sequence_errors
+        (error,) = session.step(self.at(offset)).sequence_errors
         assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
 
     def test_without_memory_they_are_refused(self) -> None:
-        session = Session(FakeMethod(), SlotPool(1))
-        message = sequence_draft(7, 0, whole_features(1))
-        message.features.shared_offset = 0
-        (error,) = session.step(draft_request(1, [message])).sequence_errors
+        (error,) = Session(FakeMethod(), SlotPool(1)).step(self.at(0)).sequence_errors
         assert error.message == "features: no 12 bytes are shared at 0"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 from tests.drafter.fake_method import SPEC, FakeMethod, digest
-from tests.drafter.requests import draft_request, sequence_draft, whole_features
+from tests.drafter.requests import Part, draft_request, sequence_draft, whole_features
 
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError
@@ -18,42 +18,37 @@ from blockdraft_protos.v1 import drafter_pb2
 
 CODE = drafter_pb2.SequenceErrorCode
 SEQUENCE_IDS = st.integers(1, 5)
-FAULTS = (
-    "none",
-    "none",
-    "none",
-    "start",
-    "width",
-    "short",
-    "dtype",
-    "nan",
-    "anchor",
-    "draft_length",
-    "rows",
-    "twice",
-)
+FAULTS = ("none", "none", "none", "start", "nan", "anchor", "draft_length", "rows", "twice")
+STEP_FAULTS = ("none", "none", "none", "width", "short", "dtype", "count")
 
 
-def spoil(message: drafter_pb2.SequenceDraft, fault: str) -> None:
-    """Break one thing about a valid message."""
+def spoil(part: Part, fault: str) -> Part:
+    """Break one thing about a valid part of a step."""
+    draft, features = part
     if fault == "start":
-        message.context_start += 1
-    elif fault == "width":
-        message.features.shape[1] += 1
-    elif fault == "short":
-        message.features.data += b"\0"
-    elif fault == "dtype":
-        message.features.dtype = drafter_pb2.DATA_TYPE_UNSPECIFIED
+        draft.context_start += 1
     elif fault == "nan":
-        bad = np.full((1, SPEC.feature_width), np.nan, np.float32)
-        message.features.CopyFrom(sequence_draft(0, 0, bad).features)
+        features = np.full((1, SPEC.feature_width), np.nan, np.float32)
     elif fault == "anchor":
-        message.anchor_token_id = SPEC.vocab_size
+        draft.anchor_token_id = SPEC.vocab_size
     elif fault == "draft_length":
-        message.draft_length = SPEC.block_size
+        draft.draft_length = SPEC.block_size
     elif fault == "rows":
-        many = np.zeros((SPEC.max_feature_rows + 1, SPEC.feature_width), np.float32)
-        message.features.CopyFrom(sequence_draft(0, 0, many).features)
+        features = np.zeros((SPEC.max_feature_rows + 1, SPEC.feature_width), np.float32)
+    draft.feature_rows = len(features)
+    return Part(draft, features)
+
+
+def spoil_step(request: drafter_pb2.DraftRequest, fault: str) -> None:
+    """Break one thing about the features of a step."""
+    if fault == "width":
+        request.features.shape[1] += 1
+    elif fault == "short":
+        request.features.data += b"\0"
+    elif fault == "dtype":
+        request.features.dtype = drafter_pb2.DATA_TYPE_UNSPECIFIED
+    elif fault == "count":
+        request.sequences[0].feature_rows += 1
 
 
 class Streams(RuleBasedStateMachine):
@@ -84,26 +79,34 @@ class Streams(RuleBasedStateMachine):
             unique_by=lambda item: item[0],
         ),
         released=st.lists(SEQUENCE_IDS, max_size=2),
+        step_fault=st.sampled_from(STEP_FAULTS),
     )
     def step(
-        self, stream: int, items: list[tuple[int, int, int, str, int]], released: list[int]
+        self,
+        stream: int,
+        items: list[tuple[int, int, int, str, int]],
+        released: list[int],
+        step_fault: str,
     ) -> None:
         model = self.models[stream]
         for sequence_id in released:
             model.pop(sequence_id, None)
         expected: dict[int, tuple[int, ...]] = {}
         errors: dict[int, tuple[int, int]] = {}
-        messages = []
+        parts: list[Part] = []
+        # The first sequence then brings features by its own account.
+        miscounted = items[0][0] if items and step_fault == "count" else None
         for sequence_id, rows, draft_length, fault, seed in items:
             known = model.get(sequence_id, whole_features(0))
             start = len(known)
             features = whole_features(rows, seed=seed)
-            message = sequence_draft(sequence_id, start, features, seed % 10, draft_length)
-            spoil(message, fault)
-            messages += [message] * (2 if fault == "twice" else 1)
+            part = sequence_draft(sequence_id, start, features, seed % 10, draft_length)
+            part = spoil(part, fault)
+            parts += [part] * (2 if fault == "twice" else 1)
+            brings = len(part.features) > 0 or sequence_id == miscounted
             if fault == "start":
                 errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH, start)
-            elif fault != "none":
+            elif fault != "none" or (step_fault != "none" and brings):
                 errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_INVALID_INPUT, start)
             elif start + rows > SPEC.max_context_tokens or (
                 sequence_id not in model and self.used() == SPEC.max_sequences
@@ -113,7 +116,10 @@ class Streams(RuleBasedStateMachine):
                 model[sequence_id] = np.concatenate([known, features])
                 expected[sequence_id] = digest(model[sequence_id], seed % 10, draft_length)
         self.steps[stream] += 1
-        response = self.sessions[stream].step(draft_request(self.steps[stream], messages, released))
+        request = draft_request(self.steps[stream], parts, released)
+        if parts:
+            spoil_step(request, step_fault)
+        response = self.sessions[stream].step(request)
         assert response.step_id == self.steps[stream]
         assert {p.sequence_id: tuple(p.token_ids) for p in response.proposals} == expected
         assert len(response.proposals) == len(expected)

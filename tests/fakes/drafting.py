@@ -124,8 +124,7 @@ class SessionTransport:
             self._broken = "the drafter restarted"
             return
         if fault == "truncate":
-            for part in request.sequences:
-                part.features.data = part.features.data[:-1]
+            request.features.data = request.features.data[:-1]
         if fault == "reorder" and self._held is None:
             self._held = request
             return

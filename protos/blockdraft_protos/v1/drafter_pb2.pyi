@@ -266,6 +266,7 @@ class DraftRequest(_message.Message):
     STEP_ID_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
     RELEASED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Number of the step on this stream, from 1, rising by 1."""
     @_builtins.property
@@ -276,16 +277,24 @@ class DraftRequest(_message.Message):
     def released_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sequences whose contexts may be dropped; done before the step."""
 
+    @_builtins.property
+    def features(self) -> Global___Tensor:
+        """Features of newly committed positions, [rows, feature_width]: those of the first sequence, then
+        those of the second, and so on. May be absent if there are none. If their form is wrong, every
+        sequence is refused that brings some.
+        """
+
     def __init__(
         self,
         *,
         step_id: _builtins.int = ...,
         sequences: _abc.Iterable[Global___SequenceDraft] | None = ...,
         released_sequence_ids: _abc.Iterable[_builtins.int] | None = ...,
+        features: Global___Tensor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["released_sequence_ids", b"released_sequence_ids", "sequences", b"sequences", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "released_sequence_ids", b"released_sequence_ids", "sequences", b"sequences", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -299,7 +308,7 @@ class SequenceDraft(_message.Message):
 
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_START_FIELD_NUMBER: _builtins.int
-    FEATURES_FIELD_NUMBER: _builtins.int
+    FEATURE_ROWS_FIELD_NUMBER: _builtins.int
     ANCHOR_TOKEN_ID_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
@@ -309,14 +318,12 @@ class SequenceDraft(_message.Message):
     """Position of the first feature row; must equal the drafter's context length of the sequence,
     which is 0 for a sequence it does not know.
     """
+    feature_rows: _builtins.int
+    """How many rows of the step's features are this sequence's."""
     anchor_token_id: _builtins.int
-    """The newest token of the sequence; its position is context_start + rows."""
+    """The newest token of the sequence; its position is context_start + feature_rows."""
     draft_length: _builtins.int
     """Tokens to draft, 0 to block_size - 1; 0 only appends."""
-    @_builtins.property
-    def features(self) -> Global___Tensor:
-        """Features of the newly committed positions, [rows, feature_width]; may have no rows."""
-
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The tokens at the positions of the feature rows, one for each row. An autoregressive drafter
@@ -328,14 +335,14 @@ class SequenceDraft(_message.Message):
         *,
         sequence_id: _builtins.int = ...,
         context_start: _builtins.int = ...,
-        features: Global___Tensor | None = ...,
+        feature_rows: _builtins.int = ...,
         anchor_token_id: _builtins.int = ...,
         draft_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "features", b"features", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,8 +20,8 @@ def loaded() -> LoadedMethod:
 
 def draft_request(step_id: int = 1) -> pb.DraftRequest:
     rows = pb.Tensor(shape=(1, 3), dtype=pb.DATA_TYPE_FLOAT32, data=bytes(12))
-    part = pb.SequenceDraft(sequence_id=1, features=rows, anchor_token_id=2, draft_length=3)
-    return pb.DraftRequest(step_id=step_id, sequences=[part])
+    part = pb.SequenceDraft(sequence_id=1, feature_rows=1, anchor_token_id=2, draft_length=3)
+    return pb.DraftRequest(step_id=step_id, sequences=[part], features=rows)
 
 
 def transport_of(link: DraftLink) -> DraftTransport:

@@ -16,7 +16,7 @@ from blockdraft_bench.host.steady_engine import SteadyEngine
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.scheduling.scheduler import Row
 
@@ -79,9 +79,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += 1.0
         write(store, pages, start, features)
 
-    def slow_read(store: FeatureStore, pages: Sequence[int], start: int, stop: int) -> np.ndarray:
-        clock.now += 10.0
-        return read(store, pages, start, stop)
+    def slow_read(store: FeatureStore, positions: Sequence[Positions]) -> np.ndarray:
+        clock.now += 10.0 * len(positions)
+        return read(store, positions)
 
     monkeypatch.setattr(FeatureStore, "write", slow_write)
     monkeypatch.setattr(FeatureStore, "read", slow_read)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from blockdraft_verifier.device.cache import FeatureStore, token_slots
+from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
 
 PAGE_SIZE, PAGES, WIDTH = 4, 12, 3
 
@@ -28,9 +28,15 @@ def test_what_is_read_is_what_was_written_last(seed: int) -> None:
         features = rng.standard_normal((stop - start, WIDTH)).astype(np.float32)
         store.write(pages, start, features)
         expected[slots] = features
-        start, stop = sorted(rng.integers(0, len(pages) * PAGE_SIZE + 1, 2).tolist())
-        wanted = expected[by_hand(pages, start, stop)]
-        np.testing.assert_array_equal(store.read(pages, start, stop), wanted)
-        place = np.full((stop - start, WIDTH), np.nan, np.float32)
-        assert store.read(pages, start, stop, out=place) is place
+        ends = rng.integers(0, len(pages) * PAGE_SIZE + 1, (rng.integers(0, 4), 2))
+        positions = [Positions(pages, *sorted(each)) for each in ends.tolist()]
+        slots = [
+            slot
+            for place in positions
+            for slot in by_hand(list(place.pages), place.start, place.stop)
+        ]
+        wanted = expected[np.array(slots, np.int64)]
+        np.testing.assert_array_equal(store.read(positions), wanted)
+        place = np.full((len(slots), WIDTH), np.nan, np.float32)
+        assert store.read(positions, out=place) is place
         np.testing.assert_array_equal(place, wanted)

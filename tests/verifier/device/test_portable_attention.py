@@ -18,7 +18,7 @@ from blockdraft_verifier.device.attention.portable import (
     ragged_paged_attention,
     write_kv,
 )
-from blockdraft_verifier.device.cache import FeatureStore, token_slots
+from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
 
 ROWS, TOKENS, HEADS, HEAD_DIM = 4, 32, 4, 8
 MAX_CONTEXT = 300
@@ -268,5 +268,5 @@ def test_features_are_kept_by_page_like_keys_and_values(seed: int) -> None:
     for owner in (0, 1):
         start, stop = sorted(rng.integers(0, 21, 2).tolist())
         np.testing.assert_array_equal(
-            store.read(owners[owner], start, stop), truth[owner, start:stop]
+            store.read([Positions(owners[owner], start, stop)]), truth[owner, start:stop]
         )

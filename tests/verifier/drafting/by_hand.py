@@ -121,11 +121,17 @@ class Bench:
     def part(self, sequence: Sequence, request: int = -1) -> pb.SequenceDraft:
         """Return what a request says of a sequence, its features checked."""
         context_id = self.sync.contexts[sequence].context_id
-        [part] = [p for p in self.wire.sent[request].sequences if p.sequence_id == context_id]
-        rows, width = part.features.shape
-        sent = np.frombuffer(part.features.data, ml_dtypes.bfloat16).reshape(rows, width)
-        start = part.context_start
-        np.testing.assert_array_equal(sent, self.features(sequence, start, start + rows))
+        message = self.wire.sent[request]
+        ids = [part.sequence_id for part in message.sequences]
+        part = message.sequences[ids.index(context_id)]
+        assert ids.count(context_id) == 1
+        before = sum(each.feature_rows for each in message.sequences[: ids.index(context_id)])
+        width = DESCRIPTION.feature_width
+        sent = np.frombuffer(message.features.data, ml_dtypes.bfloat16).reshape(-1, width)
+        assert list(message.features.shape) in ([], list(sent.shape))
+        start, rows = part.context_start, part.feature_rows
+        expected = self.features(sequence, start, start + rows)
+        np.testing.assert_array_equal(sent[before : before + rows], expected)
         return part
 
     def answer(
@@ -139,7 +145,7 @@ class Bench:
         for part in sent.sequences:
             response.proposals.add(
                 sequence_id=part.sequence_id,
-                context_length=part.context_start + part.features.shape[0],
+                context_length=part.context_start + part.feature_rows,
                 token_ids=range(7, 7 + part.draft_length),
             )
         change(response)

@@ -13,10 +13,10 @@ from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
-from blockdraft_verifier.drafting.feature_writers import MessageWriter, Positions, SharedWriter
+from blockdraft_verifier.drafting.feature_writers import MessageWriter, SharedWriter
 from blockdraft_verifier.drafting.link import (
     DrafterDescription,
     GrpcDraftLink,
@@ -93,13 +93,18 @@ async def test_a_drafter_on_this_host_shares_memory(link: GrpcDraftLink, tmp_pat
     store.write([0, 1, 2], 0, values)
     answers = []
     for step, (start, stop) in enumerate([(0, 8), (8, 9)], start=1):
-        part = pb.SequenceDraft(
-            sequence_id=1, context_start=start, anchor_token_id=1, draft_length=3
-        )
         positions = Positions([0, 1, 2], start, stop)
-        transport.feature_writer.write(part.features, step, store, positions)
-        assert part.features.HasField("shared_offset")
-        transport.send(pb.DraftRequest(step_id=step, sequences=[part]))
+        request = pb.DraftRequest(step_id=step)
+        request.sequences.add(
+            sequence_id=1,
+            context_start=start,
+            feature_rows=positions.rows,
+            anchor_token_id=1,
+            draft_length=3,
+        )
+        transport.feature_writer.write(request.features, step, store, [positions])
+        assert request.features.HasField("shared_offset")
+        transport.send(request)
         answers.append(await asyncio.to_thread(transport.receive, PATIENCE_SECONDS))
     lengths = [answer.proposals[0].context_length for answer in answers if answer is not None]
     assert lengths == [8, 9]

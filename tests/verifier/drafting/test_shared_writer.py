@@ -8,11 +8,10 @@ import pytest
 
 from blockdraft_drafter.requests import to_array
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.feature_writers import (
     FeatureWriter,
     MessageWriter,
-    Positions,
     SharedWriter,
 )
 
@@ -35,37 +34,41 @@ def store() -> FeatureStore:
 
 
 def written(
-    writer: FeatureWriter, step_id: int, store: FeatureStore, start: int, stop: int
+    writer: FeatureWriter, step_id: int, store: FeatureStore, *ends: tuple[int, int]
 ) -> pb.Tensor:
     tensor = pb.Tensor()
-    writer.write(tensor, step_id, store, Positions(PAGES, start, stop))
+    writer.write(tensor, step_id, store, places(*ends))
     return tensor
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 1), (2, 9), (5, 5), (9, 16)])
+def places(*ends: tuple[int, int]) -> list[Positions]:
+    return [Positions(PAGES, start, stop) for start, stop in ends]
+
+
+@pytest.mark.parametrize("ends", [[(0, 1)], [(2, 9)], [(9, 16), (0, 1)], [(3, 4), (5, 5), (6, 8)]])
 def test_both_ways_bring_the_same(
-    memory: mmap.mmap, store: FeatureStore, start: int, stop: int
+    memory: mmap.mmap, store: FeatureStore, ends: list[tuple[int, int]]
 ) -> None:
-    shared = written(SharedWriter(memory), 1, store, start, stop)
-    message = written(MessageWriter(), 1, store, start, stop)
-    assert shared.HasField("shared_offset") == (stop > start)
-    wanted = store.read(PAGES, start, stop)
+    shared = written(SharedWriter(memory), 1, store, *ends)
+    message = written(MessageWriter(), 1, store, *ends)
+    assert shared.HasField("shared_offset")
+    wanted = store.read(places(*ends))
     np.testing.assert_array_equal(to_array(shared, memory), wanted)
     np.testing.assert_array_equal(to_array(message), wanted)
 
 
 def test_what_is_in_use_stays(memory: mmap.mmap, store: FeatureStore) -> None:
     writer = SharedWriter(memory)
-    first = written(writer, 1, store, 0, 4)
-    second = written(writer, 2, store, 4, 8)
+    first = written(writer, 1, store, (0, 4))
+    second = written(writer, 2, store, (4, 8))
     # There is no room: it goes in the message.
-    third = written(writer, 3, store, 8, 12)
+    third = written(writer, 3, store, (8, 12))
     assert not third.HasField("shared_offset")
     for tensor, start in ((first, 0), (second, 4), (third, 8)):
-        wanted = store.read(PAGES, start, start + 4)
+        wanted = store.read(places((start, start + 4)))
         np.testing.assert_array_equal(to_array(tensor, memory), wanted)
     writer.answered(1)
-    fourth = written(writer, 4, store, 12, 16)
+    fourth = written(writer, 4, store, (12, 16))
     assert fourth.shared_offset == first.shared_offset
-    np.testing.assert_array_equal(to_array(fourth, memory), store.read(PAGES, 12, 16))
-    np.testing.assert_array_equal(to_array(second, memory), store.read(PAGES, 4, 8))
+    np.testing.assert_array_equal(to_array(fourth, memory), store.read(places((12, 16))))
+    np.testing.assert_array_equal(to_array(second, memory), store.read(places((4, 8))))

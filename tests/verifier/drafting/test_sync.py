@@ -24,7 +24,7 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     sequence = bench.sequence(5)
     bench.asked(sequence)
     part = bench.part(sequence)
-    assert (part.context_start, part.features.shape[0], part.draft_length) == (0, 5, 3)
+    assert (part.context_start, part.feature_rows, part.draft_length) == (0, 5, 3)
     assert part.anchor_token_id == sequence.anchor
     assert sequence.awaiting_draft
     bench.answer()
@@ -34,7 +34,7 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     bench.advance(sequence, 3)
     bench.assert_usual_again(sequence)
     part = bench.part(sequence)
-    assert (part.context_start, part.features.shape[0]) == (5, 3)
+    assert (part.context_start, part.feature_rows) == (5, 3)
     assert part.anchor_token_id == sequence.anchor
     assert [request.step_id for request in bench.wire.sent] == [1, 2]
     assert not bench.repairs
@@ -48,7 +48,7 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
     assert bench.sync.collect(wait="all").waited == 0.0
     assert sequence.proposal is None
     bench.assert_usual_again(sequence)
-    assert bench.part(sequence).features.shape == [0, 2]
+    assert bench.part(sequence).feature_rows == 0
 
 
 def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> None:
@@ -118,11 +118,11 @@ def test_what_does_not_fit_one_request_catches_up_while_nobody_waits(
     bench.request((sequence, 3), (short, 3))
     assert bench.part(short, 0).draft_length == 3
     parts = [bench.part(sequence, 1 + index) for index in range(len(rows))]
-    assert [part.features.shape[0] for part in parts] == rows
+    assert [part.feature_rows for part in parts] == rows
     assert [part.context_start for part in parts] == [4 * i for i in range(len(rows))]
     assert not any(part.draft_length for part in parts)
     for part in parts:
-        stop = part.context_start + part.features.shape[0]
+        stop = part.context_start + part.feature_rows
         assert part.anchor_token_id == sequence.tokens[stop]
     assert len(bench.wire.sent) == 1 + len(rows)
     assert short.awaiting_draft
@@ -142,7 +142,7 @@ def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPa
     wanted = [(sequence, 3) for sequence in sequences]
 
     def rows() -> list[list[int]]:
-        return [[part.features.shape[0] for part in step.sequences] for step in bench.wire.sent]
+        return [[part.feature_rows for part in step.sequences] for step in bench.wire.sent]
 
     bench.request(*wanted)
     assert rows() == [[1, 1], [2]]

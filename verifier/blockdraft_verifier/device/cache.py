@@ -37,6 +37,19 @@ def allocate_kv(layout: CacheLayout) -> LayerCaches:
     return [LayeredCache(arrays[0], jnp.zeros((), jnp.int32, device=layout.replicated))]
 
 
+class Positions(NamedTuple):
+    """Positions `start` to `stop` of the sequence that owns `pages`."""
+
+    pages: Sequence[int]
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return self.stop - self.start
+
+
 class FeatureStore:
     """Features of every committed position, addressed by the same pages as the K/V.
 
@@ -60,24 +73,22 @@ class FeatureStore:
             self._rows[run] = features[done : done + count]
             done += count
 
-    def read(
-        self, pages: Sequence[int], start: int, stop: int, out: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the features of positions `start` to `stop` as `[positions, width]`.
+    def read(self, positions: Sequence[Positions], out: np.ndarray | None = None) -> np.ndarray:
+        """Return the features of some positions as `[positions, width]`.
 
         Args:
-            pages: Of the sequence.
-            start: First position.
-            stop: Position after the last one.
+            positions: Of any sequences, one after another.
             out: Where to put them; a new array if there is none.
         """
-        rows = np.empty((stop - start, self.width), self.dtype) if out is None else out
+        rows = sum(place.rows for place in positions)
+        out = np.empty((rows, self.width), self.dtype) if out is None else out
         done = 0
-        for run in self._runs(pages, start, stop):
-            count = run.stop - run.start
-            rows[done : done + count] = self._rows[run]
-            done += count
-        return rows
+        for place in positions:
+            for run in self._runs(*place):
+                count = run.stop - run.start
+                out[done : done + count] = self._rows[run]
+                done += count
+        return out
 
     def _runs(self, pages: Sequence[int], start: int, stop: int) -> Iterator[slice]:
         """Return where positions `start` to `stop` lie, page by page."""

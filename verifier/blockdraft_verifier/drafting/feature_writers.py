@@ -3,27 +3,19 @@
 import logging
 import mmap
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.shared_memory import SharedFile, socket_folder
-from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.feature_ring import Ring
 
 logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 64 * 1024 * 1024
 """Size of the shared memory: that of several requests with as many features as they may bring."""
-
-
-class Positions(NamedTuple):
-    """Positions `start` to `stop` of the sequence that owns `pages`."""
-
-    pages: Sequence[int]
-    start: int
-    stop: int
 
 
 @runtime_checkable
@@ -37,7 +29,7 @@ class FeatureWriter(Protocol):
     name: str
 
     def write(
-        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
         """Say in `tensor` what the features of some positions are.
 
@@ -45,7 +37,7 @@ class FeatureWriter(Protocol):
             tensor: A part of the request; empty.
             step_id: Of the request.
             store: Where the features are.
-            positions: Whose.
+            positions: Whose, sequence after sequence.
         """
 
     def answered(self, step_id: int) -> None:
@@ -58,10 +50,10 @@ class MessageWriter:
     name = "messages"
 
     def write(
-        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
         """Put the features' bytes into the tensor."""
-        rows = store.read(*positions)
+        rows = store.read(positions)
         tensor.shape.extend(rows.shape)
         tensor.dtype = pb.DATA_TYPE_BFLOAT16
         tensor.data = rows.tobytes()
@@ -82,17 +74,17 @@ class SharedWriter:
         self._message = MessageWriter()
 
     def write(
-        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Positions
+        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
         """Say where in the shared memory the features are."""
-        shape = (positions.stop - positions.start, store.width)
+        shape = (sum(place.rows for place in positions), store.width)
         size = shape[0] * shape[1] * store.dtype.itemsize
-        offset = self._ring.take(step_id, size) if size else None
+        offset = self._ring.take(step_id, size)
         if offset is None:
             self._message.write(tensor, step_id, store, positions)
             return
         place = self._bytes[offset : offset + size].view(store.dtype).reshape(shape)
-        store.read(*positions, out=place)
+        store.read(positions, out=place)
         tensor.shape.extend(shape)
         tensor.dtype = pb.DATA_TYPE_BFLOAT16
         tensor.shared_offset = offset

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.device.cache import FeatureStore
+from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.contexts import Context
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter, Positions
+from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.link import DrafterDescription
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
@@ -102,16 +102,19 @@ def to_request(
         writer: Brings them to the drafter.
     """
     request = pb.DraftRequest(step_id=step_id, released_sequence_ids=released)
+    positions = []
     for part in parts:
         sequence, start = part.context.sequence, part.context.length
-        # Filled in where it is: a message put into another one is copied, features and all.
-        message = request.sequences.add(
+        request.sequences.add(
             sequence_id=part.context.context_id,
             context_start=start,
+            feature_rows=part.rows,
             anchor_token_id=sequence.tokens[part.stop],
             draft_length=part.draft_length,
             token_ids=sequence.tokens[start : part.stop],
         )
-        positions = Positions(sequence.pages, start, part.stop)
-        writer.write(message.features, step_id, features, positions)
+        positions.append(Positions(sequence.pages, start, part.stop))
+    if any(place.rows for place in positions):
+        # Filled in where it is: a message put into another one is copied, features and all.
+        writer.write(request.features, step_id, features, positions)
     return request

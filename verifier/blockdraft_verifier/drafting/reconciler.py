@@ -64,8 +64,8 @@ class Reconciler:
         tokens = leading_chain(proposal)
         if proposal.context_length != expected:
             self._rebuild(context, "context_mismatch")
-        elif len(tokens) > draft_length or any(
-            not 0 <= token < self._vocab_size for token in tokens
+        elif len(tokens) > draft_length or (
+            tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size
         ):
             self._rebuild(context, "malformed_proposal")
         elif draft_length > 0:
