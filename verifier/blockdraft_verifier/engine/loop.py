@@ -208,9 +208,10 @@ class Engine:
             for row, outcome in zip(rows, result.rows, strict=True)
         ]
         self._keep_features(progress, result)
+        self._request_drafts()
+        # The drafter is at work: what nothing waits for comes now.
         self._account(progress, result, times)
         self._lengths.observe_acceptance(progress)
-        self._request_drafts()
         self._tell(progress, result)
         self._tell_released()
         self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
