@@ -64,9 +64,9 @@ class GenerationSpec:
     log_probs: int | None
     max_draft_tokens: int | None
 
-    def to_proto(self, request_id: str) -> verifier_pb2.StreamGenerateTokensRequest:
+    def to_proto(self, request_id: str) -> verifier_pb2.SequenceRequest:
         """Return the request for a verifier."""
-        return verifier_pb2.StreamGenerateTokensRequest(
+        return verifier_pb2.SequenceRequest(
             request_id=request_id,
             prompt_token_ids=self.prompt_token_ids,
             sampling=verifier_pb2.TokenSampling(
