@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import grpc
@@ -48,7 +48,9 @@ class DecodeStream:
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
         self._feeds: dict[int, Feed] = {}
         self._numbers = itertools.count(1)
-        self._reading = asyncio.ensure_future(self._read(stub.Decode(self._outgoing())))
+        self._call = stub.Decode()
+        self._writing = asyncio.ensure_future(self._write())
+        self._reading = asyncio.ensure_future(self._read())
 
     @contextlib.contextmanager
     def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:
@@ -76,20 +78,22 @@ class DecodeStream:
     async def close(self) -> None:
         """End the stream; the verifier cancels what is left of it."""
         self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        # The reader does the same, if it had begun to read.
+        self._writing.cancel()
+        self._call.cancel()
+        await asyncio.gather(self._reading, self._writing, return_exceptions=True)
 
-    async def _outgoing(self) -> AsyncIterator[verifier_pb2.DecodeRequest]:
-        while True:
-            yield await self._requests.get()
+    async def _write(self) -> None:
+        # What ends the call is told to the reader.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(await self._requests.get())
 
-    async def _read(
-        self,
-        call: "grpc.aio.StreamStreamCall[verifier_pb2.DecodeRequest, verifier_pb2.DecodeResponse]",
-    ) -> None:
+    async def _read(self) -> None:
         # An end in order is that of a verifier that shuts down.
         error: Exception = BrokenOffError("the stream ended")
         try:
-            async for response in call:
+            async for response in self._call:
                 for message in response.sequences:
                     self._deliver(message)
         except grpc.aio.AioRpcError as failure:
@@ -98,7 +102,8 @@ class DecodeStream:
             logger.exception("the stream to the verifier failed")
         finally:
             self.open = False
-            call.cancel()
+            self._call.cancel()
+            self._writing.cancel()
             for feed in self._feeds.values():
                 feed.fail(error)
             self._feeds.clear()
