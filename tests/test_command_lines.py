@@ -211,7 +211,8 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
     values = {
         path: value
         for setting in SERVE.settings.values()
-        if setting.name not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key")
+        if setting.name
+        not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key", "servers")
         and data.draw(st.booleans(), f"{setting.name} given")
         for value in [data.draw(values_of(setting), setting.name)]
         for path in setting.paths

@@ -1,8 +1,8 @@
 """`blockdraft bench`: what drafting gains, on which data, with what certainty.
 
 Read `common` first: its docstring says what a measurement is. There is one folder a measurement.
-`acceptance`, `decode`, `serve`, `peers`, `int8` and `kflat` run models, `link`, `host` and `slice`
-what is around them: they use `engine` and import no other measurement. `scaling` predicts from the
+`acceptance`, `decode`, `serve`, `peers`, `int8` and `kflat` run models, `link`, `host`, `slice` and
+`door` what is around them: they use `engine` and import no other measurement. `scaling` predicts from the
 results of two of them, and `report` shows the results of most on one page. `command` finds them by
 name.
 

@@ -30,6 +30,9 @@ SUBCOMMANDS = {
     "decode": Subcommand(
         "blockdraft_bench.decode.command", "plain decoding and draft methods, one answer at a time"
     ),
+    "door": Subcommand(
+        "blockdraft_bench.door.command", "tokens through server and SDK, with a target that sleeps"
+    ),
     "host": Subcommand(
         "blockdraft_bench.host.command",
         "the engine's own time per step, with a target that is free",

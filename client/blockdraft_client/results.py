@@ -61,7 +61,7 @@ def _log_prob(proto: inference_pb2.TokenLogProb) -> TokenLogProb:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The tokens gained by one verification step.
+    """The tokens gained by one verification step, or by several if the caller reads slowly.
 
     Attributes:
         text: New text in whole characters; may be empty while one is incomplete.

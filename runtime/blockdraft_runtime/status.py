@@ -57,6 +57,10 @@ class ServiceError(Exception):
 
     def to_status(self) -> grpc.Status:
         """Return the status to abort a call with."""
+        return rpc_status.to_status(self.to_proto())
+
+    def to_proto(self) -> Status:
+        """Return the message that tells of it, where it ends only a part of a call."""
         details: list[Message] = [
             ErrorInfo(reason=self.reason, domain=ERROR_DOMAIN, metadata=self.metadata)
         ]
@@ -72,7 +76,7 @@ class ServiceError(Exception):
             packed.append(AnyMessage())
             packed[-1].Pack(detail)
         number: int = self.code.value[0]
-        return rpc_status.to_status(Status(code=number, message=self.message, details=packed))
+        return Status(code=number, message=self.message, details=packed)
 
 
 def invalid_argument(field: str, message: str, **metadata: object) -> ServiceError:
@@ -92,8 +96,11 @@ def received_error(error: grpc.RpcError) -> ServiceError | None:
     A process between two others passes errors on with it: `raise received_error(error)`.
     """
     status = rpc_status.from_call(error)  # type: ignore[arg-type]  # AioRpcError is a Call in fact
-    if status is None:
-        return None
+    return error_from_proto(status) if status is not None else None
+
+
+def error_from_proto(status: Status) -> ServiceError | None:
+    """Return the `ServiceError` that a status tells of, or None when it is none of ours."""
     info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
     found = {
         type(detail)

@@ -16,13 +16,15 @@ class Admission:
     """Lets requests in while there is room for them to run or to wait.
 
     Requests beyond what the verifiers decode at once wait in the verifiers' own queues, where
-    the scheduler sees them; the server only bounds their number.
+    the scheduler sees them; the server only bounds their number. Several servers before the same
+    verifiers know nothing of each other: each lets in its share of what all may hold together.
     """
 
     def __init__(
         self,
         max_waiting: int,
         capacity: Callable[[], int],
+        servers: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty.
@@ -31,10 +33,12 @@ class Admission:
             max_waiting: Requests that may wait beyond the capacity.
             capacity: Returns how many sequences the healthy verifiers decode at once; 0 when
                 there is none.
+            servers: Servers that share the verifiers, this one included.
             clock: Returns the time in seconds.
         """
         self._max_waiting = max_waiting
         self._capacity = capacity
+        self._servers = servers
         self._clock = clock
         self._admitted = 0
         self._draining = False
@@ -77,7 +81,7 @@ class Admission:
         capacity = self._capacity()
         if capacity < 1:
             raise verifier_unavailable("no verifier is ready")
-        limit = capacity + self._max_waiting
+        limit = -(-(capacity + self._max_waiting) // self._servers)
         if self._admitted >= limit:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -62,7 +62,9 @@ class ServerApp:
         metrics = ServerMetrics(registry)
         self._pool = VerifierPool(settings.verifiers, settings.poll_seconds, self._changed.set)
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
-        self._admission = Admission(settings.limits.max_waiting, lambda: self._pool.capacity)
+        self._admission = Admission(
+            settings.limits.max_waiting, lambda: self._pool.capacity, settings.servers
+        )
         self._service = InferenceService(
             settings, self._pool, router, self._admission, metrics, version=_version()
         )
@@ -72,6 +74,7 @@ class ServerApp:
         options = dict(SERVER_OPTIONS)
         # Token ids take up to five bytes each, text one and more; the rest is small.
         options["grpc.max_receive_message_length"] = 8 * self._settings.limits.max_prompt_bytes
+        options["grpc.so_reuseport"] = int(self._settings.servers > 1)
         interceptors = []
         if self._api_keys:
             interceptors.append(AuthInterceptor(ApiKeys(self._api_keys), self.service_names))

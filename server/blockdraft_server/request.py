@@ -64,9 +64,9 @@ class GenerationSpec:
     log_probs: int | None
     max_draft_tokens: int | None
 
-    def to_proto(self, request_id: str) -> verifier_pb2.StreamGenerateTokensRequest:
+    def to_proto(self, request_id: str) -> verifier_pb2.SequenceRequest:
         """Return the request for a verifier."""
-        return verifier_pb2.StreamGenerateTokensRequest(
+        return verifier_pb2.SequenceRequest(
             request_id=request_id,
             prompt_token_ids=self.prompt_token_ids,
             sampling=verifier_pb2.TokenSampling(
@@ -163,8 +163,6 @@ def generation_spec(
             prompt that leaves no room for an answer.
     """
     sampling = request.sampling
-    check_token_ids("prompt.token_ids.values", prompt_token_ids, limits)
-    check_token_ids("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     room = limits.max_context_tokens - len(prompt_token_ids)
     if room < 1:
         raise ServiceError(
@@ -178,6 +176,8 @@ def generation_spec(
             },
             field="prompt",
         )
+    check_token_ids("prompt.token_ids.values", prompt_token_ids, limits)
+    check_token_ids("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
     own_stops = () if sampling.ignore_eos else eos_token_ids
     speculation = request.speculation
@@ -205,6 +205,9 @@ def check_token_ids(field: str, token_ids: Sequence[int], limits: ModelLimits) -
     Raises:
         ServiceError: INVALID_ARGUMENT, naming the first offending position.
     """
+    # Told at once for the many that are right: a prompt may be as long as a book.
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < limits.vocabulary_size):
+        return
     for index, token_id in enumerate(token_ids):
         if not 0 <= token_id < limits.vocabulary_size:
             bounds = f"in [0, {limits.vocabulary_size})"

@@ -134,7 +134,7 @@ def expected(target: Path) -> list[list[int]]:
 
 def generate(stub: VerifierServiceStub, request: GenerationRequest) -> tuple[list[int], int]:
     """Return the tokens of an answer, and how many drafts were verified."""
-    message = pb.StreamGenerateTokensRequest(
+    message = pb.SequenceRequest(
         request_id=request.request_id,
         prompt_token_ids=request.prompt,
         sampling=pb.TokenSampling(
@@ -144,9 +144,12 @@ def generate(stub: VerifierServiceStub, request: GenerationRequest) -> tuple[lis
     )
     tokens: list[int] = []
     drafted = 0
-    for response in stub.StreamGenerateTokens(message, timeout=END_SECONDS):
-        tokens.extend(response.token_ids)
-        drafted = response.usage.drafted_tokens
+    begin = pb.DecodeRequest(sequence_id=1, begin=message)
+    for response in stub.Decode(iter((begin,)), timeout=END_SECONDS):
+        (gained,) = response.sequences
+        assert not gained.HasField("error")
+        tokens.extend(gained.token_ids)
+        drafted = gained.usage.drafted_tokens
     return tokens, drafted
 
 

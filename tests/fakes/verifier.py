@@ -22,6 +22,7 @@ from grpc_health.v1._async import HealthServicer
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.status import ServiceError
 
 SERVICE = "blockdraft.v1.VerifierService"
 
@@ -46,16 +47,18 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     Attributes:
         tokens_per_step: Tokens of each message but the first.
         script: Tokens to answer with instead of the letters.
-        break_after: For each coming call, after how many messages it breaks with UNAVAILABLE;
-            None never. Calls beyond the list do not break.
-        break_always: Break every call before its first message.
-        break_code: The code a broken call ends with.
-        refusal: An error to end every call with at once.
+        break_after: For each coming sequence, after how many messages it breaks the whole stream
+            with UNAVAILABLE; None never. Sequences beyond the list do not.
+        break_always: Break the stream before the first message of every sequence.
+        break_code: The code a broken stream ends with.
+        refusal: An error to end every sequence with at once.
         delay_seconds: Pause before each message.
         description: What `Describe` answers.
         load: What `GetLoad` answers.
         requests: Every request received.
-        cancelled: Number of calls the caller cancelled.
+        streams: Number of streams that were opened.
+        sent: Number of messages that left on any stream.
+        cancelled: Number of sequences that the server cancelled.
     """
 
     tokens_per_step: int = 3
@@ -63,7 +66,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     break_after: list[int | None] = field(default_factory=list)
     break_always: bool = False
     break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    refusal: grpc.Status | None = None
+    refusal: ServiceError | None = None
     delay_seconds: float = 0.0
     description: verifier_pb2.VerifierServiceDescribeResponse = field(
         default_factory=lambda: verifier_pb2.VerifierServiceDescribeResponse(
@@ -76,29 +79,67 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         )
     )
     load: verifier_pb2.GetLoadResponse = field(default_factory=verifier_pb2.GetLoadResponse)
-    requests: list[verifier_pb2.StreamGenerateTokensRequest] = field(default_factory=list)
+    requests: list[verifier_pb2.SequenceRequest] = field(default_factory=list)
+    streams: int = 0
+    sent: int = 0
     cancelled: int = 0
     health: HealthServicer = field(default_factory=HealthServicer)
 
-    async def StreamGenerateTokens(  # noqa: N802
+    async def Decode(  # noqa: N802
         self,
-        request: verifier_pb2.StreamGenerateTokensRequest,
+        requests: AsyncIterator[verifier_pb2.DecodeRequest],
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[verifier_pb2.StreamGenerateTokensResponse]:
+    ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
         """Answer with letters, or with the script."""
-        self.requests.append(request)
-        if self.refusal is not None:
-            await context.abort_with_status(self.refusal)
-        limit = 0 if self.break_always else self.break_after.pop(0) if self.break_after else None
+        self.streams += 1
+        # None breaks the stream.
+        outbox: asyncio.Queue[verifier_pb2.SequenceTokens | None] = asyncio.Queue()
+        answers: dict[int, asyncio.Task[None]] = {}
+        reading = asyncio.ensure_future(self._read(requests, outbox, answers))
         try:
-            for index, response in enumerate(self._responses(request)):
-                if index == limit:
-                    await context.abort(self.break_code, "broken on purpose")
-                await asyncio.sleep(self.delay_seconds)
-                yield response
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
+            while (message := await outbox.get()) is not None:
+                yield verifier_pb2.DecodeResponse(sequences=[message])
+                self.sent += 1
+            await context.abort(self.break_code, "broken on purpose")
+        finally:
+            reading.cancel()
+            for answer in answers.values():
+                answer.cancel()
+
+    async def _read(
+        self,
+        requests: AsyncIterator[verifier_pb2.DecodeRequest],
+        outbox: "asyncio.Queue[verifier_pb2.SequenceTokens | None]",
+        answers: dict[int, asyncio.Task[None]],
+    ) -> None:
+        async for request in requests:
+            number = request.sequence_id
+            if request.HasField("begin"):
+                self.requests.append(request.begin)
+                coroutine = self._answer(number, request.begin, outbox)
+                answers[number] = asyncio.ensure_future(coroutine)
+            elif answers[number].cancel():
+                self.cancelled += 1
+
+    async def _answer(
+        self,
+        number: int,
+        request: verifier_pb2.SequenceRequest,
+        outbox: "asyncio.Queue[verifier_pb2.SequenceTokens | None]",
+    ) -> None:
+        if self.refusal is not None:
+            message = verifier_pb2.SequenceTokens(sequence_id=number)
+            message.error.Pack(self.refusal.to_proto())
+            outbox.put_nowait(message)
+            return
+        limit = 0 if self.break_always else self.break_after.pop(0) if self.break_after else None
+        for index, message in enumerate(self._messages(request)):
+            if index == limit:
+                outbox.put_nowait(None)
+                return
+            await asyncio.sleep(self.delay_seconds)
+            message.sequence_id = number
+            outbox.put_nowait(message)
 
     async def Describe(  # noqa: N802
         self, request: verifier_pb2.VerifierServiceDescribeRequest, context: object
@@ -117,9 +158,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         status = health_pb2.HealthCheckResponse
         await self.health.set(SERVICE, status.SERVING if healthy else status.NOT_SERVING)
 
-    def _responses(
-        self, request: verifier_pb2.StreamGenerateTokensRequest
-    ) -> list[verifier_pb2.StreamGenerateTokensResponse]:
+    def _messages(self, request: verifier_pb2.SequenceRequest) -> list[verifier_pb2.SequenceTokens]:
         emitted = list(request.emitted_token_ids)
         new: list[int] = []
         finish = verifier_pb2.TOKEN_FINISH_REASON_LENGTH
@@ -136,24 +175,26 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 break
         size = self.tokens_per_step
         chunks = [new[:1], *(new[start : start + size] for start in range(1, len(new), size))]
-        responses = [
-            verifier_pb2.StreamGenerateTokensResponse(
-                token_ids=chunk, log_probs=self._log_probs(chunk, request)
+        messages = [
+            verifier_pb2.SequenceTokens(
+                token_ids=chunk,
+                step_sizes=[len(chunk)],
+                log_probs=self._log_probs(chunk, request),
             )
             for chunk in chunks
         ]
-        responses[-1].finish_reason = finish
-        usage = responses[-1].usage
+        messages[-1].finish_reason = finish
+        usage = messages[-1].usage
         usage.prompt_tokens = len(request.prompt_token_ids)
         usage.output_tokens = len(new)
         usage.verification_steps = len(chunks) - 1
         usage.drafted_tokens = (len(chunks) - 1) * (size - 1)
         usage.accepted_tokens = len(new) - len(chunks)
         usage.verify_time.FromMilliseconds(10)
-        return responses
+        return messages
 
     def _log_probs(
-        self, chunk: Sequence[int], request: verifier_pb2.StreamGenerateTokensRequest
+        self, chunk: Sequence[int], request: verifier_pb2.SequenceRequest
     ) -> list[verifier_pb2.RankedLogProbs]:
         if not request.HasField("log_probs"):
             return []

@@ -1,3 +1,5 @@
+import contextlib
+
 import grpc
 import pytest
 
@@ -26,6 +28,16 @@ def test_holds_capacity_and_queue_and_no_more() -> None:
     error = caught.value
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.metadata == {"requests": "3", "limit": "3"}
+
+
+def test_each_of_several_servers_has_its_share() -> None:
+    admission = Admission(max_waiting=3, capacity=lambda: 2, servers=2)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(admission.admit())
+        with pytest.raises(ServiceError) as caught:
+            stack.enter_context(admission.admit())
+    assert caught.value.metadata["limit"] == "3"
 
 
 def test_a_place_is_free_again_after_an_error() -> None:

@@ -10,7 +10,7 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.loop import TokensGained
-from blockdraft_verifier.requests import parse_request, to_response, usage_message
+from blockdraft_verifier.requests import add_step, parse_request, usage_message
 from blockdraft_verifier.scheduling.sequence import (
     FinishReason,
     GenerationRequest,
@@ -22,14 +22,14 @@ from blockdraft_verifier.scheduling.sequence import (
 VOCAB, MAX_CONTEXT = 10, 8
 
 
-def message(**changes: Any) -> pb.StreamGenerateTokensRequest:
+def message(**changes: Any) -> pb.SequenceRequest:
     fields: dict[str, Any] = {
         "request_id": "r",
         "prompt_token_ids": [1, 2, 3],
         "max_output_tokens": 5,
         "sampling": sampling(),
     }
-    return pb.StreamGenerateTokensRequest(**{**fields, **changes})
+    return pb.SequenceRequest(**{**fields, **changes})
 
 
 def sampling(**changes: Any) -> pb.TokenSampling:
@@ -214,14 +214,24 @@ def test_times_that_never_came_are_zero() -> None:
         (FinishReason.LENGTH, pb.TOKEN_FINISH_REASON_LENGTH),
     ],
 )
-def test_responses(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueType) -> None:
+def test_messages(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueType) -> None:
     ranked = RankedLogProbs(-0.5, (3, 1), (-0.25, -0.5))
     event = TokensGained((6, 7), (ranked, ranked), finish_reason=reason)
-    response = to_response(event, finished_sequence())
+    response = pb.SequenceTokens()
+    add_step(response, event, finished_sequence())
     assert list(response.token_ids) == [6, 7]
+    assert list(response.step_sizes) == [2]
     assert [list(entry.token_ids) for entry in response.log_probs] == [[3, 1]] * 2
     assert [list(entry.log_probs) for entry in response.log_probs] == [[-0.25, -0.5]] * 2
     assert [entry.chosen_log_prob for entry in response.log_probs] == [-0.5] * 2
     assert response.finish_reason == sent
     # Usage comes with the last message only.
     assert response.HasField("usage") == (reason is not None)
+
+
+def test_steps_follow_each_other_in_a_message() -> None:
+    message = pb.SequenceTokens()
+    add_step(message, TokensGained((6, 7)), finished_sequence())
+    add_step(message, TokensGained((8,)), finished_sequence())
+    assert list(message.token_ids) == [6, 7, 8]
+    assert list(message.step_sizes) == [2, 1]

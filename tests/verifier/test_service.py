@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc.status_pb2 import Status
 from prometheus_client import CollectorRegistry
 from tests.patience import PATIENCE_SECONDS
 from tests.verifier.support import CONFIG, TINY_ENGINE, decode, random_requests, tiny_decoder
@@ -20,7 +21,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
     add_VerifierServiceServicer_to_server,
 )
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_runtime.status import received_error
+from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
@@ -88,16 +89,49 @@ def engine(
     runner.failure = None
 
 
+class Sequence:
+    """The messages of one sequence on a stream of its own."""
+
+    def __init__(self, stub: Any, request: pb.SequenceRequest) -> None:
+        self._call = stub.Decode(self._requests(request))
+
+    async def _requests(self, request: pb.SequenceRequest) -> AsyncIterator[pb.DecodeRequest]:
+        yield pb.DecodeRequest(sequence_id=1, begin=request)
+
+    async def __aiter__(self) -> AsyncIterator[pb.SequenceTokens]:
+        async for response in self._call:
+            (message,) = response.sequences
+            if message.HasField("error"):
+                raise error_of(message)
+            yield message
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def error_of(message: pb.SequenceTokens) -> ServiceError:
+    status = Status()
+    assert message.error.Unpack(status)
+    error = error_from_proto(status)
+    assert error is not None
+    return error
+
+
 @dataclass
 class Served:
     service: VerifierService
     engine: Engine
     stub: Any
 
-    def stream(self, request: GenerationRequest, **changes: Any) -> Any:
-        """Start a call; an iterator of its messages."""
+    def stream(self, request: GenerationRequest, **changes: Any) -> Sequence:
+        """Begin a sequence; an iterator of its messages."""
+        return Sequence(self.stub, self.request(request, **changes))
+
+    @staticmethod
+    def request(request: GenerationRequest, **changes: Any) -> pb.SequenceRequest:
+        """Return the message that asks for it."""
         sampling = request.sampling
-        message = pb.StreamGenerateTokensRequest(
+        message = pb.SequenceRequest(
             request_id=request.request_id,
             prompt_token_ids=request.prompt,
             max_output_tokens=request.max_output_tokens,
@@ -109,8 +143,8 @@ class Served:
                 seed=sampling.seed,
             ),
         )
-        message.MergeFrom(pb.StreamGenerateTokensRequest(**changes))
-        return self.stub.StreamGenerateTokens(message)
+        message.MergeFrom(pb.SequenceRequest(**changes))
+        return message
 
     async def load(self) -> tuple[int, int, int]:
         load = await self.stub.GetLoad(pb.GetLoadRequest())
@@ -153,20 +187,21 @@ LONG = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
 SHORT = GenerationRequest("short", (4, 5), max_output_tokens=3)
 
 
-async def collect(stream: Any) -> list[pb.StreamGenerateTokensResponse]:
+async def collect(stream: Any) -> list[pb.SequenceTokens]:
     return [message async for message in stream]
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     """Return the code and the reason a call ends with."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
+    with pytest.raises((grpc.aio.AioRpcError, ServiceError)) as caught:
         await (collect(call) if hasattr(call, "__aiter__") else call)
-    error = received_error(caught.value)
-    assert error is not None
+    failure = caught.value
+    error = received_error(failure) if isinstance(failure, grpc.RpcError) else failure
+    assert isinstance(error, ServiceError)
     return error.code, error.reason
 
 
-def tokens_of(messages: list[pb.StreamGenerateTokensResponse]) -> list[int]:
+def tokens_of(messages: list[pb.SequenceTokens]) -> list[int]:
     return [token for message in messages for token in message.token_ids]
 
 

@@ -1,7 +1,8 @@
 """The target model, its paged KV cache and the loop that verifies drafts.
 
 The verifier owns all truth about a sequence. Read it downwards: `app` and `service` (a process
-with a gRPC face), `requests` (wire to request and back), `computation` (what tokens depend on, as
+with a gRPC face), `decode_stream` (what a server asks for and has not been sent yet), `requests`
+(wire to request and back), `computation` (what tokens depend on, as
 one identity; `device_facts` are part of it), `engine` (the loop), `exactness` (whether all
 compiled steps round alike), `drafting` (what the drafter is told and asked), `device` (the step
 on the device), `scheduling` (which tokens run next), `slice` (one verifier on several hosts).

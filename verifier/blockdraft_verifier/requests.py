@@ -24,7 +24,7 @@ FINISH_REASONS = {
 
 
 def parse_request(
-    message: pb.StreamGenerateTokensRequest, vocab_size: int, max_context_tokens: int
+    message: pb.SequenceRequest, vocab_size: int, max_context_tokens: int
 ) -> GenerationRequest:
     """Return the request a message asks for.
 
@@ -101,16 +101,15 @@ def parse_sampling(message: pb.TokenSampling) -> Sampling:
     )
 
 
-def to_response(event: TokensGained, sequence: Sequence) -> pb.StreamGenerateTokensResponse:
-    """Return the message that tells of one step."""
-    response = pb.StreamGenerateTokensResponse(
-        token_ids=event.token_ids,
-        log_probs=[_ranked(entry) for entry in event.log_probs],
-    )
+def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Sequence) -> None:
+    """Append what a step gained to a message that holds the steps before it, if any."""
+    message.token_ids.extend(event.token_ids)
+    message.step_sizes.append(len(event.token_ids))
+    if event.log_probs:
+        message.log_probs.extend(map(_ranked, event.log_probs))
     if event.finish_reason is not None:
-        response.finish_reason = FINISH_REASONS[event.finish_reason]
-        response.usage.CopyFrom(usage_message(sequence))
-    return response
+        message.finish_reason = FINISH_REASONS[event.finish_reason]
+        message.usage.CopyFrom(usage_message(sequence))
 
 
 def usage_message(sequence: Sequence) -> pb.TokenUsage:

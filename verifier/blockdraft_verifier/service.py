@@ -1,8 +1,9 @@
 """The gRPC face of the engine."""
 
-import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -12,9 +13,17 @@ from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.computation import Computation, Rounding
-from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError, TokensGained
+from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
+from blockdraft_verifier.engine.loop import (
+    Engine,
+    EngineStoppedError,
+    Listener,
+    QueueFullError,
+    StepEnd,
+)
 from blockdraft_verifier.exactness.classes import shape_word
-from blockdraft_verifier.requests import parse_request, to_response
+from blockdraft_verifier.requests import parse_request
+from blockdraft_verifier.scheduling.sequence import Sequence
 
 QUEUE_RETRY_SECONDS = 1.0
 LOADING = ServiceError(
@@ -39,56 +48,35 @@ class VerifierService(VerifierServiceServicer):
         self._settings = settings
         self._served: _Served | None = None
         self._draining = False
+        self._streams: set[DecodeStream] = set()
 
     def open(self, engine: Engine, model: str, computation: Computation, vocab_size: int) -> None:
         """Take requests for `engine` from now on."""
         self._served = _Served(engine, model, computation, vocab_size)
 
     def drain(self) -> None:
-        """Refuse new requests from now on."""
+        """Refuse new sequences from now on; each stream ends when its others have ended."""
         self._draining = True
+        for stream in self._streams:
+            stream.drain()
 
     @stream_errors
-    async def StreamGenerateTokens(  # noqa: N802
+    async def Decode(  # noqa: N802
         self,
-        request: pb.StreamGenerateTokensRequest,
+        requests: AsyncIterable[pb.DecodeRequest],
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[pb.StreamGenerateTokensResponse]:
-        """Continue a sequence; a cancelled call frees its pages."""
-        if self._draining:
-            raise ServiceError(
-                grpc.StatusCode.UNAVAILABLE, "DRAINING", "the verifier is shutting down"
-            )
-        engine, _, _, vocab_size = self._ready()
-        limit = self._settings.scheduler.max_context_tokens
-        wanted = parse_request(request, vocab_size, limit)
-        events: asyncio.Queue[TokensGained] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def listen(event: TokensGained) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
+    ) -> AsyncIterator[pb.DecodeResponse]:
+        """Decode the sequences of a server; the end of the call frees their pages."""
+        self._refuse_if_draining()
+        served = self._ready()
+        stream = DecodeStream(partial(self._submit, served), served.engine.cancel)
+        self._streams.add(stream)
         try:
-            sequence = engine.submit(wanted, listen)
-        except QueueFullError as error:
-            raise ServiceError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "QUEUE_FULL",
-                str(error),
-                retry_after_seconds=QUEUE_RETRY_SECONDS,
-            ) from error
-        except EngineStoppedError as error:
-            raise ServiceError(grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED", str(error)) from error
-        try:
-            while True:
-                event = await events.get()
-                if event.failure is not None:
-                    raise ServiceError(grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED", event.failure)
-                yield to_response(event, sequence)
-                if event.finish_reason is not None:
-                    return
+            async with contextlib.aclosing(stream.serve(requests)) as responses:
+                async for response in responses:
+                    yield response
         finally:
-            engine.cancel(sequence)
+            self._streams.discard(stream)
 
     @unary_errors
     async def Describe(  # noqa: N802
@@ -145,6 +133,39 @@ class VerifierService(VerifierServiceServicer):
             used_pages=load.used_pages,
             total_pages=load.total_pages,
         )
+
+    def _submit(
+        self,
+        served: _Served,
+        request: pb.SequenceRequest,
+        listener: Listener,
+        on_step_end: StepEnd,
+    ) -> Sequence:
+        """Check a request and give it to the engine.
+
+        Raises:
+            ServiceError: If it is invalid, or the engine does not take it.
+        """
+        self._refuse_if_draining()
+        limit = self._settings.scheduler.max_context_tokens
+        wanted = parse_request(request, served.vocab_size, limit)
+        try:
+            return served.engine.submit(wanted, listener, on_step_end)
+        except QueueFullError as error:
+            raise ServiceError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "QUEUE_FULL",
+                str(error),
+                retry_after_seconds=QUEUE_RETRY_SECONDS,
+            ) from error
+        except EngineStoppedError as error:
+            raise engine_stopped(str(error)) from error
+
+    def _refuse_if_draining(self) -> None:
+        if self._draining:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE, "DRAINING", "the verifier is shutting down"
+            )
 
     def _ready(self) -> _Served:
         if self._served is None:

@@ -22,7 +22,8 @@ second. Read in this order:
 * `record` (dataclasses as JSON), `store` (results on disk, to resume from), `provenance` (what
   every report says of its origin), `answers` (what decoding gives, and how it compares);
 * `statistics` (an `Estimate` is a number with its interval and how many answers it rests on),
-  `rounds` (several things measured in turn), `markdown` (tables show an `Estimate` with both),
+  `rounds` (several things measured in turn), `serving_process` (a process that serves this one),
+  `process_time` (what processes have used), `markdown` (tables show an `Estimate` with both),
   `figure` (bars and curves).
 
 It must not import the engine or a measurement.

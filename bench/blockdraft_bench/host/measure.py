@@ -9,10 +9,10 @@ from blockdraft_bench.common.rounds import UNCOUNTED_ROUNDS, sample_in_rounds
 from blockdraft_bench.common.run import Outcome, Run
 from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_bench.engine.instant_drafter import InstantRoom, instant_drafter
+from blockdraft_bench.engine.instant_runner import InstantRunner, acceptance_for
 from blockdraft_bench.engine.loading import Capacity, engine_settings
 from blockdraft_bench.engine.timed_link import TimedTransport
 from blockdraft_bench.host.command import HostSettings
-from blockdraft_bench.host.instant_runner import InstantRunner, acceptance_for
 from blockdraft_bench.host.report import HostReport, HostTime, Mode, markdown
 from blockdraft_bench.host.steady_engine import SteadyEngine
 

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
+from blockdraft_bench.engine.instant_runner import InstantRunner
 from blockdraft_bench.engine.timed_link import SoleLink, TimedTransport
-from blockdraft_bench.host.instant_runner import InstantRunner
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.engine.loop import Engine, TokensGained
 from blockdraft_verifier.engine.metrics import VerifierMetrics

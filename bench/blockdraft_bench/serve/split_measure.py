@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 
 from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.common.process_time import family_cpu_seconds
 from blockdraft_bench.common.run import Run
 from blockdraft_bench.common.store import ResultStore
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.serve.generator import LoadRequest, Sender, closed_loop
-from blockdraft_bench.serve.process_time import family_cpu_seconds
 from blockdraft_bench.serve.request_record import RequestRecord
 from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked

@@ -178,7 +178,7 @@ Global___StreamGenerateRequest: _TypeAlias = StreamGenerateRequest  # noqa: Y015
 
 @_typing.final
 class StreamGenerateResponse(_message.Message):
-    """Holds the tokens gained by one verification step."""
+    """Holds the tokens gained by one verification step, or by several if the caller reads slowly."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -201,7 +201,7 @@ class StreamGenerateResponse(_message.Message):
     """Why generation ended; set on the last message only."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The token ids gained in this step."""
+        """The token ids gained."""
 
     @_builtins.property
     def log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProbs]:

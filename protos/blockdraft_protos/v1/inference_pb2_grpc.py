@@ -76,7 +76,8 @@ class InferenceServiceServicer(object):
 
     def StreamGenerate(self, request, context):
         """Generates an answer and streams it: one message per verification step, each with at least
-        one token. Cancelling the call frees everything the request holds.
+        one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+        the call frees everything the request holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,8 @@ class InferenceServiceStub:
     """Generates a whole answer and returns it in one message."""
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
     """Generates an answer and streams it: one message per verification step, each with at least
-    one token. Cancelling the call frees everything the request holds.
+    one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+    the call frees everything the request holds.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Counts and lists the tokens of a prompt exactly as generation would see them."""
@@ -61,7 +62,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Generates a whole answer and returns it in one message."""
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Generates an answer and streams it: one message per verification step, each with at least
-    one token. Cancelling the call frees everything the request holds.
+    one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+    the call frees everything the request holds.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Counts and lists the tokens of a prompt exactly as generation would see them."""
@@ -90,7 +92,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.StreamGenerateResponse], _abc.AsyncIterator[_inference_pb2.StreamGenerateResponse]]:
         """Generates an answer and streams it: one message per verification step, each with at least
-        one token. Cancelling the call frees everything the request holds.
+        one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+        the call frees everything the request holds.
         """
 
     @_abc_1.abstractmethod

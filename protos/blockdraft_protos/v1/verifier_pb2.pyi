@@ -4,6 +4,7 @@ isort:skip_file
 Server to verifier: token ids in, token ids out. Internal."""
 
 from collections import abc as _abc
+from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -45,7 +46,43 @@ TOKEN_FINISH_REASON_LENGTH: TokenFinishReason.ValueType  # 2
 Global___TokenFinishReason: _TypeAlias = TokenFinishReason  # noqa: Y015
 
 @_typing.final
-class StreamGenerateTokensRequest(_message.Message):
+class DecodeRequest(_message.Message):
+    """Begins or cancels one sequence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    """Number of the sequence, given by the server; never used twice on a stream."""
+    @_builtins.property
+    def begin(self) -> Global___SequenceRequest:
+        """Begins it."""
+
+    @_builtins.property
+    def cancel(self) -> Global___CancelSequence:
+        """Frees all it holds; without effect if it has ended."""
+
+    def __init__(
+        self,
+        *,
+        sequence_id: _builtins.int = ...,
+        begin: Global___SequenceRequest | None = ...,
+        cancel: Global___CancelSequence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "begin", b"begin", "cancel", b"cancel"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "begin", b"begin", "cancel", b"cancel", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["begin", "cancel"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___DecodeRequest: _TypeAlias = DecodeRequest  # noqa: Y015
+
+@_typing.final
+class SequenceRequest(_message.Message):
     """Asks to continue one sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -109,23 +146,77 @@ class StreamGenerateTokensRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
 
-Global___StreamGenerateTokensRequest: _TypeAlias = StreamGenerateTokensRequest  # noqa: Y015
+Global___SequenceRequest: _TypeAlias = SequenceRequest  # noqa: Y015
 
 @_typing.final
-class StreamGenerateTokensResponse(_message.Message):
-    """Holds the tokens gained by one verification step."""
+class CancelSequence(_message.Message):
+    """Cancels one sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelSequence: _TypeAlias = CancelSequence  # noqa: Y015
+
+@_typing.final
+class DecodeResponse(_message.Message):
+    """Holds what one step gained for the sequences of a stream, or what several steps gained while the
+    server was not reading.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceTokens]:
+        """The sequences that gained tokens or failed; each at most once."""
+
+    def __init__(
+        self,
+        *,
+        sequences: _abc.Iterable[Global___SequenceTokens] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequences", b"sequences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecodeResponse: _TypeAlias = DecodeResponse  # noqa: Y015
+
+@_typing.final
+class SequenceTokens(_message.Message):
+    """Holds the tokens that a sequence gained by one verification step or by several. Merging
+    neighbouring messages of a sequence gives the message of all their steps.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    STEP_SIZES_FIELD_NUMBER: _builtins.int
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    """The sequence."""
     finish_reason: Global___TokenFinishReason.ValueType
     """Why generation ended; set on the last message only."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The new tokens; at least one."""
+        """The new tokens; at least one, unless the sequence failed."""
+
+    @_builtins.property
+    def step_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many of them each step gained, in order."""
 
     @_builtins.property
     def log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedLogProbs]:
@@ -135,21 +226,28 @@ class StreamGenerateTokensResponse(_message.Message):
     def usage(self) -> Global___TokenUsage:
         """What the sequence consumed; set on the last message only."""
 
+    @_builtins.property
+    def error(self) -> _any_pb2.Any:
+        """Why the sequence failed, a google.rpc.Status; set on the last message only, instead of tokens."""
+
     def __init__(
         self,
         *,
+        sequence_id: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        step_sizes: _abc.Iterable[_builtins.int] | None = ...,
         log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
         finish_reason: Global___TokenFinishReason.ValueType = ...,
         usage: Global___TokenUsage | None = ...,
+        error: _any_pb2.Any | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "sequence_id", b"sequence_id", "step_sizes", b"step_sizes", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StreamGenerateTokensResponse: _TypeAlias = StreamGenerateTokensResponse  # noqa: Y015
+Global___SequenceTokens: _TypeAlias = SequenceTokens  # noqa: Y015
 
 @_typing.final
 class TokenSampling(_message.Message):
@@ -250,7 +348,7 @@ class TokenUsage(_message.Message):
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
-    """Tokens generated in this call."""
+    """Tokens generated, without those of earlier attempts."""
     drafted_tokens: _builtins.int
     """Tokens proposed by the drafter."""
     accepted_tokens: _builtins.int

@@ -35,10 +35,10 @@ class VerifierServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.StreamGenerateTokens = channel.unary_stream(
-                '/blockdraft.v1.VerifierService/StreamGenerateTokens',
-                request_serializer=blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensRequest.SerializeToString,
-                response_deserializer=blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensResponse.FromString,
+        self.Decode = channel.stream_stream(
+                '/blockdraft.v1.VerifierService/Decode',
+                request_serializer=blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
                 _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/blockdraft.v1.VerifierService/Describe',
@@ -56,9 +56,12 @@ class VerifierServiceServicer(object):
     """Decodes token sequences with the target model; owns all truth about a sequence.
     """
 
-    def StreamGenerateTokens(self, request, context):
-        """Continues a sequence and streams the new tokens, one message per verification step.
-        Cancelling the call frees the sequence's pages.
+    def Decode(self, request_iterator, context):
+        """Decodes any number of sequences at once for one server. A sequence ends with a finish reason or
+        with an error of its own, which disturbs no other. Ending the stream cancels what is left.
+
+        A verifier that shuts down refuses to begin sequences, and ends the stream once the others have
+        ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,10 +84,10 @@ class VerifierServiceServicer(object):
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'StreamGenerateTokens': grpc.unary_stream_rpc_method_handler(
-                    servicer.StreamGenerateTokens,
-                    request_deserializer=blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensRequest.FromString,
-                    response_serializer=blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensResponse.SerializeToString,
+            'Decode': grpc.stream_stream_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeRequest.FromString,
+                    response_serializer=blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -109,7 +112,7 @@ class VerifierService(object):
     """
 
     @staticmethod
-    def StreamGenerateTokens(request,
+    def Decode(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -119,12 +122,12 @@ class VerifierService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/blockdraft.v1.VerifierService/StreamGenerateTokens',
-            blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensRequest.SerializeToString,
-            blockdraft__protos_dot_v1_dot_verifier__pb2.StreamGenerateTokensResponse.FromString,
+            '/blockdraft.v1.VerifierService/Decode',
+            blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
+            blockdraft__protos_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

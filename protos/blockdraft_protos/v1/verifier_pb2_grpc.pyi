@@ -33,9 +33,12 @@ class VerifierServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> VerifierServiceAsyncStub: ...
-    StreamGenerateTokens: _grpc.UnaryStreamMultiCallable[_verifier_pb2.StreamGenerateTokensRequest, _verifier_pb2.StreamGenerateTokensResponse]
-    """Continues a sequence and streams the new tokens, one message per verification step.
-    Cancelling the call frees the sequence's pages.
+    Decode: _grpc.StreamStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]
+    """Decodes any number of sequences at once for one server. A sequence ends with a finish reason or
+    with an error of its own, which disturbs no other. Ending the stream cancels what is left.
+
+    A verifier that shuts down refuses to begin sequences, and ends the stream once the others have
+    ended.
     """
     Describe: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceDescribeRequest, _verifier_pb2.VerifierServiceDescribeResponse]
     """Describes the target, its limits and the attached drafter."""
@@ -47,9 +50,12 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     """Decodes token sequences with the target model; owns all truth about a sequence."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    StreamGenerateTokens: _aio.UnaryStreamMultiCallable[_verifier_pb2.StreamGenerateTokensRequest, _verifier_pb2.StreamGenerateTokensResponse]  # type: ignore[assignment]
-    """Continues a sequence and streams the new tokens, one message per verification step.
-    Cancelling the call frees the sequence's pages.
+    Decode: _aio.StreamStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]  # type: ignore[assignment]
+    """Decodes any number of sequences at once for one server. A sequence ends with a finish reason or
+    with an error of its own, which disturbs no other. Ending the stream cancels what is left.
+
+    A verifier that shuts down refuses to begin sequences, and ends the stream once the others have
+    ended.
     """
     Describe: _aio.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceDescribeRequest, _verifier_pb2.VerifierServiceDescribeResponse]  # type: ignore[assignment]
     """Describes the target, its limits and the attached drafter."""
@@ -60,13 +66,16 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Decodes token sequences with the target model; owns all truth about a sequence."""
 
     @_abc_1.abstractmethod
-    def StreamGenerateTokens(
+    def Decode(
         self,
-        request: _verifier_pb2.StreamGenerateTokensRequest,
+        request_iterator: _MaybeAsyncIterator[_verifier_pb2.DecodeRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.StreamGenerateTokensResponse], _abc.AsyncIterator[_verifier_pb2.StreamGenerateTokensResponse]]:
-        """Continues a sequence and streams the new tokens, one message per verification step.
-        Cancelling the call frees the sequence's pages.
+    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.DecodeResponse], _abc.AsyncIterator[_verifier_pb2.DecodeResponse]]:
+        """Decodes any number of sequences at once for one server. A sequence ends with a finish reason or
+        with an error of its own, which disturbs no other. Ending the stream cancels what is left.
+
+        A verifier that shuts down refuses to begin sequences, and ends the stream once the others have
+        ended.
         """
 
     @_abc_1.abstractmethod

@@ -97,6 +97,12 @@ class ServerSettings:
         "let in only these keys, one per line; blank lines and lines with `#` are skipped",
         metavar="FILE",
     )
+    servers: int = setting(
+        1,
+        "server processes behind one port; each admits its share of the requests. `serve` starts "
+        "them; `server` is one of so many, started by you",
+        minimum=1,
+    )
     tls: TlsSettings | None = optional_group()
     limits: LimitsSettings = group(LimitsSettings)
     process: ProcessSettings = group(lambda: ProcessSettings("127.0.0.1:50051"))
@@ -110,10 +116,19 @@ class ServerSettings:
             raise ValueError("--verifier must be at least one address, none empty")
         if len(set(self.verifiers)) != len(self.verifiers):
             raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
+        if self.servers > 1:
+            self._check_shared_port()
         if self.model_name == "":
             raise ValueError("--model-name must not be empty")
         if not self.poll_seconds > 0:
             raise ValueError(f"poll_seconds must be > 0, got {self.poll_seconds}")
+
+    def _check_shared_port(self) -> None:
+        address = self.process.address
+        if address.startswith(("unix:", "unix-abstract:")):
+            raise ValueError(f"--servers {self.servers} needs --listen host:port, got {address}")
+        if address.endswith(":0"):
+            raise ValueError(f"--servers {self.servers} needs a port in --listen, got {address}")
 
     @property
     def served_name(self) -> str:

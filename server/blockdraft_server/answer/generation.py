@@ -18,7 +18,7 @@ _FINISH_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one verification step adds to an answer.
+    """What one verification step, or several, add to an answer.
 
     Attributes:
         text: New text that is certain; may be empty.
@@ -83,8 +83,11 @@ async def generate(
 
 
 def _log_probs(
-    message: verifier_pb2.StreamGenerateTokensResponse, token_bytes: Callable[[int], bytes]
+    message: verifier_pb2.SequenceTokens, token_bytes: Callable[[int], bytes]
 ) -> list[inference_pb2.TokenLogProbs]:
+    if not message.log_probs:
+        return []
+
     def one(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
         return inference_pb2.TokenLogProb(
             token_id=token_id, log_prob=log_prob, token=token_bytes(token_id)

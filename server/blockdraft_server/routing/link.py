@@ -10,6 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_server.routing.decode_stream import DecodeStream
+from blockdraft_server.routing.feed import Feed
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ class VerifierLink:
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
         self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-        self.stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
+        self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
+        self._stream: DecodeStream | None = None
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._in_flight = 0
         self._reported_load = 0
@@ -43,11 +46,18 @@ class VerifierLink:
         )
 
     @contextlib.contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """Count a call for the duration of the context."""
+    def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:
+        """Begin a sequence on the stream to the verifier, and count it for the context's time.
+
+        The stream is opened with the first sequence, and again after it broke. See
+        `DecodeStream.decode`.
+        """
+        if self._stream is None or not self._stream.open:
+            self._stream = DecodeStream(self._stub, self.lost)
         self._in_flight += 1
         try:
-            yield
+            with self._stream.decode(request) as feed:
+                yield feed
         finally:
             self._in_flight -= 1
 
@@ -59,11 +69,11 @@ class VerifierLink:
             )
             if health.status == health_pb2.HealthCheckResponse.SERVING:
                 # Each time: a drafter comes and goes, a restarted verifier may serve another model.
-                self.description = await self.stub.Describe(
+                self.description = await self._stub.Describe(
                     verifier_pb2.VerifierServiceDescribeRequest(), timeout=_POLL_TIMEOUT_SECONDS
                 )
                 in_flight = self._in_flight
-                load = await self.stub.GetLoad(
+                load = await self._stub.GetLoad(
                     verifier_pb2.GetLoadRequest(), timeout=_POLL_TIMEOUT_SECONDS
                 )
                 self._reported_load = load.running_sequences + load.waiting_sequences
@@ -73,19 +83,21 @@ class VerifierLink:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")
 
     def lost(self) -> None:
-        """Take note that a call broke; a look without delay tells whether the verifier lives."""
-        self._set_healthy(False, "a call broke")
+        """Take note that the stream broke; a look without delay tells if the verifier lives."""
+        self._set_healthy(False, "the stream broke")
         self._look_now.set()
 
     async def pause(self, seconds: float) -> None:
-        """Wait until it is time to look again: `seconds`, or until a call breaks."""
+        """Wait until it is time to look again: `seconds`, or until the stream breaks."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._look_now.wait()
         self._look_now.clear()
 
     async def close(self) -> None:
-        """Close the channel; calls in flight are cancelled."""
+        """Close stream and channel; sequences in flight are cancelled."""
+        if self._stream is not None:
+            await self._stream.close()
         await self._channel.close()
 
     def _set_healthy(self, healthy: bool, cause: str) -> None:

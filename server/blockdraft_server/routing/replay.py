@@ -22,7 +22,7 @@ class Replay:
         replays: How often the request was sent again.
     """
 
-    def __init__(self, request: verifier_pb2.StreamGenerateTokensRequest, max_replays: int) -> None:
+    def __init__(self, request: verifier_pb2.SequenceRequest, max_replays: int) -> None:
         """Remember a request.
 
         Args:
@@ -56,21 +56,21 @@ class Replay:
             return verifier_pb2.TOKEN_FINISH_REASON_LENGTH
         return None
 
-    def begin(self, now: float) -> verifier_pb2.StreamGenerateTokensRequest:
+    def begin(self, now: float) -> verifier_pb2.SequenceRequest:
         """Return the request for the next call, made at `now`."""
         self._meter = CallMeter(now)
         return self._request
 
-    def received(self, response: verifier_pb2.StreamGenerateTokensResponse, now: float) -> None:
-        """Take note of a message that arrived at `now`."""
+    def received(self, message: verifier_pb2.SequenceTokens, now: float) -> None:
+        """Take note of a message that was taken at `now`."""
         if self._meter is None:
             raise RuntimeError("a message arrived outside a call")
-        self._meter.message(len(response.token_ids), now)
-        self._request.emitted_token_ids.extend(response.token_ids)
+        self._meter.steps(message.step_sizes, now)
+        self._request.emitted_token_ids.extend(message.token_ids)
         self._failures = 0
         self._backoff.reset()
-        if response.HasField("usage"):
-            self._finished_calls.append(response.usage)
+        if message.HasField("usage"):
+            self._finished_calls.append(message.usage)
             self._meter = None
 
     def broken(self) -> float | None:

@@ -9,18 +9,14 @@ from collections.abc import AsyncGenerator, Callable
 import grpc
 
 from blockdraft_protos.v1 import verifier_pb2
-from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_runtime.status import ServiceError
 from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.routing.decode_stream import BrokenOffError
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
 
 logger = logging.getLogger(__name__)
-
-# What a call ends with when its verifier crashes, restarts or shuts down. CANCELLED is among
-# them because calls that outlive a verifier's drain are cancelled by it; a cancellation of our
-# own never arrives as a status.
-_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class TokenRouter:
@@ -48,10 +44,10 @@ class TokenRouter:
 
     async def stream(
         self, replay: Replay, deadline: float
-    ) -> AsyncGenerator[verifier_pb2.StreamGenerateTokensResponse, None]:
+    ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
         """Yield the messages of the request that `replay` holds, until its end.
 
-        The generator must be closed (`contextlib.aclosing`): that cancels the verifier's call.
+        The generator must be closed (`contextlib.aclosing`): that cancels the sequence.
 
         Args:
             replay: The request; keeps what has arrived.
@@ -68,44 +64,40 @@ class TokenRouter:
             replay.computation = link.description.computation_fingerprint
         while True:
             try:
-                async with contextlib.aclosing(self._call(link, replay, deadline)) as responses:
-                    async for response in responses:
-                        yield response
-                        if response.finish_reason:
-                            return
-                # An end without a reason is a stream that broke in an orderly way.
-                cause = "the stream ended without a finish reason"
-            except grpc.aio.AioRpcError as error:
-                if error.code() not in _BROKEN:
-                    raise _refusal(error) from error
-                cause = f"{error.code().name}: {error.details()}"
+                async with contextlib.aclosing(self._call(link, replay, deadline)) as messages:
+                    async for message in messages:
+                        yield message
+                return
+            except BrokenOffError as error:
+                cause = str(error)
             finish = replay.finished
             if finish is not None:
                 # All tokens had arrived: only the word that they were all is missing.
-                yield verifier_pb2.StreamGenerateTokensResponse(finish_reason=finish)
+                yield verifier_pb2.SequenceTokens(finish_reason=finish)
                 return
             link = await self._next_link(link, replay, deadline, cause)
 
     async def _call(
         self, link: VerifierLink, replay: Replay, deadline: float
-    ) -> AsyncGenerator[verifier_pb2.StreamGenerateTokensResponse, None]:
+    ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
         now = self._clock()
-        with link.in_flight():
-            call = link.stub.StreamGenerateTokens(
-                replay.begin(now), timeout=max(deadline - now, 0.0)
+        with link.decode(replay.begin(now)) as feed:
+            timer = asyncio.get_running_loop().call_later(
+                max(deadline - now, 0.0), feed.fail, deadline_exceeded()
             )
             try:
-                async for response in call:
-                    replay.received(response, self._clock())
-                    yield response
+                ended = False
+                while not ended:
+                    message = await feed.take()
+                    replay.received(message, self._clock())
+                    yield message
+                    ended = bool(message.finish_reason)
             finally:
-                # Nothing else tells a verifier that nobody listens any more.
-                call.cancel()
+                timer.cancel()
 
     async def _next_link(
         self, broken: VerifierLink, replay: Replay, deadline: float, cause: str
     ) -> VerifierLink:
-        broken.lost()
         pause = replay.broken()
         emitted = len(replay.emitted_token_ids)
         if pause is None:
@@ -142,20 +134,4 @@ def deadline_exceeded() -> ServiceError:
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "DEADLINE_EXCEEDED",
         "the answer was not complete at the deadline",
-    )
-
-
-def _refusal(error: grpc.aio.AioRpcError) -> ServiceError:
-    """Return the error that tells the caller what the verifier said."""
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return deadline_exceeded()
-    received = received_error(error)
-    if received is not None:
-        return received
-    logger.error("unexpected verifier error %s: %s", error.code().name, error.details())
-    return ServiceError(
-        grpc.StatusCode.INTERNAL,
-        "VERIFIER_ERROR",
-        f"the verifier failed with {error.code().name}",
-        metadata={"code": error.code().name},
     )

@@ -3,16 +3,16 @@
 A verifier reports usage on its last message only. For a call that broke off, or that the server
 cut off at a stop sequence, the server counts itself what it saw:
 
-- exact: `output_tokens`, `verification_steps` (one message per step, the first holds the token of
-  the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a message
-  but the last were accepted drafts)
+- exact: `output_tokens`, `verification_steps` (a message says what each step gained; the first step
+  is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
+  the last were accepted drafts)
 - lower bounds: `drafted_tokens` and `drafted_per_position` (rejected drafts are never sent, so
   only the accepted ones are known), `cached_prompt_tokens` (0)
 - measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
   and `decode_time`; `step_times` are 0
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -34,9 +34,9 @@ class CallMeter:
         self._last = started
         self._sizes: list[int] = []
 
-    def message(self, token_count: int, now: float) -> None:
-        """Count a message of `token_count` tokens that arrived at `now`."""
-        self._sizes.append(token_count)
+    def steps(self, sizes: Iterable[int], now: float) -> None:
+        """Count steps that gained so many tokens each, and were heard of at `now`."""
+        self._sizes.extend(sizes)
         if self._first is None:
             self._first = now
         self._last = now

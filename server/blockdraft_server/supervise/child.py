@@ -32,6 +32,7 @@ class ChildSpec:
         health_address: gRPC address, plaintext, that reports SERVING once the child is ready.
         stop_seconds: How long it may take to stop before it is killed.
         environment: Its environment variables; None for those of this process.
+        role: Children of one role are stopped together; None for a role of its own.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ChildSpec:
     health_address: str
     stop_seconds: float = 40.0
     environment: Mapping[str, str] | None = None
+    role: str | None = None
 
 
 class Child:

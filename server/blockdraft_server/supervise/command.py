@@ -17,6 +17,7 @@ from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.settings import ServeSettings
+from blockdraft_server.supervise.shared_port import refuse_taken_port
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         try:
             plan = ServePlan.of(settings, folder, os.environ)
+            if plan.server.servers > 1 and not plan.follows:
+                refuse_taken_port(plan.server.process.address)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(plan.server.target)

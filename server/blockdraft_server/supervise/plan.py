@@ -109,18 +109,35 @@ class ServePlan:
         verifier = self._child("verifier", VERIFIER.flags(self.verifier), self.verifier.process)
         if self.follows:
             return [verifier]
-        children = [self._child("server", SERVER.flags(self.server), self.server.process), verifier]
+        children = [self._server(number) for number in range(self.server.servers)]
+        children.append(verifier)
         if self.drafter is not None:
             children.append(
                 self._child("drafter", DRAFTER.flags(self.drafter), self.drafter.process)
             )
         return children
 
+    def _server(self, number: int) -> "ChildSpec":
+        """Return a server; what tells them apart are control address and metrics port."""
+        if number == 0:
+            return self._child("server", SERVER.flags(self.server), self.server.process)
+        name, first = f"server-{number + 1}", self.server.process
+        assert first.control_address is not None
+        process = replace(
+            first,
+            control_address=first.control_address.replace("server.sock", f"{name}.sock"),
+            # Those in between are the verifier's and the drafter's.
+            metrics_port=None if first.metrics_port is None else first.metrics_port + 2 + number,
+        )
+        flags = SERVER.flags(replace(self.server, process=process))
+        return replace(self._child("server", flags, process), name=name)
+
     def _child(self, role: str, flags: tuple[str, ...], process: ProcessSettings) -> "ChildSpec":
         from blockdraft_server.supervise.child import ChildSpec
 
         return ChildSpec(
             name=role,
+            role=role,
             command=(sys.executable, "-m", f"blockdraft_{role}", *flags),
             # The public address may ask for TLS, which a look at the health must do without.
             health_address=process.control_address or process.address,

@@ -36,8 +36,8 @@ class ServeSettings:
     )
     metrics_port: int | None = setting(
         None,
-        "port of the server's Prometheus metrics; verifier and drafter take the next two; unset: "
-        "none",
+        "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
+        "next ones, in this order; unset: none",
         metavar="PORT",
     )
     run_dir: Path | None = setting(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,7 +36,7 @@ class ChildFailedError(Exception):
 
 
 class Supervisor:
-    """Starts children, restarts what dies, stops them in the order given."""
+    """Starts children, restarts what dies, stops them role by role in the order given."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class Supervisor:
         """Remember what to run.
 
         Args:
-            specs: The children, in the order in which they are stopped; they start together.
+            specs: The children, in the order in which they are stopped, neighbours of one role
+                together; they start together.
             policy: When to restart; None for the default.
             sink: Where the children's output goes; None for stderr.
         """
@@ -96,11 +98,10 @@ class Supervisor:
             self._stopping.set()
             announcing.cancel()
             try:
-                for name, keeper in keepers.items():
-                    if name in self._children:
-                        logger.info("stopping %s", name)
-                        await self._children[name].stop()
-                    await asyncio.wait({keeper})
+                for _, specs in itertools.groupby(self._specs, lambda each: each.role or each.name):
+                    await asyncio.gather(
+                        *(self._stop(spec.name, keepers[spec.name]) for spec in specs)
+                    )
             finally:
                 # Reached with children left only when the stopping itself was cancelled.
                 for child in self._children.values():
@@ -110,6 +111,12 @@ class Supervisor:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _stop(self, name: str, keeper: asyncio.Task[None]) -> None:
+        if name in self._children:
+            logger.info("stopping %s", name)
+            await self._children[name].stop()
+        await asyncio.wait({keeper})
 
     async def _keep(self, spec: ChildSpec) -> None:
         tracker = RestartTracker(self._policy)

@@ -9,9 +9,9 @@ import pytest
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_bench.engine.instant_drafter import InstantRoom, instant_drafter
+from blockdraft_bench.engine.instant_runner import InstantRunner
 from blockdraft_bench.engine.loading import Capacity, engine_settings
 from blockdraft_bench.engine.timed_link import TimedTransport
-from blockdraft_bench.host.instant_runner import InstantRunner
 from blockdraft_bench.host.steady_engine import SteadyEngine
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_protos.v1 import drafter_pb2 as pb

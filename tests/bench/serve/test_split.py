@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blockdraft_bench.common.process_time import family_cpu_seconds
 from blockdraft_bench.common.store import ResultStore
-from blockdraft_bench.serve.process_time import family_cpu_seconds
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import (
     Comparison,

@@ -1,6 +1,9 @@
 """Tokenizers: nothing lost, nothing injected."""
 
+import itertools
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,21 @@ def test_token_bytes_of_control_padding_and_invalid_ids(tokenizer: Tokenizer) ->
     assert tokenizer.decode([0xE9]) == "\ufffd"
     with pytest.raises(TokenizerError, match="negative"):
         tokenizer.token_bytes(-1)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    text = "Ducks swim. " * 200_000
+    moments = []
+    with ThreadPoolExecutor(1) as pool:
+        started = time.perf_counter()
+        encoding = pool.submit(tokenizer.encode, text)
+        while not encoding.done():
+            time.sleep(0.001)
+            moments.append(time.perf_counter())
+    longest = max(later - now for now, later in itertools.pairwise([started, *moments]))
+    # All of it where encoding holds the interpreter's lock.
+    assert longest < (moments[-1] - started) / 2
+    assert encoding.result() == list(text.encode())
 
 
 def test_lone_surrogates_are_refused(tokenizer: Tokenizer) -> None:

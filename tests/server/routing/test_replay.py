@@ -6,14 +6,14 @@ from blockdraft_server.routing.usage import CallMeter, total_usage
 
 
 def new_replay(max_replays: int = 2) -> Replay:
-    request = verifier_pb2.StreamGenerateTokensRequest(
+    request = verifier_pb2.SequenceRequest(
         prompt_token_ids=[1, 2, 3], max_output_tokens=6, stop_token_ids=[9]
     )
     return Replay(request, max_replays)
 
 
-def message(*token_ids: int) -> verifier_pb2.StreamGenerateTokensResponse:
-    return verifier_pb2.StreamGenerateTokensResponse(token_ids=token_ids)
+def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
+    return verifier_pb2.SequenceTokens(token_ids=token_ids, step_sizes=[len(token_ids)])
 
 
 def test_the_next_call_carries_the_tokens_received() -> None:
@@ -90,6 +90,22 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     assert usage.prefill_time.ToMilliseconds() == 2250
     assert usage.decode_time.ToMilliseconds() == 1500
     assert usage.step_times.verify_time.ToMilliseconds() == 100
+
+
+def test_steps_that_came_in_one_message_count_as_those_they_are() -> None:
+    each, at_once = new_replay(), new_replay()
+    merged = message()
+    merged.ClearField("step_sizes")
+    for replay in (each, at_once):
+        replay.begin(0.0)
+    for step in (message(4), message(5, 6, 7), message(8)):
+        each.received(step, 1.0)
+        merged.MergeFrom(step)
+    at_once.received(merged, 1.0)
+    assert at_once.emitted_token_ids == each.emitted_token_ids == [4, 5, 6, 7, 8]
+    assert at_once.usage() == each.usage()
+    assert each.usage().verification_steps == 2
+    assert list(each.usage().accepted_per_position) == [1, 1]
 
 
 def test_a_call_without_messages_consumed_nothing_but_time() -> None:

@@ -13,6 +13,7 @@ from tests.server.support import (
 )
 
 from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_runtime.status import ServiceError, invalid_argument
 
 PROMPT = [1, 2]
 COUNT = 20  # 1 + 7 messages of at most 3 tokens
@@ -194,3 +195,54 @@ async def test_own_calls_count_before_a_verifier_reports_them() -> None:
         calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(6)]
         await asyncio.gather(*calls)
     assert [len(fake.requests) for fake in fakes] == [3, 3]
+
+
+async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> None:
+    # The second to come breaks the stream that both are on.
+    fake = FakeVerifier(delay_seconds=0.02, break_after=[None, 2])
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address)) as server,
+    ):
+        texts = ["\x01\x02", "\x03\x04\x05"]
+        requests = [whole(text_request(text, max_output_tokens=COUNT)) for text in texts]
+        responses = await asyncio.gather(*map(server.stub.Generate, requests))
+        assert server.metric("replays_total") == 2
+    for text, response in zip(texts, responses, strict=True):
+        assert list(response.token_ids) == answer(list(text.encode()), COUNT)
+    assert (fake.streams, len(fake.requests)) == (2, 4)
+
+
+async def test_a_refused_sequence_disturbs_no_other() -> None:
+    fake = FakeVerifier(delay_seconds=0.02)
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address)) as server,
+    ):
+        stream = aiter(server.stub.StreamGenerate(text_request(max_output_tokens=COUNT)))
+        first = await anext(stream)
+        fake.refusal = invalid_argument("sampling.seed", "no such seed")
+        error = await failure(server.stub.Generate(whole(text_request())))
+        assert error.field == "sampling.seed"
+        # Not a verifier that is away: it goes on taking requests.
+        fake.refusal = None
+        await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+        rest = [message async for message in stream]
+        assert server.metric("replays_total") == 0
+    assert [t for message in (first, *rest) for t in message.token_ids] == answer(PROMPT, COUNT)
+    assert fake.streams == 1
+
+
+async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> None:
+    draining, other = FakeVerifier(), FakeVerifier()
+    draining.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
+    other.load.waiting_sequences = 100
+    async with (
+        running_verifier(draining) as first,
+        running_verifier(other) as second,
+        running_server(settings_for(first, second)) as server,
+    ):
+        await until(lambda: server.app._pool.capacity == 8)
+        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert len(draining.requests) == len(other.requests) == 1

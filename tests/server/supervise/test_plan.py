@@ -53,9 +53,35 @@ def test_children_are_listed_front_door_first() -> None:
     assert children[0].stop_seconds == 17.0
 
 
+def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None:
+    children = plan("--servers", "3", "--metrics-port", "9100", "--target", "t").children()
+    names = ["server", "server-2", "server-3", "verifier", "drafter"]
+    assert [child.name for child in children] == names
+    assert [child.role for child in children] == ["server"] * 3 + ["verifier", "drafter"]
+    own = [
+        {
+            f"--control=unix:/run/bd/{child.name}.sock",
+            f"--metrics-port={9100 + offset}",
+        }
+        for child, offset in zip(children[:3], (0, 3, 4), strict=True)
+    ]
+    for child, differing in zip(children, own, strict=False):
+        assert child.command[2] == "blockdraft_server"
+        assert child.health_address == f"unix:/run/bd/{child.name}.sock"
+        assert set(child.command[3:]) - differing == {
+            "--target=t",
+            "--servers=3",
+            "--model-name=t",
+            "--verifier=unix:/run/bd/verifier.sock",
+        }
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (("--servers", "0"), "--servers must be at least 1"),
+        (("--servers", "2", "--listen", "unix:/tmp/s"), "--servers 2 needs --listen host:port"),
+        (("--servers", "2", "--listen", "127.0.0.1:0"), "--servers 2 needs a port in --listen"),
         (("--max-waiting", "-1"), "--max-waiting"),
         (("--tls-cert", "c"), "--tls-key"),
         (("--target", ""), "target"),

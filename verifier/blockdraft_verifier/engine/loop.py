@@ -67,6 +67,7 @@ class TokensGained:
 
 
 Listener = Callable[[TokensGained], None]
+StepEnd = Callable[[], None]
 
 
 class Engine:
@@ -116,7 +117,7 @@ class Engine:
         )
         self._features: FeatureStore | None = None
         self._lengths = DraftLengths(settings.draft_policy)
-        self._listeners: dict[Sequence, Listener] = {}
+        self._listeners: dict[Sequence, tuple[Listener, StepEnd]] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -132,8 +133,19 @@ class Engine:
         drafter = self.drafts.poll() if self.drafts is not None else None
         self._adopt(drafter, progress)
 
-    def submit(self, request: GenerationRequest, listener: Listener) -> Sequence:
-        """Queue a request; `listener` is called on the engine's thread after each step.
+    def submit(
+        self,
+        request: GenerationRequest,
+        listener: Listener,
+        on_step_end: StepEnd = lambda: None,
+    ) -> Sequence:
+        """Queue a request; both listeners are called on the engine's thread.
+
+        Args:
+            request: What to generate.
+            listener: Called after each step that gained tokens for it.
+            on_step_end: Called after the listeners of such a step, once for all requests that were
+                submitted with the same one.
 
         Raises:
             QueueFullError: If too many sequences are waiting.
@@ -147,7 +159,7 @@ class Engine:
         sequence = Sequence(next(self._ids), request, self._clock())
 
         def add() -> None:
-            self._listeners[sequence] = listener
+            self._listeners[sequence] = listener, on_step_end
             self._lengths.add(sequence)
             self.scheduler.add(sequence)
 
@@ -327,6 +339,8 @@ class Engine:
             usage.last_token_time = now
 
     def _tell(self, progress: list[Progress], result: StepResult) -> None:
+        # A dictionary for its order.
+        step_ends: dict[StepEnd, None] = {}
         for change, log_probs in zip(progress, result.log_probs, strict=True):
             sequence = change.row.sequence
             if not change.new_tokens:
@@ -340,10 +354,14 @@ class Engine:
                 sequence.finish_reason,
                 sequence.usage if ended else None,
             )
-            self._listeners[sequence](event)
+            listener, on_step_end = self._listeners[sequence]
+            listener(event)
+            step_ends[on_step_end] = None
             if ended:
                 self.metrics.count_finished(sequence)
                 self._forget(sequence)
+        for on_step_end in step_ends:
+            on_step_end()
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
@@ -373,8 +391,11 @@ class Engine:
             self._stopping.set()
             self._on_failure()
         self._drain_inbox()
-        for listener in list(self._listeners.values()):
+        listeners = tuple(self._listeners.values())
+        for listener, _ in listeners:
             listener(TokensGained((), failure="the engine stopped"))
+        for on_step_end in dict.fromkeys(on_step_end for _, on_step_end in listeners):
+            on_step_end()
 
     def _wait_for_work(self) -> None:
         """Sleep until something is submitted; wake now and then to notice a new drafter."""

@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import pytest
 
-from blockdraft_bench.host.instant_runner import InstantRunner, acceptance_for
+from blockdraft_bench.engine.instant_runner import InstantRunner, acceptance_for
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import all_buckets
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm

@@ -35,6 +35,7 @@ class InstantRunner:
         width: int,
         acceptance: float,
         clock: Callable[[], float] = time.perf_counter,
+        step_seconds: float = 0.0,
     ) -> None:
         """Make up features.
 
@@ -43,10 +44,12 @@ class InstantRunner:
             width: Elements of a feature, once features are captured.
             acceptance: Probability that a drafted token is accepted, given those before it.
             clock: Seconds.
+            step_seconds: How long to sleep in each step.
         """
         self._settings = settings
         self._width = width
         self._acceptance = acceptance
+        self._step_seconds = step_seconds
         self._clock = clock
         self._random = random.Random(0)
         self._compiled: tuple[FeatureForm, int] | None = None
@@ -90,6 +93,8 @@ class InstantRunner:
             end = first + row.known_count + accepted
             features.append(self._features[first:end])
             first = end
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
         self.seconds += self._clock() - started
         return StepResult(results, features, [[] for _ in rows], SAID_SECONDS)
 

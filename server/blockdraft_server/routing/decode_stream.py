@@ -1,0 +1,157 @@
+"""The stream to one verifier, shared by all requests that it decodes."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
+from blockdraft_server.routing.feed import Feed
+
+if TYPE_CHECKING:
+    from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceAsyncStub
+
+logger = logging.getLogger(__name__)
+
+# What a stream ends with when its verifier crashes, restarts or shuts down. CANCELLED is among
+# them because streams that outlive a verifier's drain are cancelled by it; a cancellation of our
+# own never arrives as a status. A sequence that its verifier ends with UNAVAILABLE is the same.
+_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+class BrokenOffError(Exception):
+    """A verifier broke off; it, or another one, may go on with the request."""
+
+
+class DecodeStream:
+    """One stream to a verifier.
+
+    Attributes:
+        open: Whether it takes requests; once it is not, it never is again.
+    """
+
+    def __init__(self, stub: "VerifierServiceAsyncStub", on_broken: Callable[[], None]) -> None:
+        """Open a stream on the running event loop.
+
+        Args:
+            stub: Leads to the verifier.
+            on_broken: Called when the stream or a sequence of it broke off.
+        """
+        self.open = True
+        self._on_broken = on_broken
+        self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
+        self._feeds: dict[int, Feed] = {}
+        self._numbers = itertools.count(1)
+        self._call = stub.Decode()
+        self._writing = asyncio.ensure_future(self._write())
+        self._reading = asyncio.ensure_future(self._read())
+
+    @contextlib.contextmanager
+    def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:
+        """Begin a sequence; cancel it at the end of the context if it has not ended by then.
+
+        The feed ends with a message that has a finish reason, or raises
+
+        - `BrokenOffError`, if the stream broke or the verifier gave the sequence up,
+        - `ServiceError`, if the verifier refused it.
+        """
+        number, feed = next(self._numbers), Feed(lambda: len(self._feeds))
+        self._feeds[number] = feed
+        self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
+        try:
+            yield feed
+        finally:
+            # Nothing else tells a verifier that nobody listens any more.
+            if self._feeds.pop(number, None) is not None and self.open:
+                self._requests.put_nowait(
+                    verifier_pb2.DecodeRequest(
+                        sequence_id=number, cancel=verifier_pb2.CancelSequence()
+                    )
+                )
+
+    async def close(self) -> None:
+        """End the stream; the verifier cancels what is left of it."""
+        self._reading.cancel()
+        # The reader does the same, if it had begun to read.
+        self._writing.cancel()
+        self._call.cancel()
+        await asyncio.gather(self._reading, self._writing, return_exceptions=True)
+
+    async def _write(self) -> None:
+        # What ends the call is told to the reader.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(await self._requests.get())
+
+    async def _read(self) -> None:
+        # An end in order is that of a verifier that shuts down.
+        error: Exception = BrokenOffError("the stream ended")
+        try:
+            async for response in self._call:
+                for message in response.sequences:
+                    self._deliver(message)
+        except grpc.aio.AioRpcError as failure:
+            error = _stream_error(failure)
+        except Exception:
+            logger.exception("the stream to the verifier failed")
+        finally:
+            self.open = False
+            self._call.cancel()
+            self._writing.cancel()
+            for feed in self._feeds.values():
+                feed.fail(error)
+            self._feeds.clear()
+        # Not reached by `close`.
+        self._on_broken()
+
+    def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
+        number = message.sequence_id
+        feed = self._feeds.get(number)
+        if feed is None:
+            return  # It was cancelled meanwhile.
+        if message.token_ids:
+            feed.put(message)
+        if message.HasField("error"):
+            error = _sequence_error(message)
+            feed.fail(error)
+            if isinstance(error, BrokenOffError):
+                self._on_broken()
+        elif not message.finish_reason:
+            return
+        # It has ended: there is nothing left to cancel.
+        del self._feeds[number]
+
+
+def _stream_error(failure: grpc.aio.AioRpcError) -> Exception:
+    """Return what a failed stream means for each of its sequences."""
+    if failure.code() in _BROKEN:
+        return BrokenOffError(f"{failure.code().name}: {failure.details()}")
+    return received_error(failure) or _unexplained(failure.code().name, failure.details())
+
+
+def _sequence_error(message: verifier_pb2.SequenceTokens) -> Exception:
+    """Return what the error of a sequence means for it."""
+    status = Status()
+    message.error.Unpack(status)
+    error = error_from_proto(status)
+    if error is None:
+        return _unexplained(f"code {status.code}", status.message)
+    if error.code in _BROKEN:
+        return BrokenOffError(f"{error.reason}: {error.message}")
+    return error
+
+
+def _unexplained(code: str, details: str | None) -> ServiceError:
+    logger.error("unexpected verifier error %s: %s", code, details)
+    return ServiceError(
+        grpc.StatusCode.INTERNAL,
+        "VERIFIER_ERROR",
+        f"the verifier failed with {code}",
+        metadata={"code": code},
+    )

@@ -1,0 +1,91 @@
+"""What a verifier has sent of one sequence and its caller has not taken yet."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from blockdraft_protos.v1 import verifier_pb2
+
+# A caller's messages stay far below the 4 MiB that gRPC takes unless told otherwise, also with 20
+# alternatives for each token.
+MAX_MERGED_TOKENS = 2048
+# What one server sends to all callers together; about half of what a core can. Beyond that, gRPC's
+# cost for each message would slow down everyone, so that fewer and longer ones are faster.
+MESSAGES_PER_SECOND = 8000
+
+
+class Feed:
+    """The messages of one sequence, for one reader.
+
+    What arrives while the reader is busy, or before it is its turn again, is merged. So a reader
+    who comes late finds one message of all the steps and not one of each, and no more is kept than
+    the answer is long. The end of an answer waits for no turn.
+    """
+
+    def __init__(self, readers: Callable[[], int] = lambda: 0) -> None:
+        """Start empty, on the running event loop.
+
+        Args:
+            readers: Returns how many feeds are read at present. Each has a turn as often as all of
+                them together may have messages.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._readers = readers
+        self._waiting: deque[verifier_pb2.SequenceTokens] = deque()
+        self._error: Exception | None = None
+        self._ended = False
+        self._turn = 0.0
+        self._reader: asyncio.Future[None] | None = None
+
+    def put(self, message: verifier_pb2.SequenceTokens) -> None:
+        """Add a message."""
+        waiting = self._waiting
+        if waiting and len(waiting[-1].token_ids) + len(message.token_ids) <= MAX_MERGED_TOKENS:
+            waiting[-1].MergeFrom(message)
+        else:
+            # A copy: the message is a part of one for all sequences, and would keep all of that.
+            own = verifier_pb2.SequenceTokens()
+            own.CopyFrom(message)
+            waiting.append(own)
+        if message.finish_reason:
+            self._ended = True
+            self._wake()
+        elif self._loop.time() >= self._turn:
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Add the end; `take` raises `error` when everything before was taken."""
+        if self._error is None:
+            self._error = error
+            self._ended = True
+            self._wake()
+
+    async def take(self) -> verifier_pb2.SequenceTokens:
+        """Wait for a message and return it, merged with those that came with it.
+
+        Raises:
+            Exception: What `fail` was told.
+        """
+        if not self._ended and (early := self._turn - self._loop.time()) > 0:
+            turn = self._loop.call_later(early, self._wake)
+            try:
+                await self._woken()
+            finally:
+                turn.cancel()
+        while not self._waiting:
+            if self._error is not None:
+                raise self._error
+            await self._woken()
+        self._turn = self._loop.time() + self._readers() / MESSAGES_PER_SECOND
+        return self._waiting.popleft()
+
+    async def _woken(self) -> None:
+        self._reader = self._loop.create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

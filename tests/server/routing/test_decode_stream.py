@@ -1,0 +1,51 @@
+"""The stream to a verifier over a real socket."""
+
+import asyncio
+
+import pytest
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.server.support import until
+
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_server.routing.decode_stream import BrokenOffError
+from blockdraft_server.routing.link import VerifierLink
+
+REQUEST = verifier_pb2.SequenceRequest(prompt_token_ids=[1, 2], max_output_tokens=20)
+
+
+async def take_all(link: VerifierLink) -> list[int]:
+    token_ids: list[int] = []
+    with link.decode(REQUEST) as feed:
+        while True:
+            message = await feed.take()
+            token_ids.extend(message.token_ids)
+            if message.finish_reason:
+                return token_ids
+
+
+async def test_a_broken_stream_leaves_nothing_behind() -> None:
+    fake = FakeVerifier(break_after=[1, 1, 1])
+    async with running_verifier(fake) as address:
+        before = asyncio.all_tasks()
+        link = VerifierLink(address)
+        for _ in range(3):
+            with pytest.raises(BrokenOffError, match="UNAVAILABLE"):
+                await take_all(link)
+        assert await take_all(link) == answer([1, 2], 20)
+        assert fake.streams == 4
+        await link.close()
+        await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_a_stream_is_opened_once_and_closed_with_its_sequences() -> None:
+    fake = FakeVerifier(delay_seconds=0.05)
+    async with running_verifier(fake) as address:
+        link = VerifierLink(address)
+        assert link.load == 0
+        tasks = [asyncio.ensure_future(take_all(link)) for _ in range(3)]
+        await until(lambda: len(fake.requests) == 3)
+        assert (fake.streams, link.load) == (1, 3)
+        await link.close()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, BrokenOffError)
+        assert link.load == 0

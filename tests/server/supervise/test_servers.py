@@ -1,0 +1,103 @@
+"""Several server processes behind one port, with a verifier that needs no model."""
+
+import asyncio
+import os
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from flax import nnx
+from tests.command_lines import parse
+from tests.e2e.ports import free_ports
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.patience import PATIENCE_SECONDS
+from tests.server.support import text_request, until, whole
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_protos.v1 import inference_pb2_grpc
+from blockdraft_server.supervise.command import CONFIGURATION
+from blockdraft_server.supervise.plan import ServePlan
+from blockdraft_server.supervise.shared_port import refuse_taken_port
+from blockdraft_server.supervise.supervisor import Supervisor
+
+CONNECTIONS = 16
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with unix_address() as address:
+        yield Path(address.removeprefix("unix:")).parent
+
+
+def requests_of(port: int) -> float:
+    """Return how many requests the server with these metrics has ended."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    name = "blockdraft_server_requests_total{"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+async def answers(address: str) -> None:
+    """Ask over as many connections as make it sure that each server has some."""
+
+    async def ask() -> None:
+        # Channels of one process share connections unless told otherwise.
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            request = whole(text_request(max_output_tokens=8))
+            response = await stub.Generate(request, timeout=PATIENCE_SECONDS)
+            assert list(response.token_ids) == answer([1, 2], 8)
+
+    await asyncio.gather(*(ask() for _ in range(CONNECTIONS)))
+
+
+async def test_several_servers_answer_at_one_port(folder: Path) -> None:
+    write_hf_checkpoint(Decoder(tiny_config(), rngs=nnx.Rngs(0)), folder / "target")
+    port = free_ports(5)
+    address = f"127.0.0.1:{port + 4}"
+    flags = ["--servers", "2", "--listen", address, "--target", str(folder / "target")]
+    flags += ["--metrics-port", str(port), "--no-drafter", "--drain-timeout", "2"]
+    plan = ServePlan.of(CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {}), folder, os.environ)
+    servers = plan.children()[:2]
+    supervisor = Supervisor(servers)
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    async with running_verifier(FakeVerifier(), plan.verifier.process.address):
+        running = asyncio.create_task(supervisor.run(stop, on_ready))
+        try:
+            await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
+            with pytest.raises(ValueError, match=f"somebody listens at --listen {address}"):
+                refuse_taken_port(address)
+            await answers(address)
+            ports = (port, port + 3)
+            counts = [await asyncio.to_thread(requests_of, each) for each in ports]
+            assert min(counts) > 0
+            assert sum(counts) == CONNECTIONS
+            first = supervisor.process_ids["server"]
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: "server" not in supervisor.serving)
+            # The other one serves on, and the first comes back.
+            await answers(address)
+            await until(lambda: supervisor.serving == {"server", "server-2"})
+            assert supervisor.process_ids["server"] != first
+        finally:
+            stop.set()
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+    refuse_taken_port(address)
+
+
+def test_a_port_of_somebody_else_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ValueError, match="somebody listens"):
+            refuse_taken_port(address)
+    refuse_taken_port(address)

@@ -1,0 +1,309 @@
+"""A stream to a server over a real engine whose steps are made one by one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.status_pb2 import Status
+from prometheus_client import CollectorRegistry
+from tests.verifier.support import CONFIG, TINY_ENGINE, decode, tiny_decoder
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_runtime.settings.verifier import SchedulerSettings
+from blockdraft_runtime.status import ServiceError, error_from_proto, invalid_argument
+from blockdraft_verifier import decode_stream
+from blockdraft_verifier.decode_stream import DecodeStream
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.loop import Engine, Listener, StepEnd
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+
+ENGINE = replace(
+    TINY_ENGINE,
+    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
+)
+# A step takes them both: together they fill a power of two.
+PROMPTS = ((1, 2, 3, 4), (4, 5, 6, 7))
+TOKENS = 6
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModelRunner:
+    return ModelRunner(tiny_decoder(), ENGINE)
+
+
+@pytest.fixture(scope="module")
+def buckets(runner: ModelRunner) -> dict[Bucket, float]:
+    return runner.warm_up((), 1)
+
+
+@pytest.fixture
+def engine(
+    runner: ModelRunner, buckets: dict[Bucket, float], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    # Compiled once for all tests.
+    monkeypatch.setattr(runner, "warm_up", lambda *arguments: buckets)
+    engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
+    engine.warm_up()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def expected(engine: Engine) -> list[list[int]]:
+    requests = [GenerationRequest("", each, max_output_tokens=TOKENS) for each in PROMPTS]
+    return [outcome.tokens for outcome in decode(engine, requests)]
+
+
+def submit(
+    engine: Engine, request: pb.SequenceRequest, listener: Listener, on_step_end: StepEnd
+) -> Sequence:
+    """Take any request but one without a prompt."""
+    if not request.prompt_token_ids:
+        raise invalid_argument("prompt_token_ids", "the prompt is empty")
+    wanted = GenerationRequest("", tuple(request.prompt_token_ids), max_output_tokens=TOKENS)
+    return engine.submit(wanted, listener, on_step_end)
+
+
+class Server:
+    """The other end of a stream: what it asks for, and what it gets."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.stream = DecodeStream(partial(submit, engine), engine.cancel)
+        self._requests: asyncio.Queue[pb.DecodeRequest | None] = asyncio.Queue()
+        self.responses = self.stream.serve(self._coming())
+
+    async def _coming(self) -> AsyncIterator[pb.DecodeRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    async def ask(self, *requests: pb.DecodeRequest | None) -> None:
+        """Send requests, None for the end of all, and wait until they were taken in."""
+        for request in requests:
+            self._requests.put_nowait(request)
+        await settle()
+
+    async def begin(self, number: int, prompt: tuple[int, ...]) -> None:
+        begin = pb.SequenceRequest(prompt_token_ids=prompt)
+        await self.ask(pb.DecodeRequest(sequence_id=number, begin=begin))
+
+    async def steps(self, count: int) -> None:
+        """Make steps of the engine, on a thread as it is used to."""
+        for _ in range(count):
+            await asyncio.to_thread(self.engine.step)
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything that is ready run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def opened(engine: Engine) -> tuple[Server, asyncio.Future[pb.DecodeResponse]]:
+    """Return a stream that has begun to serve, and its first message to come."""
+    server = Server(engine)
+    first = asyncio.ensure_future(anext(server.responses))
+    await settle()
+    return server, first
+
+
+def sizes(response: pb.DecodeResponse) -> dict[int, list[int]]:
+    return {message.sequence_id: list(message.step_sizes) for message in response.sequences}
+
+
+def error_of(message: pb.SequenceTokens) -> ServiceError:
+    status = Status()
+    assert message.error.Unpack(status)
+    error = error_from_proto(status)
+    assert error is not None
+    return error
+
+
+async def test_a_step_is_one_message_and_one_call_into_the_event_loop(
+    engine: Engine, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first = await opened(engine)
+    async with aclosing(server.responses):
+        for number, prompt in enumerate(PROMPTS):
+            await server.begin(number, prompt)
+        calls: list[Callable[..., object]] = []
+        loop = asyncio.get_running_loop()
+        original = loop.call_soon_threadsafe
+
+        def count(callback: Any, *arguments: Any, **options: Any) -> Any:
+            calls.append(callback)
+            return original(callback, *arguments, **options)
+
+        monkeypatch.setattr(server.stream, "_loop", _Loop(count))
+        responses = []
+        for step in range(TOKENS):
+            await server.steps(1)
+            responses.append(await (first if step == 0 else anext(server.responses)))
+        assert [sizes(response) for response in responses] == [{0: [1], 1: [1]}] * TOKENS
+        assert len(calls) == TOKENS
+        for number, tokens in enumerate(expected):
+            messages = [response.sequences[number] for response in responses]
+            assert [token for message in messages for token in message.token_ids] == tokens
+            assert [bool(message.finish_reason) for message in messages] == [False] * 5 + [True]
+            assert messages[-1].usage.output_tokens == TOKENS
+
+
+class _Loop:
+    """What a stream uses of an event loop."""
+
+    def __init__(self, call_soon_threadsafe: Callable[..., Any]) -> None:
+        self.call_soon_threadsafe = call_soon_threadsafe
+
+
+async def test_steps_that_were_not_read_are_one_message(
+    engine: Engine, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first = await opened(engine)
+    async with aclosing(server.responses):
+        for number, prompt in enumerate(PROMPTS):
+            await server.begin(number, prompt)
+        await server.steps(1)
+        assert sizes(await first) == {0: [1], 1: [1]}
+        await server.steps(TOKENS - 1)
+        rest = await anext(server.responses)
+        assert sizes(rest) == {0: [1] * 5, 1: [1] * 5}
+        for message, tokens in zip(rest.sequences, expected, strict=True):
+            assert list(message.token_ids) == tokens[1:]
+            assert message.finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
+        assert not server.stream._sequences
+        # Within limits: then it takes several.
+        monkeypatch.setattr(decode_stream, "MAX_MESSAGE_TOKENS", 4)
+        for number, prompt in enumerate(PROMPTS, start=2):
+            await server.begin(number, prompt)
+        await server.steps(TOKENS)
+        several = [await anext(server.responses) for _ in range(3)]
+        assert [sizes(each) for each in several] == [
+            {2: [1] * 4},
+            {2: [1] * 2, 3: [1] * 2},
+            {3: [1] * 4},
+        ]
+
+
+async def test_a_refused_sequence_disturbs_no_other(
+    engine: Engine, expected: list[list[int]]
+) -> None:
+    server, first = await opened(engine)
+    async with aclosing(server.responses):
+        await server.begin(1, PROMPTS[0])
+        await server.begin(2, ())
+        (refused,) = (await first).sequences
+        assert refused.sequence_id == 2
+        error = error_of(refused)
+        assert (error.code, error.field) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "prompt_token_ids",
+        )
+        await server.steps(TOKENS)
+        (answer,) = (await anext(server.responses)).sequences
+        assert (answer.sequence_id, list(answer.token_ids)) == (1, expected[0])
+
+
+async def test_a_cancelled_sequence_frees_its_pages_and_disturbs_no_other(
+    engine: Engine, expected: list[list[int]]
+) -> None:
+    server, first = await opened(engine)
+    async with aclosing(server.responses):
+        for number, prompt in enumerate(PROMPTS):
+            await server.begin(number, prompt)
+        await server.steps(1)
+        await first
+        await server.steps(1)
+        cancel = pb.CancelSequence()
+        # Unknown ones, and those that have ended, are no mistake.
+        await server.ask(
+            pb.DecodeRequest(sequence_id=0, cancel=cancel),
+            pb.DecodeRequest(sequence_id=0, cancel=cancel),
+            pb.DecodeRequest(sequence_id=9, cancel=cancel),
+        )
+        await server.steps(1)
+        assert engine.load().running == 1
+        await server.steps(TOKENS)
+        (rest,) = (await anext(server.responses)).sequences
+        assert (rest.sequence_id, list(rest.token_ids)) == (1, expected[1][1:])
+        assert engine.load().used_pages == 0
+
+
+async def test_the_end_of_the_stream_cancels_what_is_left(engine: Engine) -> None:
+    server, first = await opened(engine)
+    await server.begin(1, PROMPTS[0])
+    await server.steps(1)
+    await first
+    await server.responses.aclose()
+    await server.steps(1)
+    assert (engine.load().running, engine.load().used_pages) == (0, 0)
+
+
+async def test_the_end_of_requests_lets_sequences_end(engine: Engine) -> None:
+    server, first = await opened(engine)
+    await server.begin(1, PROMPTS[0])
+    await server.ask(None)
+    await server.steps(TOKENS)
+    assert sizes(await first) == {1: [1]}
+    assert sizes(await anext(server.responses)) == {1: [1] * (TOKENS - 1)}
+    with pytest.raises(StopAsyncIteration):
+        await anext(server.responses)
+
+
+async def test_draining_ends_a_stream_when_its_sequences_have_ended(engine: Engine) -> None:
+    idle, nothing = await opened(engine)
+    idle.stream.drain()
+    with pytest.raises(StopAsyncIteration):
+        await nothing
+    server, first = await opened(engine)
+    await server.begin(1, PROMPTS[0])
+    server.stream.drain()
+    await server.steps(TOKENS)
+    assert sizes(await first) == {1: [1]}
+    assert sizes(await anext(server.responses)) == {1: [1] * (TOKENS - 1)}
+    with pytest.raises(StopAsyncIteration):
+        await anext(server.responses)
+
+
+@pytest.mark.parametrize("what", ["again", "nothing"])
+async def test_requests_against_the_rules_end_the_stream(engine: Engine, what: str) -> None:
+    server, first = await opened(engine)
+    await server.begin(1, PROMPTS[0])
+    if what == "again":
+        await server.begin(1, PROMPTS[1])
+    else:
+        await server.ask(pb.DecodeRequest(sequence_id=2))
+    with pytest.raises(ServiceError) as caught:
+        await first
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    await server.steps(1)
+    assert engine.load().used_pages == 0
+
+
+async def test_a_failed_engine_ends_every_sequence(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first = await opened(engine)
+    async with aclosing(server.responses):
+        for number, prompt in enumerate(PROMPTS):
+            await server.begin(number, prompt)
+        await server.steps(1)
+        await first
+
+        def fail(rows: object) -> None:
+            raise RuntimeError("the device is gone")
+
+        monkeypatch.setattr(engine._runner, "run", fail)
+        engine.start()
+        last = await anext(server.responses)
+        assert {each.sequence_id: error_of(each).reason for each in last.sequences} == {
+            0: "ENGINE_STOPPED",
+            1: "ENGINE_STOPPED",
+        }

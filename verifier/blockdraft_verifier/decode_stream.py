@@ -1,0 +1,160 @@
+"""One stream to a server: the sequences it decodes, and what the server has not been sent yet."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from functools import partial
+
+import grpc
+
+from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_verifier.engine.loop import Listener, StepEnd, TokensGained
+from blockdraft_verifier.requests import add_step
+from blockdraft_verifier.scheduling.sequence import Sequence
+
+# Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
+MAX_MESSAGE_TOKENS = 16384
+
+Submit = Callable[[pb.SequenceRequest, Listener, StepEnd], Sequence]
+
+
+class DecodeStream:
+    """The sequences of one stream.
+
+    The engine's thread hands over what a step gained for all of them at once. What a server has
+    not been sent is kept by sequence and goes out in as few messages as it fits into, so that a
+    server that does not read costs no more than the answers are long.
+    """
+
+    def __init__(self, submit: Submit, cancel: Callable[[Sequence], None]) -> None:
+        """Begin without sequences, on the running event loop.
+
+        Args:
+            submit: Checks a request and gives it to the engine with its listeners; raises
+                `ServiceError`.
+            cancel: Makes the engine forget a sequence; harmless when it has ended.
+        """
+        self._submit = submit
+        self._cancel = cancel
+        self._loop = asyncio.get_running_loop()
+        # Those of which the last message has not been sent.
+        self._sequences: dict[int, Sequence] = {}
+        self._refused: dict[int, ServiceError] = {}
+        self._unsent: dict[int, deque[TokensGained]] = {}
+        # Of the present step; the engine's thread alone touches it.
+        self._step: list[tuple[int, TokensGained]] = []
+        self._closing = False
+        self._changed = asyncio.Event()
+
+    def drain(self) -> None:
+        """End the stream as soon as its sequences have ended."""
+        self._closing = True
+        self._changed.set()
+
+    async def serve(
+        self, requests: AsyncIterable[pb.DecodeRequest]
+    ) -> AsyncGenerator[pb.DecodeResponse, None]:
+        """Yield the messages of the stream, and do what `requests` ask for meanwhile.
+
+        Ends when all requests have come or `drain` was called, and no sequence is left. When the
+        generator is closed, the sequences that are left are cancelled.
+
+        Raises:
+            ServiceError: INVALID_ARGUMENT if the requests break the rules of the stream.
+        """
+        reading = asyncio.ensure_future(self._read(requests))
+        try:
+            while True:
+                while self._refused or self._unsent:
+                    yield self._response()
+                if reading.done():
+                    reading.result()
+                if self._closing and not self._sequences:
+                    return
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            for sequence in self._sequences.values():
+                self._cancel(sequence)
+            self._sequences.clear()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterable[pb.DecodeRequest]) -> None:
+        try:
+            async for request in requests:
+                match request.WhichOneof("action"):
+                    case "begin":
+                        self._begin(request.sequence_id, request.begin)
+                    case "cancel":
+                        self._forget(request.sequence_id)
+                    case _:
+                        raise invalid_argument("action", "action must be set")
+        finally:
+            self.drain()
+
+    def _begin(self, number: int, request: pb.SequenceRequest) -> None:
+        if number in self._sequences or number in self._refused:
+            message = f"sequence {number} was begun before"
+            raise invalid_argument("sequence_id", message, sequence_id=number)
+        try:
+            self._sequences[number] = self._submit(
+                request, partial(self._hear, number), self._hand_over
+            )
+        except ServiceError as error:
+            self._refused[number] = error
+            self._changed.set()
+
+    def _forget(self, number: int) -> None:
+        self._unsent.pop(number, None)
+        sequence = self._sequences.pop(number, None)
+        if sequence is not None:
+            self._cancel(sequence)
+
+    def _hear(self, number: int, event: TokensGained) -> None:
+        """Keep what a step gained for a sequence; called on the engine's thread."""
+        self._step.append((number, event))
+
+    def _hand_over(self) -> None:
+        """Bring what a step gained to the event loop; called on the engine's thread."""
+        step, self._step = self._step, []
+        self._loop.call_soon_threadsafe(self._take_over, step)
+
+    def _take_over(self, step: list[tuple[int, TokensGained]]) -> None:
+        for number, event in step:
+            # Those that were cancelled meanwhile are not there.
+            if number in self._sequences:
+                self._unsent.setdefault(number, deque()).append(event)
+        self._changed.set()
+
+    def _response(self) -> pb.DecodeResponse:
+        """Return what has not been sent, or as much of it as a message may hold."""
+        response = pb.DecodeResponse()
+        for number, error in self._refused.items():
+            response.sequences.add(sequence_id=number).error.Pack(error.to_proto())
+        self._refused.clear()
+        room = MAX_MESSAGE_TOKENS
+        while self._unsent and room > 0:
+            number, events = next(iter(self._unsent.items()))
+            message = response.sequences.add(sequence_id=number)
+            while events and room > 0:
+                event = events.popleft()
+                room -= len(event.token_ids)
+                self._add(message, number, event)
+            if not events:
+                del self._unsent[number]
+        return response
+
+    def _add(self, message: pb.SequenceTokens, number: int, event: TokensGained) -> None:
+        if event.failure is not None:
+            message.error.Pack(engine_stopped(event.failure).to_proto())
+        else:
+            add_step(message, event, self._sequences[number])
+        if event.failure is not None or event.finish_reason is not None:
+            del self._sequences[number]
+
+
+def engine_stopped(message: str) -> ServiceError:
+    """Return the error for a sequence whose engine does not run any more."""
+    return ServiceError(grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED", message)
