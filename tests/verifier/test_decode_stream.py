@@ -19,6 +19,7 @@ from blockdraft_runtime.status import ServiceError, error_from_proto, invalid_ar
 from blockdraft_verifier import decode_stream
 from blockdraft_verifier.decode_stream import DecodeStream
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine, Listener, StepEnd
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -40,7 +41,7 @@ def runner() -> ModelRunner:
 
 @pytest.fixture(scope="module")
 def buckets(runner: ModelRunner) -> dict[Bucket, float]:
-    return runner.warm_up((), 1)
+    return runner.warm_up(NO_FEATURES, 1)
 
 
 @pytest.fixture
