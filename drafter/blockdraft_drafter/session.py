@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
-from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Proposal
+from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -102,7 +102,14 @@ class Session:
         computed = time.perf_counter()
         for item, proposal in zip(accepted, proposals, strict=True):
             item.context.length += item.row.features.shape[0]
-            response.proposals.append(_to_message(item, proposal))
+            # Filled in where it is: a message put into another one is copied.
+            response.proposals.add(
+                sequence_id=item.sequence_id,
+                context_length=item.context.length,
+                token_ids=proposal.token_ids,
+                parents=proposal.parents,
+                log_probs=proposal.log_probs,
+            )
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))
         response.timings.total_time.FromNanoseconds(int((time.perf_counter() - started) * 1e9))
         return response
@@ -162,13 +169,3 @@ class Session:
             token_ids=tuple(sequence.token_ids),
         )
         return _Accepted(sequence.sequence_id, context, row)
-
-
-def _to_message(item: _Accepted, proposal: Proposal) -> drafter_pb2.Proposal:
-    return drafter_pb2.Proposal(
-        sequence_id=item.sequence_id,
-        context_length=item.context.length,
-        token_ids=proposal.token_ids,
-        parents=proposal.parents,
-        log_probs=proposal.log_probs,
-    )
