@@ -4,6 +4,7 @@ Requests go straight to the drafter's session, the same code that serves a strea
 left out. Measurements of what is drafted and accepted need no more, and start in one process.
 """
 
+import mmap
 from collections import deque
 
 from blockdraft_drafter.method import MethodSpec
@@ -11,7 +12,11 @@ from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
+from blockdraft_verifier.drafting.feature_writers import (
+    SHARED_BYTES,
+    FeatureWriter,
+    SharedWriter,
+)
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
 
 
@@ -36,8 +41,10 @@ class InProcessTransport:
             trained=spec.trained,
             step_seconds=tuple(drafter.method.step_seconds),
         )
-        self.feature_writer: FeatureWriter = MessageWriter()
-        self._session = Session(drafter.method, drafter.pool)
+        # As between processes of one host.
+        memory = mmap.mmap(-1, SHARED_BYTES)
+        self.feature_writer: FeatureWriter = SharedWriter(memory)
+        self._session = Session(drafter.method, drafter.pool, memory)
         self._requests: deque[pb.DraftRequest] = deque()
 
     def send(self, request: pb.DraftRequest) -> None:
@@ -53,7 +60,11 @@ class InProcessTransport:
             StepOutOfOrderError: If the request does not follow the one before.
             ContextsLostError: If the device step failed.
         """
-        return self._session.step(self._requests.popleft()) if self._requests else None
+        if not self._requests:
+            return None
+        answer = self._session.step(self._requests.popleft())
+        self.feature_writer.answered(answer.step_id)
+        return answer
 
     def close(self) -> None:
         """Give the session's contexts back."""

@@ -79,9 +79,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += 1.0
         write(store, pages, start, features)
 
-    def slow_read(store: FeatureStore, positions: Sequence[Positions]) -> np.ndarray:
+    def slow_read(
+        store: FeatureStore, positions: Sequence[Positions], out: np.ndarray | None = None
+    ) -> np.ndarray:
         clock.now += 10.0 * len(positions)
-        return read(store, positions)
+        return read(store, positions, out)
 
     monkeypatch.setattr(FeatureStore, "write", slow_write)
     monkeypatch.setattr(FeatureStore, "read", slow_read)

@@ -31,6 +31,8 @@ HOPELESS_ACCEPTANCE = 0.1
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.
 WAIT_SHARE = 0.5
+# From so many trials on, a mean would move less than that.
+SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
 # Before anything is measured, assume a usable drafter, so that it gets measured.
 PRIOR_ACCEPTANCE = 0.8
 
@@ -68,12 +70,12 @@ class AcceptanceEstimate:
         while len(self.by_position) < drafted:
             self.by_position.append(PRIOR_ACCEPTANCE)
         self.trials += [0] * (len(self.by_position) - len(self.trials))
+        by_position, trials = self.by_position, self.trials
         # Positions after the first miss were never put to the test.
         for position in range(min(accepted + 1, drafted)):
-            hit = float(position < accepted)
-            rate = max(LEARNING_RATE, 1 / (PRIOR_WEIGHT + self.trials[position] + 1))
-            self.by_position[position] += rate * (hit - self.by_position[position])
-            self.trials[position] += 1
+            tried = trials[position] = trials[position] + 1
+            rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
+            by_position[position] += rate * ((position < accepted) - by_position[position])
 
 
 def expected_accepted(

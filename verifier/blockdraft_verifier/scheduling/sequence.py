@@ -11,7 +11,8 @@ Vocabulary (all lengths in tokens):
 
 import enum
 from array import array
-from collections.abc import MutableSequence
+from collections import Counter
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 
 
@@ -79,8 +80,6 @@ class Usage:
     """What a sequence has consumed so far; times in seconds."""
 
     cached_prompt_tokens: int = 0
-    drafted_per_position: list[int] = field(default_factory=list)
-    accepted_per_position: list[int] = field(default_factory=list)
     verification_steps: int = 0
     first_step_time: float | None = None
     first_token_time: float | None = None
@@ -88,16 +87,30 @@ class Usage:
     verify_seconds: float = 0.0
     draft_seconds: float = 0.0
     transport_seconds: float = 0.0
+    # How often so many tokens were drafted and so many of them accepted.
+    _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
     def count_verification(self, drafted: int, accepted: int) -> None:
         """Count one verification of `drafted` tokens of which the first `accepted` were right."""
         self.verification_steps += 1
-        missing = drafted - len(self.drafted_per_position)
-        self.drafted_per_position.extend([0] * missing)
-        self.accepted_per_position.extend([0] * missing)
-        for position in range(drafted):
-            self.drafted_per_position[position] += 1
-            self.accepted_per_position[position] += position < accepted
+        self._verified[drafted, accepted] += 1
+
+    @property
+    def drafted_per_position(self) -> list[int]:
+        """How often each draft position was proposed."""
+        return self._count(lambda drafted, accepted: drafted)
+
+    @property
+    def accepted_per_position(self) -> list[int]:
+        """How often each draft position was accepted."""
+        return self._count(lambda drafted, accepted: accepted)
+
+    def _count(self, tokens: Callable[[int, int], int]) -> list[int]:
+        counts = [0] * max((drafted for drafted, _ in self._verified), default=0)
+        for verified, times in self._verified.items():
+            for position in range(tokens(*verified)):
+                counts[position] += times
+        return counts
 
 
 def no_pages() -> MutableSequence[int]:
