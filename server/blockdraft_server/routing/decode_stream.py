@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
-from blockdraft_server.routing.feed import Feed
+from blockdraft_server.routing.feed import Feed, Turns
 
 if TYPE_CHECKING:
     from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceAsyncStub
@@ -47,6 +47,7 @@ class DecodeStream:
         self._on_broken = on_broken
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
         self._feeds: dict[int, Feed] = {}
+        self._turns = Turns()
         self._numbers = itertools.count(1)
         self._call = stub.Decode()
         self._writing = asyncio.ensure_future(self._write())
@@ -61,12 +62,13 @@ class DecodeStream:
         - `BrokenOffError`, if the stream broke or the verifier gave the sequence up,
         - `ServiceError`, if the verifier refused it.
         """
-        number, feed = next(self._numbers), Feed(lambda: len(self._feeds))
+        number, feed = next(self._numbers), Feed(self._turns)
         self._feeds[number] = feed
         self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
         try:
             yield feed
         finally:
+            feed.close()
             # Nothing else tells a verifier that nobody listens any more.
             if self._feeds.pop(number, None) is not None and self.open:
                 self._requests.put_nowait(

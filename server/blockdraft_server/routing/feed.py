@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from blockdraft_protos.v1 import verifier_pb2
 
@@ -14,6 +13,23 @@ MAX_MERGED_TOKENS = 2048
 MESSAGES_PER_SECOND = 8000
 
 
+class Turns:
+    """When readers may have their next message, so that all have as many as they may together.
+
+    Attributes:
+        readers: Those who have begun to get messages; whoever waits to be decoded gets none.
+    """
+
+    def __init__(self, readers: int = 0) -> None:
+        """Begin with so many readers."""
+        self.readers = readers
+
+    @property
+    def seconds(self) -> float:
+        """Time between two messages of a reader."""
+        return self.readers / MESSAGES_PER_SECOND
+
+
 class Feed:
     """The messages of one sequence, for one reader.
 
@@ -22,15 +38,15 @@ class Feed:
     the answer is long. The end of an answer waits for no turn.
     """
 
-    def __init__(self, readers: Callable[[], int] = lambda: 0) -> None:
-        """Start empty, on the running event loop.
+    def __init__(self, turns: Turns) -> None:
+        """Start empty, on the running event loop; `close` must follow.
 
         Args:
-            readers: Returns how many feeds are read at present. Each has a turn as often as all of
-                them together may have messages.
+            turns: Of all feeds of a server.
         """
         self._loop = asyncio.get_running_loop()
-        self._readers = readers
+        self._turns = turns
+        self._begun = False
         self._waiting: deque[verifier_pb2.SequenceTokens] = deque()
         self._error: Exception | None = None
         self._ended = False
@@ -39,6 +55,9 @@ class Feed:
 
     def put(self, message: verifier_pb2.SequenceTokens) -> None:
         """Add a message."""
+        if not self._begun:
+            self._begun = True
+            self._turns.readers += 1
         waiting = self._waiting
         if waiting and len(waiting[-1].token_ids) + len(message.token_ids) <= MAX_MERGED_TOKENS:
             waiting[-1].MergeFrom(message)
@@ -76,8 +95,14 @@ class Feed:
             if self._error is not None:
                 raise self._error
             await self._woken()
-        self._turn = self._loop.time() + self._readers() / MESSAGES_PER_SECOND
+        self._turn = self._loop.time() + self._turns.seconds
         return self._waiting.popleft()
+
+    def close(self) -> None:
+        """Leave the turns to others; nobody reads any more."""
+        if self._begun:
+            self._begun = False
+            self._turns.readers -= 1
 
     async def _woken(self) -> None:
         self._reader = self._loop.create_future()
