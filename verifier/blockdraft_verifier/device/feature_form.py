@@ -72,7 +72,7 @@ def _placed(array: np.ndarray, mesh: Mesh | None) -> jax.Array:
     return placed
 
 
-def said(features: FeatureForm, max_block: int) -> bytes:
+def compilation_words(features: FeatureForm, max_block: int) -> bytes:
     """Return what to compile in words, for the other processes of a slice.
 
     Args:
@@ -92,8 +92,8 @@ def said(features: FeatureForm, max_block: int) -> bytes:
     return json.dumps(words).encode()
 
 
-def understood(words: bytes) -> tuple[FeatureForm, int]:
-    """Return what `said` was told, with zeros for the elements of the projection."""
+def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
+    """Return what `compilation_words` was told, with zeros for the elements of the projection."""
     told = json.loads(words)
     projection = None
     if "shape" in told:

@@ -21,7 +21,12 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import LayeredCache, allocate_kv
 from blockdraft_verifier.device.cache_layout import CacheLayout
-from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm, said, understood
+from blockdraft_verifier.device.feature_form import (
+    NO_FEATURES,
+    FeatureForm,
+    compilation_words,
+    read_compilation,
+)
 from blockdraft_verifier.device.final_features import split
 from blockdraft_verifier.device.least_step import least_step_tokens
 from blockdraft_verifier.device.packing import pack
@@ -158,7 +163,7 @@ class ModelRunner:
             Seconds of one step in each bucket; the measured verification cost.
         """
         if self._leader is not None:
-            self._leader.compile(said(features, max_block))
+            self._leader.compile(compilation_words(features, max_block))
         self.compile(features, max_block, progress)
         if self._leader is not None:
             self._leader.wait_compiled()
@@ -188,7 +193,7 @@ class ModelRunner:
 
     def compile_mirrored(self, what: bytes) -> None:
         """Compile what the leader of the slice does."""
-        self.compile(*understood(what))
+        self.compile(*read_compilation(what))
 
     def run(self, rows: Sequence[Row]) -> StepResult:
         """Run one step over `rows`.
