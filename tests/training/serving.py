@@ -18,6 +18,8 @@ def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> D
     """Load a drafter as its process does; `rows` features fit in a step."""
     return load_method(
         DrafterSettings(
+            # Training features are raw, and nothing may be rounded in between.
+            feature_form="raw",
             target=str(target),
             drafter=str(drafter),
             max_sequences=SEQUENCES,
