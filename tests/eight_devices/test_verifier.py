@@ -47,7 +47,8 @@ class Stepping:
         self.layout = CacheLayout.of(
             decoder.config, NUM_PAGES, PAGE_SIZE, jnp.float32, mesh=mesh, stacked=stacked
         )
-        self.features = FeatureForm((2, 0), projection).placed(mesh)
+        fingerprint = "" if projection is None else projection.fingerprint()
+        self.features = FeatureForm((2, 0), projection, fingerprint).placed(mesh)
         step = TargetStep(graph, self.layout, MAX_PAGES, self.features, 4)
         self.compiled: Any = step.lower(self.weights, BUCKET).compile()
         self.caches = allocate_kv(self.layout)
@@ -100,8 +101,8 @@ def test_the_same_tokens_as_on_one_device(layout: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((config.hidden_size, 2 * config.hidden_size)).astype(np.float32)
     scale = rng.standard_normal(config.hidden_size).astype(np.float32)
+    on_several = ScannedDecoder(loaded, placement) if scanned else loaded
     for projection in (None, FeatureProjection(weight, scale, 1e-6)):
-        on_several = ScannedDecoder(loaded, placement) if scanned else loaded
         divided = Stepping(on_several, placement.mesh, projection)
         assert_same_steps(divided, Stepping(alone, None, projection), config.vocab_size)
 
