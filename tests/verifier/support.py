@@ -15,7 +15,8 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
-from blockdraft_verifier.engine.loop import Engine, TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
+from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 

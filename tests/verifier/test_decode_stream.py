@@ -21,7 +21,8 @@ from blockdraft_verifier.decode_stream import DecodeStream
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.engine.loop import Engine, Listener, StepEnd
+from blockdraft_verifier.engine.listeners import Listener, StepEnd
+from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 

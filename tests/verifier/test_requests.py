@@ -9,7 +9,7 @@ import pytest
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.device.runner import RankedLogProbs
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.requests import add_step, parse_request, usage_message
 from blockdraft_verifier.scheduling.sequence import (
     FinishReason,

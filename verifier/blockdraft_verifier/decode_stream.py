@@ -9,7 +9,7 @@ import grpc
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.engine.loop import Listener, StepEnd, TokensGained
+from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.requests import add_step
 from blockdraft_verifier.scheduling.sequence import Sequence
 

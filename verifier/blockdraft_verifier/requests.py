@@ -9,7 +9,7 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier.device.accept import MAX_LOG_PROBS
 from blockdraft_verifier.device.runner import RankedLogProbs
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import (
     FinishReason,
     GenerationRequest,

@@ -16,7 +16,8 @@ from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DrafterDescription
-from blockdraft_verifier.engine.loop import Engine, Listener, TokensGained
+from blockdraft_verifier.engine.listeners import Listener, TokensGained
+from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 

@@ -11,7 +11,8 @@ from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
 from blockdraft_bench.engine.instant_runner import InstantRunner
 from blockdraft_bench.engine.timed_link import SoleLink, TimedTransport
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.engine.loop import Engine, TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
+from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 

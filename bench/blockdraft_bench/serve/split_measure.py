@@ -25,7 +25,7 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 Requests = Sequence[GenerationRequest]

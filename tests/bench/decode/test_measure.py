@@ -25,7 +25,7 @@ from blockdraft_bench.engine.samples import (
     SampleAnswers,
     answer_all,
 )
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 ORDERS = [

@@ -17,7 +17,7 @@ from blockdraft_bench.peers.answers import Variant
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 PROMPT = PROMPTS.prompts[0].token_ids

@@ -17,7 +17,7 @@ from blockdraft_bench.serve.split import (
     summarize_split,
 )
 from blockdraft_bench.serve.split_measure import record_of, requests_of_group
-from blockdraft_verifier.engine.loop import TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Usage
 
 IDS = ((1, 2, 3),)

@@ -10,25 +10,25 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.recompilation import RecompilationGuard
-from blockdraft_verifier.device.runner import RankedLogProbs, StepResult, StepRunner
+from blockdraft_verifier.device.runner import StepResult, StepRunner
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.listeners import Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
-from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence, Usage
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -41,33 +41,6 @@ class QueueFullError(RuntimeError):
 
 class EngineStoppedError(RuntimeError):
     """The engine has stopped or failed and takes no more sequences."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokensGained:
-    """What one step gained for one sequence.
-
-    Attributes:
-        token_ids: The new tokens; empty only on a failure.
-        log_probs: One entry per token, if asked for.
-        drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
-        accepted: How many of them, from the first on, are among `token_ids`.
-        finish_reason: Set on the last event.
-        usage: Set on the last event.
-        failure: Set instead of tokens when the engine failed.
-    """
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[RankedLogProbs, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
-    finish_reason: FinishReason | None = None
-    usage: Usage | None = None
-    failure: str | None = None
-
-
-Listener = Callable[[TokensGained], None]
-StepEnd = Callable[[], None]
 
 
 class Engine:
@@ -117,7 +90,7 @@ class Engine:
         )
         self._features: FeatureStore | None = None
         self._lengths = DraftLengths(settings.draft_policy)
-        self._listeners: dict[Sequence, tuple[Listener, StepEnd]] = {}
+        self._listeners = Listeners()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -159,7 +132,7 @@ class Engine:
         sequence = Sequence(next(self._ids), request, self._clock())
 
         def add() -> None:
-            self._listeners[sequence] = listener, on_step_end
+            self._listeners.add(sequence, listener, on_step_end)
             self._lengths.add(sequence)
             self.scheduler.add(sequence)
 
@@ -339,35 +312,20 @@ class Engine:
             usage.last_token_time = now
 
     def _tell(self, progress: list[Progress], result: StepResult) -> None:
-        # A dictionary for its order.
-        step_ends: dict[StepEnd, None] = {}
-        for change, log_probs in zip(progress, result.log_probs, strict=True):
-            sequence = change.row.sequence
-            if not change.new_tokens:
-                continue
-            ended = sequence.finish_reason is not None
-            event = TokensGained(
-                change.new_tokens,
-                tuple(log_probs[: len(change.new_tokens)]),
-                change.row.draft_count,
-                change.accepted,
-                sequence.finish_reason,
-                sequence.usage if ended else None,
-            )
-            listener, on_step_end = self._listeners[sequence]
-            listener(event)
-            step_ends[on_step_end] = None
-            if ended:
-                self.metrics.count_finished(sequence)
-                self._forget(sequence)
-        for on_step_end in step_ends:
-            on_step_end()
+        sequences = [change.row.sequence for change in progress]
+        ended = [sequence for sequence in sequences if sequence.finish_reason is not None]
+        # Before anybody can hear of it.
+        for sequence in ended:
+            self.metrics.count_finished(sequence)
+        self._listeners.tell(progress, result.log_probs)
+        for sequence in ended:
+            self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         if self.drafts is not None:
             self.drafts.release(sequence)
-        self._listeners.pop(sequence, None)
+        self._listeners.forget(sequence)
         self._lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:
@@ -391,11 +349,7 @@ class Engine:
             self._stopping.set()
             self._on_failure()
         self._drain_inbox()
-        listeners = tuple(self._listeners.values())
-        for listener, _ in listeners:
-            listener(TokensGained((), failure="the engine stopped"))
-        for on_step_end in dict.fromkeys(on_step_end for _, on_step_end in listeners):
-            on_step_end()
+        self._listeners.fail("the engine stopped")
 
     def _wait_for_work(self) -> None:
         """Sleep until something is submitted; wake now and then to notice a new drafter."""

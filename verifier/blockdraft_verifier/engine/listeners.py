@@ -1,0 +1,93 @@
+"""Who is told what a step gained."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from blockdraft_verifier.device.runner import RankedLogProbs
+from blockdraft_verifier.scheduling.scheduler import Progress
+from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TokensGained:
+    """What one step gained for one sequence.
+
+    Attributes:
+        token_ids: The new tokens; empty only on a failure.
+        log_probs: One entry per token, if asked for.
+        drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
+        accepted: How many of them, from the first on, are among `token_ids`.
+        finish_reason: Set on the last event.
+        usage: Set on the last event.
+        failure: Set instead of tokens when the engine failed.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[RankedLogProbs, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    failure: str | None = None
+
+
+Listener = Callable[[TokensGained], None]
+StepEnd = Callable[[], None]
+
+
+class Listeners:
+    """The listeners of all sequences."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._of: dict[Sequence, tuple[Listener, StepEnd]] = {}
+
+    def add(self, sequence: Sequence, listener: Listener, on_step_end: StepEnd) -> None:
+        """Tell `listener` what each step gains for a sequence.
+
+        Args:
+            sequence: The sequence.
+            listener: Told after each step that gained tokens for it.
+            on_step_end: Called after the listeners of such a step, once for all sequences that
+                were added with the same one.
+        """
+        self._of[sequence] = listener, on_step_end
+
+    def forget(self, sequence: Sequence) -> None:
+        """Tell nobody of a sequence any more."""
+        self._of.pop(sequence, None)
+
+    def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
+        """Tell everybody what a step gained.
+
+        Args:
+            progress: What it changed, by row.
+            log_probs: Of the tokens of each row, if asked for.
+        """
+        # A dictionary for its order.
+        step_ends: dict[StepEnd, None] = {}
+        for change, row_log_probs in zip(progress, log_probs, strict=True):
+            sequence = change.row.sequence
+            if not change.new_tokens:
+                continue
+            event = TokensGained(
+                change.new_tokens,
+                tuple(row_log_probs[: len(change.new_tokens)]),
+                change.row.draft_count,
+                change.accepted,
+                sequence.finish_reason,
+                sequence.usage if sequence.finish_reason is not None else None,
+            )
+            listener, on_step_end = self._of[sequence]
+            listener(event)
+            step_ends[on_step_end] = None
+        for on_step_end in step_ends:
+            on_step_end()
+
+    def fail(self, failure: str) -> None:
+        """Tell all that are left that nothing more will come."""
+        left = tuple(self._of.values())
+        for listener, _ in left:
+            listener(TokensGained((), failure=failure))
+        for on_step_end in dict.fromkeys(on_step_end for _, on_step_end in left):
+            on_step_end()
