@@ -1,5 +1,6 @@
 """What a draft method is made of: the shape of its drafters, their files, their computations."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -24,9 +25,9 @@ class DraftModel(nnx.Module):
     config: DraftConfig
 
     @property
+    @abstractmethod
     def projection(self) -> FeatureProjection:
         """What makes a hidden state out of a feature: the first thing that happens to features."""
-        raise NotImplementedError
 
 
 Config = TypeVar("Config", bound=DraftConfig)
