@@ -100,6 +100,7 @@ class Server:
         """Make steps of the engine, on a thread as it is used to."""
         for _ in range(count):
             await asyncio.to_thread(self.engine.step)
+            await asyncio.to_thread(self.engine.conclude)
         await settle()
 
 

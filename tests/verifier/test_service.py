@@ -56,13 +56,13 @@ class GatedRunner(ModelRunner):
         self.held.clear()
         self.gate.clear()
 
-    def run(self, rows: Any) -> StepResult:
+    def run(self, rows: Any, meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         if not self.gate.is_set():
             self.held.set()
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
-        return super().run(rows)
+        return super().run(rows, meanwhile)
 
 
 @pytest.fixture(scope="module")

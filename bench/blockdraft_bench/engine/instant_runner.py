@@ -81,8 +81,10 @@ class InstantRunner:
         buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
         return dict.fromkeys(buckets, SAID_SECONDS)
 
-    def run(self, rows: Sequence[Row]) -> StepResult:
-        """Make up what a step over `rows` accepts and computes."""
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
+        """Make up what a step over `rows` accepts and computes; see `StepRunner.run`."""
+        done_at = time.perf_counter() + self._step_seconds
+        meanwhile()
         started = self._clock()
         self.drafted = sum(row.draft_count for row in rows)
         results, features, first = [], [], 0
@@ -94,7 +96,7 @@ class InstantRunner:
             features.append(self._features[first:end])
             first = end
         if self._step_seconds:
-            time.sleep(self._step_seconds)
+            time.sleep(max(0.0, done_at - time.perf_counter()))
         self.seconds += self._clock() - started
         return StepResult(results, features, [[] for _ in rows], SAID_SECONDS)
 

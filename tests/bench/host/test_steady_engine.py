@@ -1,6 +1,6 @@
 """A full engine whose target, drafter and feature store move the clock, and nothing else does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,9 +42,9 @@ class SlowRunner(InstantRunner):
         super().__init__(settings, WIDTH, acceptance, clock)
         self._moving = clock
 
-    def run(self, rows: Sequence[Row]) -> StepResult:
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         self._moving.rows.append(len(rows))
-        return super().run(rows)
+        return super().run(rows, meanwhile)
 
     def _accepted(self, drafted: int) -> int:
         self._moving.now += 100.0

@@ -1,6 +1,6 @@
 """A drafter that shakes hands and then never answers, as one whose device worker hangs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,9 +104,9 @@ class TimedRunner(ModelRunner):
     def warm_up(self, *arguments: Any) -> dict[Bucket, float]:
         return dict.fromkeys(super().warm_up(*arguments), STEP_SECONDS)
 
-    def run(self, rows: Sequence[Row]) -> StepResult:
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         self.clock.now += STEP_SECONDS
-        return replace(super().run(rows), seconds=STEP_SECONDS)
+        return replace(super().run(rows, meanwhile), seconds=STEP_SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -283,6 +283,7 @@ def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
     drafting.submit(request, outcome)
     for _ in range(3):
         drafting.step()
+    drafting.conclude()
     gained = [len(event.token_ids) for event in outcome.events]
     assert max(gained) > 1
     link.down = True
@@ -290,6 +291,7 @@ def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
     link.transport._broken = "killed"
     for _ in range(3):
         drafting.step()
+    drafting.conclude()
     assert [len(event.token_ids) for event in outcome.events[-2:]] == [1, 1]
     link.down = False
     while drafting.step():
@@ -324,6 +326,7 @@ def test_a_drafter_that_comes_late_is_taken_up(
     engine.submit(request, outcome)
     for _ in range(5):
         engine.step()
+    engine.conclude()
     assert [len(event.token_ids) for event in outcome.events] == [1] * 5
     link.down = False
     while engine.step():

@@ -85,8 +85,13 @@ class StepRunner(Protocol):
     ) -> dict[Bucket, float]:
         """Prepare every step; return the seconds of one in each bucket."""
 
-    def run(self, rows: Sequence[Row]) -> StepResult:
-        """Run one step over `rows`."""
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
+        """Run one step over `rows`.
+
+        Args:
+            rows: What to compute.
+            meanwhile: Called once, while the target computes.
+        """
 
 
 class ModelRunner:
@@ -195,8 +200,12 @@ class ModelRunner:
         """Compile what the leader of the slice does."""
         self.compile(*read_compilation(what))
 
-    def run(self, rows: Sequence[Row]) -> StepResult:
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`.
+
+        Args:
+            rows: What to compute.
+            meanwhile: Called once, while the device computes.
 
         Raises:
             ValueError: If the rows fit no compiled shape.
@@ -204,6 +213,7 @@ class ModelRunner:
         started = time.perf_counter()
         bucket = bucket_for(self.buckets, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self._execute(bucket, self._pack(rows, bucket))
+        meanwhile()
         accepted = np.asarray(outputs.accepted)
         bonus = np.asarray(outputs.bonus)
         seconds = time.perf_counter() - started

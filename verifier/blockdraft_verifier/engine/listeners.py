@@ -58,7 +58,7 @@ class Listeners:
         self._of.pop(sequence, None)
 
     def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
-        """Tell everybody what a step gained.
+        """Tell everybody what a step gained, but for whoever has been forgotten since.
 
         Args:
             progress: What it changed, by row.
@@ -68,7 +68,7 @@ class Listeners:
         step_ends: dict[StepEnd, None] = {}
         for change, row_log_probs in zip(progress, log_probs, strict=True):
             sequence = change.row.sequence
-            if not change.new_tokens:
+            if not change.new_tokens or sequence not in self._of:
                 continue
             event = TokensGained(
                 change.new_tokens,

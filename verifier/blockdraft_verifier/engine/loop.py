@@ -23,6 +23,7 @@ from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.finished_step import FinishedStep
 from blockdraft_verifier.engine.listeners import Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.exactness.classes import Exactness
@@ -91,6 +92,7 @@ class Engine:
         self._features: FeatureStore | None = None
         self._lengths = DraftLengths(settings.draft_policy)
         self._listeners = Listeners()
+        self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -173,7 +175,10 @@ class Engine:
             self.drafts.close()
 
     def step(self) -> bool:
-        """Run one iteration; return whether there may be more to do at once."""
+        """Run one iteration; return whether there may be more to do at once.
+
+        What it gains is told while the next one computes, but at once where that has to wait.
+        """
         started = self._clock()
         self._drain_inbox()
         times = self._collect_proposals()
@@ -182,11 +187,14 @@ class Engine:
             times = self._collect("any")
             rows, preempted = self._plan()
         if not rows:
+            self.conclude()
             self._tell_released()
             self._publish_load()
             # Whoever was to run may have given way to others, whose turn is next.
             return preempted
-        result = self._runner.run(rows)
+        # While the device computes, what came of the step before is counted and told.
+        result = self._runner.run(rows, meanwhile=self.conclude)
+        ended_at = self._clock()
         self._lengths.observe_step(rows, result.seconds)
         progress = [
             self.scheduler.commit(row, outcome)
@@ -194,19 +202,37 @@ class Engine:
         ]
         self._keep_features(progress, result)
         self._request_drafts()
-        # The drafter is at work: what nothing waits for comes now.
-        self._account(progress, result, times)
+        self._untold = FinishedStep(progress, result, times, ended_at)
         self._lengths.observe_acceptance(progress)
-        self._tell(progress, result)
+        self._retire(progress)
+        if self._next_step_waits():
+            self.conclude()
         self._tell_released()
-        self.metrics.count_step(progress, result.seconds, times, self._clock() - started)
+        self.metrics.count_step_seconds(result.seconds, times, self._clock() - started)
         self._publish_load()
         return True
+
+    def conclude(self) -> None:
+        """Count what came of the last step and tell it, unless that has been done."""
+        step, self._untold = self._untold, None
+        if step is None:
+            return
+        step.account()
+        self.metrics.count_step(step.progress)
+        ended = step.ended
+        # Before anybody can hear of it.
+        for sequence in ended:
+            self.metrics.count_finished(sequence)
+        self._listeners.tell(step.progress, step.result.log_probs)
+        for sequence in ended:
+            self._listeners.forget(sequence)
 
     def _adopt(
         self, drafter: DrafterDescription | None, progress: Callable[[int, int], None]
     ) -> None:
         """Compile for `drafter`'s features and blocks, unless that has been done."""
+        # Compiling takes minutes, for which nobody shall wait who has gained tokens.
+        self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
         max_block = drafter.block_size if drafter is not None else 1
         self._lengths.forget_acceptance()
@@ -294,38 +320,27 @@ class Engine:
         if self.drafts is not None:
             self.drafts.tell_released()
 
-    def _account(self, progress: list[Progress], result: StepResult, times: DraftTimes) -> None:
-        now = self._clock()
+    def _retire(self, progress: list[Progress]) -> None:
+        """Take ended sequences out; their listeners are yet to hear of it."""
         for change in progress:
-            usage = change.row.sequence.usage
-            if usage.first_step_time is None:
-                usage.first_step_time = now - result.seconds
-            if not change.new_tokens:
-                continue
-            if usage.first_token_time is None:
-                usage.first_token_time = now
-            else:
-                usage.count_verification(change.row.draft_count, change.accepted)
-                usage.verify_seconds += result.seconds
-                usage.draft_seconds += min(times.computed, times.waited)
-                usage.transport_seconds += times.transport
-            usage.last_token_time = now
+            if change.row.sequence.finish_reason is not None:
+                self._remove(change.row.sequence)
 
-    def _tell(self, progress: list[Progress], result: StepResult) -> None:
-        sequences = [change.row.sequence for change in progress]
-        ended = [sequence for sequence in sequences if sequence.finish_reason is not None]
-        # Before anybody can hear of it.
-        for sequence in ended:
-            self.metrics.count_finished(sequence)
-        self._listeners.tell(progress, result.log_probs)
-        for sequence in ended:
-            self._forget(sequence)
+    def _next_step_waits(self) -> bool:
+        """Whether the next step cannot be launched at once, so that there is time before it."""
+        running = self.scheduler.running
+        if self._settings.draft_groups == 1 and self.drafts is not None and self.drafts.awaiting:
+            return True
+        return all(sequence.awaiting_draft for sequence in running)
 
     def _forget(self, sequence: Sequence) -> None:
+        self._remove(sequence)
+        self._listeners.forget(sequence)
+
+    def _remove(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         if self.drafts is not None:
             self.drafts.release(sequence)
-        self._listeners.forget(sequence)
         self._lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:
@@ -348,6 +363,7 @@ class Engine:
             logger.exception("the engine failed")
             self._stopping.set()
             self._on_failure()
+        self.conclude()
         self._drain_inbox()
         self._listeners.fail("the engine stopped")
 

@@ -141,21 +141,26 @@ class VerifierMetrics:
         samples = (s.value for s in family.samples if s.name.endswith("_total"))
         return sum(samples, start=0.0)
 
-    def count_step(
-        self,
-        progress: list[Progress],
-        verify_seconds: float,
-        times: DraftTimes,
-        total_seconds: float,
+    def count_step_seconds(
+        self, verify_seconds: float, times: DraftTimes, total_seconds: float
     ) -> None:
-        """Count one step and what it gained."""
-        self.steps.inc()
+        """Count what one step took.
+
+        Args:
+            verify_seconds: The target's part, and whatever the host did meanwhile.
+            times: What drafting took before it.
+            total_seconds: All of it.
+        """
         draft_seconds = min(times.computed, times.waited)
         host_seconds = max(0.0, total_seconds - verify_seconds - times.waited)
         self.step_seconds.labels("verify").observe(verify_seconds)
         self.step_seconds.labels("draft").observe(draft_seconds)
         self.step_seconds.labels("transport").observe(times.transport)
         self.step_seconds.labels("host").observe(host_seconds)
+
+    def count_step(self, progress: list[Progress]) -> None:
+        """Count one step and what it gained."""
+        self.steps.inc()
         self.step_tokens.inc(sum(len(change.row.token_ids) for change in progress))
         self.output_tokens.inc(sum(len(change.new_tokens) for change in progress))
         # The step that ends a prompt gains a token too, but verifies nothing.

@@ -1,0 +1,136 @@
+"""What a step gained is told while the next one computes, unless that has to wait for drafts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.verifier.support import CONFIG, LAYER_IDS, TINY_ENGINE, tiny_decoder
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.drafting.link import DraftLink
+from blockdraft_verifier.engine.listeners import TokensGained
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+REQUEST = GenerationRequest("", (1, 2, 3), max_output_tokens=4)
+
+
+@dataclass
+class Diary:
+    """What happened, in order."""
+
+    entries: list[str] = field(default_factory=list)
+
+    def hear(self, event: TokensGained) -> None:
+        self.entries.append("end" if event.finish_reason is not None else "told")
+
+
+class WritingRunner(ModelRunner):
+    """Writes down when its steps begin and end; may fail."""
+
+    diary: Diary
+    failing = False
+
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
+        self.diary.entries.append("begins")
+        result = super().run(rows, meanwhile)
+        if self.failing:
+            raise RuntimeError("the device is gone")
+        self.diary.entries.append("ends")
+        return result
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return tiny_decoder()
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+def made(decoder: Decoder, diary: Diary, link: DraftLink | None = None) -> Engine:
+    runner = WritingRunner(decoder, TINY_ENGINE)
+    runner.diary = diary
+    metrics = VerifierMetrics(CollectorRegistry())
+    engine = Engine(runner, TINY_ENGINE, link, CONFIG.vocab_size, metrics)
+    engine.warm_up()
+    return engine
+
+
+@pytest.fixture
+def engine(decoder: Decoder, diary: Diary) -> Iterator[Engine]:
+    engine = made(decoder, diary)
+    yield engine
+    engine.stop()
+
+
+def test_a_step_is_told_during_the_next_and_the_last_at_once(engine: Engine, diary: Diary) -> None:
+    engine.submit(REQUEST, diary.hear)
+    while engine.step():
+        pass
+    during = ["begins", "told", "ends"]
+    assert diary.entries == ["begins", "ends", *during * 3, "end"]
+
+
+def test_whoever_waits_for_drafts_is_told_first(decoder: Decoder, diary: Diary) -> None:
+    def propose(position: int, anchor: int, length: int) -> list[int]:
+        diary.entries.append("drafts")
+        return [0] * length
+
+    method = ScriptedMethod(
+        propose,
+        layer_ids=LAYER_IDS,
+        hidden_size=CONFIG.hidden_size,
+        vocab_size=CONFIG.vocab_size,
+    )
+    engine = made(decoder, diary, SessionLink(method))
+    engine.submit(REQUEST, diary.hear)
+    while engine.step():
+        pass
+    engine.stop()
+    assert "drafts" in diary.entries
+    told = [index for index, entry in enumerate(diary.entries) if entry == "told"]
+    # The last token but one needs no draft: nothing keeps the step after it waiting.
+    for index in told[:-1]:
+        assert diary.entries[index - 1] == "drafts", diary.entries
+
+
+def test_whoever_cancels_before_hears_no_more(engine: Engine, diary: Diary) -> None:
+    sequence = engine.submit(REQUEST, diary.hear)
+    other = Diary()
+    engine.submit(GenerationRequest("", (4, 5), max_output_tokens=3), other.hear)
+    engine.step()
+    engine.cancel(sequence)
+    while engine.step():
+        pass
+    assert "told" not in diary.entries
+    assert other.entries == ["told", "told", "end"]
+    assert not engine.load().used_pages
+
+
+def test_what_was_gained_before_a_failure_is_told(engine: Engine, diary: Diary) -> None:
+    heard: list[TokensGained] = []
+    engine.submit(REQUEST, heard.append)
+    engine.step()
+    assert not heard
+    runner = engine._runner
+    assert isinstance(runner, WritingRunner)
+    runner.failing = True
+    engine._run()
+    assert [bool(event.failure) for event in heard] == [False, True]
+    assert len(heard[0].token_ids) == 1
+
+
+def test_pages_of_an_ended_sequence_are_free_before_it_is_told(engine: Engine) -> None:
+    free: list[int] = []
+    engine.submit(REQUEST, lambda event: free.append(engine.load().used_pages))
+    while engine.step():
+        pass
+    assert free[-1] == 0
