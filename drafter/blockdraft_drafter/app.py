@@ -108,6 +108,7 @@ def load_method(
     drafter = obtain_drafter(
         settings.drafter,
         checkpoint,
+        target_spec=settings.target,
         block_size=settings.block_size,
         num_layers=settings.draft_layers,
         dtype=dtype,

@@ -11,6 +11,7 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter.catalogue import DEFAULT, METHODS, published_method
 from blockdraft_drafter.compiled.definition import Config, Drafter, MethodDefinition, Model
 from blockdraft_drafter.files.checkpoint import fingerprint, load_drafter, published_arrays
+from blockdraft_drafter.files.known_drafters import known_drafter
 from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import Checkpoint
@@ -25,14 +26,22 @@ _RANDOM = {"random": DEFAULT} | {f"random-{name}": method for name, method in _B
 
 
 def obtain_drafter(
-    spec: str, target: Checkpoint, *, block_size: int, num_layers: int, dtype: DTypeLike
+    spec: str,
+    target: Checkpoint,
+    *,
+    target_spec: str = "",
+    block_size: int,
+    num_layers: int,
+    dtype: DTypeLike,
 ) -> Drafter[Any]:
     """Return the drafter that `spec` names.
 
     Args:
-        spec: A directory, a hub id `org/name`, `auto` or `eagle3` (those shipped for the target),
+        spec: A directory, a hub id `org/name`, `eagle3` (the one shipped for the target), `auto`
+            (the one shipped, else the one known for `target_spec`, else a random one),
             `random[:seed]` or `random-eagle3[:seed]`.
         target: The target it shall draft for.
+        target_spec: What the user calls the target.
         block_size: Tokens per block, if it is to be random or does not say.
         num_layers: Draft layers, if it is to be random.
         dtype: Of weights and activations.
@@ -51,7 +60,15 @@ def obtain_drafter(
             raise ResolveError(
                 f"no {method.title} drafter is shipped for target {target.fingerprint}"
             )
-        logger.warning("no drafter is shipped for this target; a random one accepts nothing")
+        published = known_drafter(target_spec)
+        if published is not None:
+            logger.info("drafter %s is known for target %s", published, target_spec)
+            return load_any(resolve_target(published), target, block_size=block_size, dtype=dtype)
+        logger.warning(
+            "no drafter is known for this target; a random one, of which nothing is accepted, takes"
+            " its place. Name one with --drafter, do without (--no-drafter of `blockdraft serve`),"
+            " or train one: `blockdraft train dflash`, docs/training.md"
+        )
         kind, seed = "random", ""
     if kind in _RANDOM:
         method = _RANDOM[kind]

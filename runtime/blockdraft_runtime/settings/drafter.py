@@ -27,8 +27,9 @@ class DrafterSettings:
     drafter: str = setting(
         "auto",
         "draft model: a directory or hub id in DFlash or EAGLE-3 form; `auto`, the DFlash drafter "
-        "shipped for this target if there is one, else `random`; `eagle3`, the EAGLE-3 drafter "
-        "shipped for it; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
+        "shipped for this target, else the one published for a target with this hub id, else "
+        "`random`; `eagle3`, the EAGLE-3 drafter shipped for it; `random[:SEED]` or "
+        "`random-eagle3[:SEED]`, untrained",
         metavar="SPEC",
     )
     max_sequences: int = setting(

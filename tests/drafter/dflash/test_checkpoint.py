@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.drafter.dflash.test_config import QWEN3_4B
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
 from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
+from blockdraft_drafter.files.known_drafters import KNOWN_DRAFTERS
 from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
@@ -180,6 +182,30 @@ def test_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "z-lab/Tiny-DFlash-b4", TARGET, block_size=9, num_layers=1, dtype=jnp.float32
     )
     assert drafter.fingerprint == random_drafter(drafter_config()).fingerprint
+
+
+@pytest.mark.parametrize("target", ["Qwen/Qwen3-8B", "qwen/qwen3-8b"])
+def test_auto_fetches_the_drafter_published_for_a_hub_id(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    def snapshot_download(repository: str, *, allow_patterns: list[str]) -> str:
+        fetched.append(repository)
+        return str(write(tmp_path))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    obtain = partial(obtain_drafter, "auto", TARGET, block_size=4, num_layers=1, dtype=jnp.float32)
+    drafter = obtain(target_spec=target)
+    assert fetched == ["z-lab/Qwen3-8B-DFlash-b16"]
+    assert drafter.fingerprint == random_drafter(drafter_config()).fingerprint
+    # The name of a folder is no hub id, whatever is in it.
+    assert not obtain(target_spec="/models/Qwen3-8B").model.config.trained
+    assert len(fetched) == 1
+
+
+def test_known_drafters_are_looked_for_in_lower_case() -> None:
+    assert all(target == target.lower() for target in KNOWN_DRAFTERS)
 
 
 def test_auto_finds_the_drafter_of_the_target(tmp_path: Path) -> None:
