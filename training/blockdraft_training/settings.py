@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from blockdraft_runtime.configuration.definition import check, required, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+
+Optimizer = Literal["adamw", "muon"]
+PositionWeights = Literal["decay", "survival"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,15 @@ class TrainSettings:
     warmup_share: float = setting(
         0.04, "share of the steps with a linearly rising rate", minimum=0, maximum=1
     )
-    weight_decay: float = setting(0.01, "of AdamW", minimum=0)
+    optimizer: Optimizer = setting(
+        "adamw", "`muon` orthogonalizes the updates of matrices, and leaves the rest to AdamW"
+    )
+    weight_decay: float = setting(0.01, "of the optimizer", minimum=0)
+    position_weights: PositionWeights = setting(
+        "decay",
+        "of the drafted positions in the loss: falling as `--decay` says, or by the chance that a "
+        "draft survives until there (`survival`, D-PACE)",
+    )
     decay: float | None = setting(
         None, "γ of the position weights; unset: as published for the method and block size"
     )

@@ -16,7 +16,12 @@ from tests.training.drafting import random_batch
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import HotVocabulary, frequencies
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.methods.objective import Labels, block_loss, labels_of
+from blockdraft_training.methods.objective import (
+    Labels,
+    block_loss,
+    labels_of,
+    survival_weights,
+)
 from blockdraft_training.settings import DFlashSettings
 
 BATCH, BLOCKS, SLOTS, HOT, TEACHER = 2, 4, 3, 7, 3
@@ -182,3 +187,38 @@ def test_labels_are_what_follows_each_anchor(seed: int) -> None:
         assert given_probs == pytest.approx(
             {token: prob / sum(expected.values()) for token, prob in expected.items()}, rel=1e-4
         )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_survival_weights_by_loops(seed: int) -> None:
+    q = np.random.default_rng(seed).random(SHAPE)
+    found = survival_weights(jnp.asarray(q))
+    for block in np.ndindex(BATCH, BLOCKS):
+        reached = [float(np.prod(0.5 * q[block][: m + 1] + 0.5)) for m in range(SLOTS)]
+        for slot in range(SLOTS):
+            assert float(found[(*block, slot)]) == pytest.approx(sum(reached[slot:]), rel=1e-5)
+
+
+def test_survival_weights_are_those_of_the_true_tokens_and_have_no_gradient() -> None:
+    rng = np.random.default_rng(0)
+    fields = random_labels(rng)
+    labels = Labels(**{name: jnp.asarray(value) for name, value in fields.items()})
+    logits = jnp.asarray(rng.normal(size=(*SHAPE, HOT)), jnp.float32)
+
+    def weighted(logits: Any) -> Any:
+        return block_loss(logits, labels, decay=1.0, distillation=0.0, survival=True)
+
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    usable = fields["inside"] & (fields["tokens"] >= 0)
+    chosen = np.take_along_axis(log_probs, np.maximum(fields["tokens"], 0)[..., None], -1)[..., 0]
+    weights = (
+        np.asarray(survival_weights(jnp.asarray(np.where(usable, np.exp(chosen), 0)))) * usable
+    )
+    (loss, metrics), gradient = jax.value_and_grad(weighted, has_aux=True)(logits)
+    assert float(metrics.weight) == pytest.approx(weights.sum(), rel=1e-5)
+    assert float(loss) == pytest.approx(-(chosen * weights).sum() / weights.sum(), rel=1e-5)
+    # With the weights as constants: softmax minus the true token, slot by slot.
+    expected = np.exp(log_probs) * weights[..., None]
+    for slot in np.argwhere(usable):
+        expected[(*slot, fields["tokens"][tuple(slot)])] -= weights[tuple(slot)]
+    np.testing.assert_allclose(gradient, expected / weights.sum(), atol=1e-6)

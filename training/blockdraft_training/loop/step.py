@@ -27,11 +27,6 @@ from blockdraft_training.methods.recipe import (
     tokens_before,
     with_weights,
 )
-from blockdraft_training.settings import TrainSettings
-
-_CLIP_NORM = 1.0
-# Of the peak; the last steps still move.
-_FINAL_RATE_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +48,6 @@ class TrainState:
 
 
 jax.tree_util.register_dataclass(TrainState)
-
-
-def make_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
-    """Return AdamW on a cosine with warm-up, gradients clipped (arXiv 2602.06036, app. A.1)."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=settings.learning_rate,
-        warmup_steps=max(1, round(settings.steps * settings.warmup_share)),
-        decay_steps=max(2, settings.steps),
-        end_value=settings.learning_rate * _FINAL_RATE_SHARE,
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(_CLIP_NORM),
-        # Few steps, large batches: a short memory of squared gradients follows them better.
-        optax.adamw(schedule, b2=0.95, weight_decay=settings.weight_decay),
-    )
 
 
 def initial_state(model: DraftModel, optimizer: optax.GradientTransformation) -> TrainState:
@@ -118,7 +97,13 @@ def make_step(
         logits = draft_logits(drafter, frozen.head, rows, before.reshape(-1))
         logits = logits.reshape(*before.shape, -1)
         labels = labels_of(batch, anchors, slots, frozen.hot)
-        return block_loss(logits, labels, decay=decay, distillation=settings.distillation)
+        return block_loss(
+            logits,
+            labels,
+            decay=decay,
+            distillation=settings.distillation,
+            survival=settings.position_weights == "survival",
+        )
 
     @jax.jit(donate_argnums=0)
     def step(state: TrainState, frozen: Frozen, batch: SequenceBatch) -> TrainState:

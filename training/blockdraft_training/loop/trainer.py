@@ -17,13 +17,9 @@ from blockdraft_training.features.frozen import Completion, Frozen
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.held_out import make_validation
 from blockdraft_training.loop.history import History, Reading
+from blockdraft_training.loop.optimizer import make_optimizer
 from blockdraft_training.loop.progress import Reporter
-from blockdraft_training.loop.step import (
-    TrainState,
-    initial_state,
-    make_optimizer,
-    make_step,
-)
+from blockdraft_training.loop.step import TrainState, initial_state, make_step
 from blockdraft_training.loop.throughput import Throughput, matmul_peak
 from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe

@@ -15,6 +15,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import HotVocabulary
 
+# α of `survival_weights`, as published.
+_SURVIVAL_FLOOR = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -118,6 +121,7 @@ def block_loss(
     *,
     decay: float,
     distillation: float,
+    survival: bool = False,
 ) -> tuple[Float[Array, ""], BlockMetrics]:
     """Return the loss, averaged by weight, and the sums it is made of.
 
@@ -126,6 +130,7 @@ def block_loss(
         labels: From `labels_of`.
         decay: γ of the position weights.
         distillation: Share of the target's distribution in the label, 0 to 1.
+        survival: Weigh positions by `survival_weights` instead.
     """
     slots = logits.shape[2]
     logits = logits.astype(jnp.float32)
@@ -137,10 +142,14 @@ def block_loss(
         expected = (soft * labels.soft_probs).sum(-1)
         wanted = jnp.where(has_soft, (1 - distillation) * hard + distillation * expected, hard)
     top = logits.max(axis=-1)
-    losses = jax.nn.logsumexp(logits, axis=-1) - wanted
+    total = jax.nn.logsumexp(logits, axis=-1)
+    losses = total - wanted
     usable = labels.inside & (labels.tokens >= 0)
-    by_position = jnp.exp(-jnp.arange(slots, dtype=jnp.float32) / decay)
-    weights = usable.astype(jnp.float32) * by_position[None, None, :]
+    if survival:
+        by_position = survival_weights(jnp.where(usable, jnp.exp(hard - total), 0.0))
+    else:
+        by_position = jnp.exp(-jnp.arange(slots, dtype=jnp.float32) / decay)[None, None, :]
+    weights = usable.astype(jnp.float32) * by_position
     loss, weight = (losses * weights).sum(), weights.sum()
     # Not by argmax, which takes as long as the loss itself: among equals all count as likeliest.
     correct = usable & (hard == top)
@@ -157,3 +166,19 @@ def block_loss(
         jnp.zeros(()),
     )
     return loss / jnp.maximum(weight, 1e-6), metrics
+
+
+def survival_weights(
+    probabilities: Float[Array, "batch blocks slots"],
+) -> Float[Array, "batch blocks slots"]:
+    """Return how much of a block's expected length hangs on each of its positions.
+
+    w_j = Σ_{m ≥ j} Π_{i ≤ m} ((1 - α) q_i + α): what is lost when position j is wrong, by the
+    drafter's own probability of the true tokens (D-PACE, arXiv 2605.18810). No gradient.
+
+    Args:
+        probabilities: q, of the true token at each position.
+    """
+    smoothed = (1 - _SURVIVAL_FLOOR) * jax.lax.stop_gradient(probabilities) + _SURVIVAL_FLOOR
+    survived = jnp.cumprod(smoothed, axis=-1)
+    return jnp.cumsum(survived[..., ::-1], axis=-1)[..., ::-1]
