@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from blockdraft_models.decoder.sampling_noise import gumbel_noise
+from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
 from blockdraft_verifier.device.accept import (
-    SamplingArrays,
     choose_tokens,
     count_accepted,
-    filter_logits,
     log_probabilities,
 )
 from blockdraft_verifier.device.packing import pack_sampling
