@@ -14,7 +14,7 @@ from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of
 from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
 
-SHARPNESS = 1.0
+SHARPNESS = 1.3
 """What the drafter's logits are multiplied by before the noise is added; measured."""
 
 

@@ -62,7 +62,7 @@ class DFlashSteps(DraftSteps):
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
             return context, Drafted(*draft_in_turn(model.markov_head, by_block, blocks, draft_ids))
-        positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)
+        positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
         sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
         drafted = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
         return context, Drafted(*(part.reshape(-1, tokens) for part in drafted))

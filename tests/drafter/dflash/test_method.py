@@ -155,7 +155,7 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     weights = DraftWeights(state, target, None)
     context = steps.append(weights, buffer.allocate(steps.context()), new)
     row = ContextRow(1, length, features[:0], 7, 1)
-    blocks = pack_blocks([row], 1)
+    blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
     hidden = denoise(model, target, context, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
