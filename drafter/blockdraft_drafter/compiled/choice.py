@@ -48,8 +48,11 @@ def draft_tokens(
             noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
         else:
             noise = gumbel_noise_of(sampling.seed, positions, draft_ids)
-        noisy = sharpness * filter_logits(scaled, sampling) + noise
-        chosen = jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), best)
+        filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
+        kept = jax.lax.cond(
+            jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
+        )
+        chosen = jnp.where(warm, _first_greatest(sharpness * kept + noise), best)
         # That of the likeliest is what remains when its own logit is taken from itself.
         return chosen, log_prob + jnp.take_along_axis(centered, chosen[:, None], axis=1)[:, 0]
 
@@ -58,3 +61,11 @@ def draft_tokens(
         jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_prob)
     )
     return (index if draft_ids is None else draft_ids[index]), log_prob
+
+
+def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    width = values.shape[1]
+    greatest = values == values.max(axis=1, keepdims=True)
+    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
+    return index.min(axis=1)
