@@ -16,6 +16,7 @@ from blockdraft_models.decoder.row_sums import row_sums
 
 PROBABILITY_STEPS = 2**30
 """Probabilities are added up as multiples of one over this number."""
+_LEAST = -(2**31)
 
 
 class SamplingArrays(NamedTuple):
@@ -48,7 +49,13 @@ def filter_logits(
     vocab_size = logits.shape[-1]
     order = _ordered_bits(logits)
     top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)
-    kth = _largest_threshold(order, lambda kept: kept.sum(axis=-1) >= top_k)
+    # A threshold that nobody asked for is not looked for: that is what takes the time.
+    everything = jnp.full(order.shape[:1], _LEAST, jnp.int32)
+    kth = jax.lax.cond(
+        jnp.any(options.top_k > 0),
+        lambda: _largest_threshold(order, lambda kept: kept.sum(axis=-1) >= top_k),
+        lambda: everything,
+    )
     logits = jnp.where(order >= kth[:, None], logits, -jnp.inf)
 
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -56,11 +63,15 @@ def filter_logits(
     # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
     shares = jnp.round(probabilities * PROBABILITY_STEPS).astype(jnp.int32)
     wanted = jnp.round(options.top_p * PROBABILITY_STEPS).astype(jnp.int32)
-    nucleus = _largest_threshold(
-        order, lambda kept: jnp.where(kept, shares, 0).sum(axis=-1) >= wanted
-    )
     # Rounding may leave the whole sum under top_p = 1; then everything stays.
     whole = options.top_p >= 1.0
+    nucleus = jax.lax.cond(
+        jnp.all(whole),
+        lambda: everything,
+        lambda: _largest_threshold(
+            order, lambda kept: jnp.where(kept, shares, 0).sum(axis=-1) >= wanted
+        ),
+    )
     keep = whole[:, None] | (order >= nucleus[:, None])
     keep &= probabilities >= options.min_p[:, None] * probabilities.max(axis=-1, keepdims=True)
     return jnp.where(keep, logits, -jnp.inf)
@@ -90,7 +101,7 @@ def _largest_threshold(
         fits = enough(order >= middle[:, None])
         return jnp.where(fits, middle, low), jnp.where(fits, high, middle - 1)
 
-    low = jnp.full(order.shape[:1], -(2**31), jnp.int32)
+    low = jnp.full(order.shape[:1], _LEAST, jnp.int32)
     threshold: Int[Array, " choices"]
     threshold, _ = jax.lax.fori_loop(0, 32, halve, (low, order.max(axis=-1)))
     return threshold
