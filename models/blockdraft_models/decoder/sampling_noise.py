@@ -60,6 +60,6 @@ def gumbel_noise_of(
         mantissa = (words[:, 0] ^ words[:, 1]) >> jnp.uint32(9)
         one = jnp.uint32(0x3F800000)
         uniform = jax.lax.bitcast_convert_type(mantissa | one, jnp.float32) - 1.0
-        return -jnp.log(-jnp.log(jnp.maximum(uniform, jnp.finfo(jnp.float32).tiny)))
+        return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
 
     return jax.vmap(noise)(seed, position)

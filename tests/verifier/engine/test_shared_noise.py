@@ -80,7 +80,9 @@ class KnowingMethod(ScriptedMethod):
             for _ in range(row.draft_length):
                 padded = np.zeros(PADDED_LENGTH, np.int32)
                 padded[: len(text)] = text
-                logits = logits_after(self._decoder, padded, len(text) - 1)
+                logits = logits_after(
+                    self._decoder, jnp.asarray(padded), jnp.asarray(len(text) - 1)
+                )
                 # The position of the token to be drafted, as the compiled steps count it.
                 position = np.array([len(text)], np.int32)
                 token, _ = draft(logits, position, options, None, sharpness=1.0)
