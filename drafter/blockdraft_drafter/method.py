@@ -49,6 +49,28 @@ class MethodSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target will choose the tokens to draft.
+
+    Attributes:
+        temperature: Randomness, >= 0; 0 picks the likeliest token.
+        top_k: Number of likeliest tokens kept; 0 keeps all.
+        top_p: Probability mass of likeliest tokens kept, in (0, 1].
+        min_p: Least share of the likeliest token's probability kept, in [0, 1].
+        seed: Seed of the noise, 0 to 2**64 - 1.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
 class ContextRow:
     """One sequence's part of a step, already validated.
 
@@ -60,6 +82,7 @@ class ContextRow:
         draft_length: Tokens to draft, 0 to block_size - 1; 0 only appends.
         token_ids: Tokens at the positions of the features; may be empty for a method that does
             not read them.
+        sampling: How the target will choose.
     """
 
     slot: int
@@ -68,6 +91,7 @@ class ContextRow:
     anchor_token_id: int
     draft_length: int
     token_ids: tuple[int, ...] = ()
+    sampling: Sampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +102,8 @@ class Proposal:
         token_ids: The drafted tokens.
         parents: Index in token_ids of each token's predecessor, -1 for the anchor; empty for a
             chain.
-        log_probs: Natural logarithm of the drafter's probability of each token.
+        log_probs: Natural logarithm of the drafter's probability of each token, before temperature
+            and filters.
     """
 
     token_ids: tuple[int, ...] = ()

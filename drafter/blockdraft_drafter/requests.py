@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import MethodSpec
+from blockdraft_drafter.method import GREEDY, MethodSpec, Sampling
 from blockdraft_protos.v1 import drafter_pb2
 
 _DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
@@ -133,6 +133,27 @@ def check_sequence(
             drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
             f"the context would have {length} positions, more than {spec.max_context_tokens}",
         )
+
+
+def read_sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
+    """Return how the target will choose a sequence's tokens; greedily if nothing is said.
+
+    Raises:
+        SequenceRefusedError: If there are no such choices.
+    """
+    if not sequence.HasField("sampling"):
+        return GREEDY
+    told = sequence.sampling
+    found = Sampling(told.temperature, told.top_k, told.top_p, told.min_p, told.seed)
+    # Comparisons with values that are not numbers are false.
+    if not (
+        0 <= found.temperature < math.inf
+        and found.top_k >= 0
+        and 0 < found.top_p <= 1
+        and 0 <= found.min_p <= 1
+    ):
+        raise _invalid(f"sampling: nothing can be chosen by {found}")
+    return found
 
 
 def check_features(

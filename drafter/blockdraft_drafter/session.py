@@ -13,8 +13,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
-from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod
-from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
+from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Sampling
+from blockdraft_drafter.requests import (
+    SequenceRefusedError,
+    StepFeatures,
+    check_sequence,
+    read_sampling,
+)
 from blockdraft_protos.v1 import drafter_pb2
 
 
@@ -137,7 +142,8 @@ class Session:
                         f"the sequence is {occurrences[sequence_id]} times in the step",
                     )
                 check_sequence(sequence, self._contexts.length(sequence_id), self._method.spec)
-                accepted.append(self._accept(sequence, features.of(index)))
+                sampling = read_sampling(sequence)
+                accepted.append(self._accept(sequence, features.of(index), sampling))
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
                 response.sequence_errors.add(
@@ -148,7 +154,9 @@ class Session:
                 )
         return accepted
 
-    def _accept(self, sequence: drafter_pb2.SequenceDraft, features: NDArray[Any]) -> _Accepted:
+    def _accept(
+        self, sequence: drafter_pb2.SequenceDraft, features: NDArray[Any], sampling: Sampling
+    ) -> _Accepted:
         """Give a sequence a slot.
 
         Raises:
@@ -167,5 +175,6 @@ class Session:
             anchor_token_id=sequence.anchor_token_id,
             draft_length=sequence.draft_length,
             token_ids=tuple(sequence.token_ids),
+            sampling=sampling,
         )
         return _Accepted(sequence.sequence_id, context, row)

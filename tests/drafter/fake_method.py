@@ -37,6 +37,7 @@ class FakeMethod:
         self.spec = SPEC
         self.step_seconds: Sequence[float] = (0.001, 0.002, 0.003)
         self.steps = 0
+        self.last_rows: Sequence[ContextRow] = ()
         self.fail_next = False
         self._slots = np.zeros((SPEC.max_sequences, SPEC.max_context_tokens, SPEC.feature_width))
 
@@ -45,6 +46,7 @@ class FakeMethod:
 
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
         self.steps += 1
+        self.last_rows = rows
         if self.fail_next:
             self.fail_next = False
             self._slots[:] = np.nan

@@ -4,7 +4,7 @@ Written from the description of z-lab/dflash alone: no cache, no buckets, no bat
 computed again from the raw features on every call. Slow and plain on purpose: it is the oracle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ def reference_draft(
     features: np.ndarray,
     anchor: int,
     block_size: int,
+    choose: Callable[[int, Floats], int] = lambda position, logits: int(np.argmax(logits)),
 ) -> tuple[NDArray[np.int64], Floats]:
     """Draft one block.
 
@@ -33,9 +34,10 @@ def reference_draft(
         features: The target's features of positions 0, 1, ..., [context, feature_width].
         anchor: The token at position `context`.
         block_size: Tokens of the block, the anchor included.
+        choose: Returns the token to draft at an absolute position, given its logits.
 
     Returns:
-        The likeliest token of each drafted position, [block_size - 1], and its logits,
+        The chosen token of each drafted position, [block_size - 1], and its logits,
         [block_size - 1, vocab].
     """
     drafted = block_size - 1
@@ -76,13 +78,13 @@ def reference_draft(
         x = x + (gate / (1.0 + np.exp(-gate)) * up) @ weights[name + "mlp.down_proj.weight"].T
     hidden = rms_norm(x, weights["norm.weight"], eps)[-drafted:]
     logits = hidden @ (table if head is None else np.asarray(head, np.float64)).T
-    if config.markov_rank:
-        previous = anchor
-        for scores in logits:
-            by_previous = weights["markov_head.markov_w1.weight"][previous]
+    chosen = [anchor]
+    for index, scores in enumerate(logits):
+        if config.markov_rank:
+            by_previous = weights["markov_head.markov_w1.weight"][chosen[-1]]
             scores += weights["markov_head.markov_w2.weight"] @ by_previous
-            previous = int(np.argmax(scores))
-    return np.argmax(logits, axis=-1), logits
+        chosen.append(choose(context_length + 1 + index, scores))
+    return np.array(chosen[1:]), logits
 
 
 def rms_norm(x: Floats, scale: Floats, eps: float) -> Floats:

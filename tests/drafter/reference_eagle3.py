@@ -3,7 +3,7 @@
 No cache and no batch: every step runs the layer over all entries so far again. It is the oracle.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ def reference_chain(
     draft_ids: Sequence[int],
     features: np.ndarray,
     tokens: Sequence[int],
+    choose: Callable[[int, Floats], int] = lambda position, logits: int(np.argmax(logits)),
 ) -> tuple[list[int], list[Floats]]:
-    """Draft `config.block_size - 1` tokens, greedily.
+    """Draft `config.block_size - 1` tokens.
 
     Args:
         params: Weights by published name, matrices [out, in].
@@ -33,6 +34,7 @@ def reference_chain(
         draft_ids: The target id of each row of the head.
         features: The target's, of positions 0, 1, ..., [context, feature_width].
         tokens: Tokens at positions 0, 1, ..., context: the last one is the anchor.
+        choose: Returns the row of the head to draft at an absolute position, given the logits.
 
     Returns:
         The drafted tokens, and the logits each was chosen from, [draft].
@@ -44,10 +46,10 @@ def reference_chain(
     following = list(tokens[1:])
     chosen: list[int] = []
     scores: list[Floats] = []
-    for _ in range(config.block_size - 1):
+    for index in range(config.block_size - 1):
         out = _layer(weights, config, table[following], np.array(states))[-1]
         logits = rms_norm(out, weights["norm.weight"], config.decoder.rms_norm_eps) @ rows.T
-        chosen.append(int(draft_ids[int(np.argmax(logits))]))
+        chosen.append(int(draft_ids[choose(len(tokens) + index, logits)]))
         scores.append(logits)
         states.append(out)
         following.append(chosen[-1])

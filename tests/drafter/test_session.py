@@ -1,6 +1,8 @@
 """Single situations of the protocol, each as a verifier would meet it."""
 
+import math
 import mmap
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +12,7 @@ from tests.drafter.fake_method import SPEC, FakeMethod, digest
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor, whole_features
 
 from blockdraft_drafter.context.slots import ContextTable, SlotPool
+from blockdraft_drafter.method import GREEDY, Sampling
 from blockdraft_drafter.requests import all_finite, to_array
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
@@ -112,6 +115,52 @@ def test_only_those_with_bad_values_are_refused(session: Session) -> None:
     assert [proposal.sequence_id for proposal in response.proposals] == [0, 2]
     (error,) = response.sequence_errors
     assert error.message == "features hold values that are not finite"
+
+
+def test_how_tokens_will_be_chosen_reaches_the_method() -> None:
+    method = FakeMethod()
+    session = Session(method, SlotPool(SPEC.max_sequences))
+    parts = [sequence_draft(i, 0, whole_features(1)) for i in (1, 2)]
+    parts[0].draft.sampling.CopyFrom(
+        drafter_pb2.DraftSampling(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**64 - 1)
+    )
+    # The second says nothing, as verifiers did that knew nothing of it.
+    session.step(draft_request(1, parts))
+    assert [row.sampling for row in method.last_rows] == [
+        Sampling(0.5, 7, 0.75, 0.25, 2**64 - 1),
+        GREEDY,
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": -0.5},
+        {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": math.nan},
+        {"min_p": -0.5},
+        {"min_p": 1.5},
+        {"min_p": math.nan},
+    ],
+    ids=str,
+)
+def test_choices_that_cannot_be_made_are_refused(
+    session: Session, changes: dict[str, float]
+) -> None:
+    good, bad = sequence_draft(1, 0, whole_features(2)), sequence_draft(2, 0, whole_features(2))
+    fields: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, **changes}
+    bad.draft.sampling.CopyFrom(drafter_pb2.DraftSampling(**fields))
+    response = session.step(draft_request(1, [bad, good]))
+    assert [proposal.sequence_id for proposal in response.proposals] == [1]
+    (error,) = response.sequence_errors
+    assert (error.sequence_id, error.expected_context_start) == (2, 0)
+    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
+    assert error.message.startswith("sampling: nothing can be chosen by Sampling(")
+    assert session.context_lengths == {1: 2}
 
 
 def test_timings_are_told(session: Session) -> None:

@@ -38,6 +38,8 @@ ROOM = Room(
 )
 # Embedding, and what finds the likeliest token of a divided vocabulary.
 AROUND_LAYERS = 4
+# What filters and finds the greatest under noise; in a branch that only sampled sequences take.
+SAMPLING = 11
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_dflash_draft(end: int, chips: Topology) -> None:
     found = compiled(drafter, "draft", drafter.draft_sizes[end], chips)
     assert found.kernels == DFLASH.decoder.num_layers
     assert found.layer_collectives == 2 * DFLASH.decoder.num_layers
-    assert found.collectives <= found.layer_collectives + AROUND_LAYERS
+    assert found.collectives <= found.layer_collectives + AROUND_LAYERS + SAMPLING
 
 
 @pytest.mark.parametrize("end", [0, -1], ids=["smallest", "largest"])
@@ -87,7 +89,8 @@ def test_eagle3_draft(end: int, chips: Topology) -> None:
     assert found.kernels == STEPS
     assert found.layer_collectives == 2 * STEPS
     # One more embedding for the rows that are appended.
-    assert found.collectives <= found.layer_collectives + AROUND_LAYERS * STEPS + 1
+    around = (AROUND_LAYERS + SAMPLING) * STEPS
+    assert found.collectives <= found.layer_collectives + around + 1
 
 
 @pytest.mark.parametrize("end", [0, -1], ids=["smallest", "largest"])

@@ -24,6 +24,12 @@ class AcceptanceSettings:
     temperature: tuple[float, ...] = setting(
         (0.0, 1.0), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
     )
+    top_p: float = setting(
+        1.0,
+        "probability mass of likeliest tokens that sampling keeps; 1 keeps all",
+        above=0,
+        maximum=1,
+    )
     concurrency: int = setting(
         8, "answers decoded at a time; changes the speed, not the answers", minimum=1
     )

@@ -40,7 +40,7 @@ def load_and_measure(
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     draft_length = whole_proposal(settings.draft_length, drafter.block_size)
     dtype = str(serving_dtype(settings.dtype))
-    run.identify(*conditions(limits, draft_length, decoder, dtype))
+    run.identify(*conditions(limits, draft_length, decoder, dtype, settings.top_p))
     store = open_store(run)
     decoder.warm_up(loading.reach)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature) * 2)
@@ -52,6 +52,7 @@ def load_and_measure(
         draft_length,
         store,
         decoding.advance,
+        top_p=settings.top_p,
     )
     decoder.close()
     report = AcceptanceReport(
@@ -65,15 +66,17 @@ def load_and_measure(
         seed=prompts.seed,
         results=tuple(results),
         dtype=dtype,
+        top_p=settings.top_p,
     )
     return Outcome(report, markdown(report), {"": draw(report)})
 
 
 def conditions(
-    limits: Limits, draft_length: int, decoder: InProcessDecoder, dtype: str
+    limits: Limits, draft_length: int, decoder: InProcessDecoder, dtype: str, top_p: float
 ) -> tuple[object, ...]:
     """Return all that decides an answer beside prompt and temperature."""
-    return limits, draft_length, decoder.target.fingerprint, decoder.drafter.fingerprint, dtype
+    target, drafter = decoder.target.fingerprint, decoder.drafter.fingerprint
+    return limits, draft_length, target, drafter, dtype, top_p
 
 
 def measure_acceptance(
@@ -84,6 +87,8 @@ def measure_acceptance(
     draft_length: int,
     store: AnswerStore,
     on_answer: Callable[[str], None] = lambda dataset: None,
+    *,
+    top_p: float = 1.0,
 ) -> list[DatasetAcceptance]:
     """Decode every prompt with and without drafting at each temperature, and sum up.
 
@@ -95,12 +100,20 @@ def measure_acceptance(
         draft_length: Tokens of a whole proposal.
         store: Where answers are kept.
         on_answer: Told the dataset of every answer.
+        top_p: Of the target; 1 keeps all tokens.
     """
     lengths = {DRAFTED: draft_length, PLAIN: 0}
 
     def decode(group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
         [way] = group
-        requests = [replace(each.request, max_draft_tokens=lengths[way]) for each in samples]
+        requests = [
+            replace(
+                each.request,
+                sampling=replace(each.request.sampling, top_p=top_p),
+                max_draft_tokens=lengths[way],
+            )
+            for each in samples
+        ]
         decoder.decode(requests, lambda index, answer: keep(index, {way: answer}))
 
     answered = answer_all(

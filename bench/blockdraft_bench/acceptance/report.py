@@ -47,6 +47,7 @@ class AcceptanceReport(Report):
         draft_length: Tokens of a whole proposal.
         results: One for each dataset and temperature.
         dtype: Of weights, cache and contexts; empty in results of earlier versions.
+        top_p: Probability mass kept where the temperature is above 0; earlier versions kept all.
     """
 
     # The first reports did not say what they are.
@@ -59,6 +60,7 @@ class AcceptanceReport(Report):
     seed: int
     results: tuple[DatasetAcceptance, ...]
     dtype: str = ""
+    top_p: float = 1.0
 
     def __post_init__(self) -> None:
         """Check that every result has a number for each position.
@@ -73,9 +75,10 @@ class AcceptanceReport(Report):
 
 def markdown(report: AcceptanceReport) -> str:
     """Return the page."""
+    nucleus = "" if report.top_p == 1.0 else f", top-p {report.top_p:g}"
     caption = (
         f"Target {report.target}, {report.dtype or 'dtype unknown'}, {report.drafter}, "
-        f"blocks of {report.block_size}, {report.draft_length} tokens drafted; "
+        f"blocks of {report.block_size}, {report.draft_length} tokens drafted{nucleus}; "
         f"answers of at most {report.max_tokens} tokens; {report.made_on}. {INTERVALS_NOTE}"
     )
     headings = ["Dataset", "T", "Answers", "Verifications", "τ"]

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import GREEDY, ContextRow, Sampling
+from blockdraft_models.decoder.sampling_noise import seed_words
+from blockdraft_models.decoder.token_filters import SamplingArrays
 
 # A NumPy array where it is packed, a traced one inside the compiled step.
 HostOrDevice = Any
@@ -35,11 +37,13 @@ class PackedBlocks(NamedTuple):
         slots: Context slot of each block, [blocks].
         lengths: Committed positions once the step's features are appended; 0 in padding. [blocks]
         anchors: Anchor of each block, [blocks].
+        sampling: How the target will choose after each anchor; greedily in padding.
     """
 
     slots: HostOrDevice
     lengths: HostOrDevice
     anchors: HostOrDevice
+    sampling: SamplingArrays
 
 
 def next_power_of_two(value: int) -> int:
@@ -106,4 +110,17 @@ def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
         np.array([row.slot for row in rows] + padding, np.int32),
         np.array([row.context_length + row.features.shape[0] for row in rows] + padding, np.int32),
         np.array([row.anchor_token_id for row in rows] + padding, np.int32),
+        pack_sampling([row.sampling for row in rows] + [GREEDY] * len(padding)),
     )
+
+
+def pack_sampling(options: Sequence[Sampling]) -> SamplingArrays:
+    """Return sampling options as arrays, one row for each."""
+    columns: tuple[HostOrDevice, ...] = (
+        np.array([option.temperature for option in options], np.float32),
+        np.array([option.top_k for option in options], np.int32),
+        np.array([option.top_p for option in options], np.float32),
+        np.array([option.min_p for option in options], np.float32),
+        np.array([seed_words(option.seed) for option in options], np.uint32),
+    )
+    return SamplingArrays(*columns)

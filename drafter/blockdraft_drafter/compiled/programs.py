@@ -28,6 +28,7 @@ from blockdraft_drafter.compiled.weight_shapes import (
 )
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.decoder.token_filters import SamplingArrays
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]
@@ -139,7 +140,12 @@ class DraftPrograms:
         return PackedFeatures(features, *[self._input((count,), jnp.int32)] * 3)
 
     def _blocks(self, count: int) -> PackedBlocks:
-        return PackedBlocks(*[self._input((count,), jnp.int32)] * 3)
+        # Shapes where the arrays themselves are declared.
+        numbers: Any = self._input((count,), jnp.int32)
+        shares: Any = self._input((count,), jnp.float32)
+        seeds: Any = self._input((count, 2), jnp.uint32)
+        sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
+        return PackedBlocks(numbers, numbers, numbers, sampling)
 
     def _input(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.compiled.vocabulary import likeliest
+from blockdraft_drafter.compiled.choice import draft_tokens
+from blockdraft_drafter.compiled.packing import PackedBlocks
 from blockdraft_models.decoder.modules import parameter, random_weights
 from blockdraft_models.decoder.products import project
 
@@ -42,7 +43,7 @@ class MarkovHead(nnx.Module):
 def draft_in_turn(
     head: MarkovHead,
     logits: Float[Array, "blocks tokens draft"],
-    anchors: Int[Array, " blocks"],
+    blocks: PackedBlocks,
     draft_ids: Int[Array, " draft"] | None,
 ) -> tuple[Int[Array, "blocks tokens"], Float[Array, "blocks tokens"]]:
     """Draft the tokens of blocks one after another.
@@ -50,19 +51,24 @@ def draft_in_turn(
     Args:
         head: The bias.
         logits: Of the one pass, without it.
-        anchors: The token before each block's first.
+        blocks: The blocks; each one's first token follows its anchor.
         draft_ids: Target ids of the draft vocabulary; None for all.
 
     Returns:
         Tokens, as target ids, and their log-probabilities.
     """
+    sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
     def draft(
-        previous: Int[Array, " blocks"], logits: Float[Array, "blocks draft"]
-    ) -> tuple[Int[Array, " blocks"], tuple[Array, Array]]:
-        best, log_prob = likeliest(logits + head(previous))
-        token = best if draft_ids is None else draft_ids[best]
-        return token, (token, log_prob)
+        before: tuple[Int[Array, " blocks"], Int[Array, " blocks"]],
+        logits: Float[Array, "blocks draft"],
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        previous, position = before
+        biased = logits + head(previous)
+        token, log_prob = draft_tokens(biased, position + 1, sampling, draft_ids)
+        return (token, position + 1), (token, log_prob)
 
-    _, (tokens, log_probs) = jax.lax.scan(draft, anchors, jnp.swapaxes(logits, 0, 1))
+    # The anchor's position is the number of positions before it.
+    before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
+    _, (tokens, log_probs) = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
     return tokens.T, log_probs.T

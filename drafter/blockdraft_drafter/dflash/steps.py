@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights
-from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.context.attention import BlockAttend
 from blockdraft_drafter.context.buffer import LayerContext
@@ -60,12 +61,11 @@ class DFlashSteps(DraftSteps):
         logits = target.logits(drafting.reshape(-1, width))
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
-            anchors = jnp.asarray(blocks.anchors)
-            return context, Drafted(*draft_in_turn(model.markov_head, by_block, anchors, draft_ids))
-        best, log_probs = likeliest(logits)
-        if draft_ids is not None:
-            best = draft_ids[best]
-        return context, Drafted(best.reshape(-1, tokens), log_probs.reshape(-1, tokens))
+            return context, Drafted(*draft_in_turn(model.markov_head, by_block, blocks, draft_ids))
+        positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
+        sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
+        drafted = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
+        return context, Drafted(*(part.reshape(-1, tokens) for part in drafted))
 
 
 def denoise(

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
+from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights
-from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_drafter.compiled.weight_shapes import whole_shapes
 from blockdraft_drafter.context import buffer
 from blockdraft_drafter.context.attention import ChainAttend
@@ -81,11 +81,14 @@ class Eagle3Steps(DraftSteps):
         hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
         own: Keys | None = None
         token = jnp.asarray(blocks.anchors)
+        sampling = jax.tree.map(jnp.asarray, blocks.sampling)
         tokens, log_probs = [], []
         for index in range(model.config.block_size - 1):
             hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
-            best, log_prob = likeliest(target.logits(model.norm(hidden)))
-            token = best if draft_ids is None else draft_ids[best]
+            # The first drafted token is the one after the anchor.
+            position = jnp.asarray(blocks.lengths) + 1 + index
+            logits = target.logits(model.norm(hidden))
+            token, log_prob = draft_tokens(logits, position, sampling, draft_ids)
             tokens.append(token)
             log_probs.append(log_prob)
         return context, Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_probs, axis=1))

@@ -39,3 +39,27 @@ def gumbel_noise(
         return jax.random.gumbel(jax.random.fold_in(key, at), (vocab_size,), jnp.float32)
 
     return jax.vmap(noise)(seed, position)
+
+
+def gumbel_noise_of(
+    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], token_ids: Int[Array, " some"]
+) -> Float[Array, "choices some"]:
+    """Return `gumbel_noise` of some tokens, without computing that of the others.
+
+    Args:
+        seed: The halves of each seed.
+        position: Absolute position of each token to be chosen.
+        token_ids: The tokens, as ids of the whole vocabulary.
+    """
+
+    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " some"]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), at)
+        # Partitionable threefry enciphers the index of an element, as folding it in does, and
+        # makes 32 random bits of the two words that come out. The rest is `jax.random.gumbel`.
+        words = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, token_ids))
+        mantissa = (words[:, 0] ^ words[:, 1]) >> jnp.uint32(9)
+        one = jnp.uint32(0x3F800000)
+        uniform = jax.lax.bitcast_convert_type(mantissa | one, jnp.float32) - 1.0
+        return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
+
+    return jax.vmap(noise)(seed, position)

@@ -57,7 +57,7 @@ class _SequenceErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Seq
     SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED: _SequenceErrorCode.ValueType  # 2
     """No slot is free, or the context would exceed max_context_tokens."""
     SEQUENCE_ERROR_CODE_INVALID_INPUT: _SequenceErrorCode.ValueType  # 3
-    """Features, anchor or draft length are malformed."""
+    """Features, anchor, draft length or sampling are malformed."""
 
 class SequenceErrorCode(_SequenceErrorCode, metaclass=_SequenceErrorCodeEnumTypeWrapper):
     """Says why a sequence of a step was refused."""
@@ -69,7 +69,7 @@ SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH: SequenceErrorCode.ValueType  # 1
 SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED: SequenceErrorCode.ValueType  # 2
 """No slot is free, or the context would exceed max_context_tokens."""
 SEQUENCE_ERROR_CODE_INVALID_INPUT: SequenceErrorCode.ValueType  # 3
-"""Features, anchor or draft length are malformed."""
+"""Features, anchor, draft length or sampling are malformed."""
 Global___SequenceErrorCode: _TypeAlias = SequenceErrorCode  # noqa: Y015
 
 @_typing.final
@@ -312,6 +312,7 @@ class SequenceDraft(_message.Message):
     ANCHOR_TOKEN_ID_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence; unique per verifier process."""
     context_start: _builtins.int
@@ -330,6 +331,12 @@ class SequenceDraft(_message.Message):
         reads them and refuses the sequence without them; others ignore them.
         """
 
+    @_builtins.property
+    def sampling(self) -> Global___DraftSampling:
+        """How the target will choose the tokens to draft; absent if it takes the likeliest, and from
+        verifiers that do not say. A drafter may ignore it: only how much is accepted depends on it.
+        """
+
     def __init__(
         self,
         *,
@@ -339,14 +346,55 @@ class SequenceDraft(_message.Message):
         anchor_token_id: _builtins.int = ...,
         draft_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        sampling: Global___DraftSampling | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequenceDraft: _TypeAlias = SequenceDraft  # noqa: Y015
+
+@_typing.final
+class DraftSampling(_message.Message):
+    """Says how the target samples a sequence: what a drafter needs to draft with the same noise. The
+    k-th drafted token, from 1, is at position context_start + feature_rows + k.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOP_P_FIELD_NUMBER: _builtins.int
+    MIN_P_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    temperature: _builtins.float
+    """Randomness; 0 picks the likeliest token. Finite and >= 0."""
+    top_k: _builtins.int
+    """Keeps the k likeliest tokens; 0 keeps all."""
+    top_p: _builtins.float
+    """Keeps the smallest set of likeliest tokens with at least this probability; in (0, 1]."""
+    min_p: _builtins.float
+    """Drops tokens less likely than this share of the likeliest; in [0, 1]."""
+    seed: _builtins.int
+    """Seed of the noise; that of a request as an unsigned number of the same bits."""
+    def __init__(
+        self,
+        *,
+        temperature: _builtins.float = ...,
+        top_k: _builtins.int = ...,
+        top_p: _builtins.float = ...,
+        min_p: _builtins.float = ...,
+        seed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftSampling: _TypeAlias = DraftSampling  # noqa: Y015
 
 @_typing.final
 class DraftResponse(_message.Message):
@@ -415,7 +463,7 @@ class Proposal(_message.Message):
 
     @_builtins.property
     def log_probs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural logarithm of the drafter's probability of each token."""
+        """Natural logarithm of the drafter's probability of each token, before temperature and filters."""
 
     def __init__(
         self,

@@ -191,12 +191,19 @@ def test_drafts_that_get_lost_end_the_measurement() -> None:
 
 def test_whatever_decides_an_answer_is_part_of_the_identity(pair: ScriptedPair) -> None:
     variants = [
-        (LIMITS, DRAFT_LENGTH, pair.decoder, "float32"),
-        (replace(LIMITS, seed=8), DRAFT_LENGTH, pair.decoder, "float32"),
-        (replace(LIMITS, max_tokens=8), DRAFT_LENGTH, pair.decoder, "float32"),
-        (replace(LIMITS, stop_token_ids=frozenset({1})), DRAFT_LENGTH, pair.decoder, "float32"),
-        (LIMITS, 1, pair.decoder, "float32"),
-        (LIMITS, DRAFT_LENGTH, pair.decoder, "bfloat16"),
+        (LIMITS, DRAFT_LENGTH, pair.decoder, "float32", 1.0),
+        (replace(LIMITS, seed=8), DRAFT_LENGTH, pair.decoder, "float32", 1.0),
+        (replace(LIMITS, max_tokens=8), DRAFT_LENGTH, pair.decoder, "float32", 1.0),
+        (
+            replace(LIMITS, stop_token_ids=frozenset({1})),
+            DRAFT_LENGTH,
+            pair.decoder,
+            "float32",
+            1.0,
+        ),
+        (LIMITS, 1, pair.decoder, "float32", 1.0),
+        (LIMITS, DRAFT_LENGTH, pair.decoder, "bfloat16", 1.0),
+        (LIMITS, DRAFT_LENGTH, pair.decoder, "float32", 0.9),
     ]
     identities = [digest(*conditions(*variant)) for variant in variants]
     assert len(set(identities)) == len(identities)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config, random_drafter
 
+from blockdraft_drafter.compiled.packing import pack_blocks
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.markov import MarkovHead, draft_in_turn
 from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
 from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.method import ContextRow
 from blockdraft_models.errors import CheckpointError
 
 VOCAB, DRAFT, RANK = 30, 12, 4
@@ -39,8 +41,10 @@ def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
     head = random_head(seed, draft)
     logits = rng.standard_normal((blocks, tokens, draft)).astype(np.float32)
     anchors = rng.integers(0, VOCAB, blocks).astype(np.int32)
+    features = np.zeros((0, 1), np.float32)
+    rows = [ContextRow(0, 9, features, int(anchor), tokens) for anchor in anchors]
     drafted, log_probs = draft_in_turn(
-        head, jnp.asarray(logits), jnp.asarray(anchors), jnp.asarray(ids) if own else None
+        head, jnp.asarray(logits), pack_blocks(rows, blocks), jnp.asarray(ids) if own else None
     )
     first, second = (np.asarray(w[...], np.float64) for w in (head.markov_w1, head.markov_w2))
     for block in range(blocks):

@@ -1,6 +1,7 @@
 """The compiled drafter, fed through the context buffer, against the float64 reference."""
 
 import dataclasses
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +20,11 @@ from tests.drafter.builders import (
     target_parts,
 )
 from tests.drafter.reference_dflash import reference_draft
+from tests.drafter.sampled import random_sampling, reference_choice
 
+from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
+from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import DraftWeights
 from blockdraft_drafter.context import buffer
@@ -29,9 +32,10 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.dflash.steps import DFlashSteps, denoise
 from blockdraft_drafter.files.checkpoint import build, published_arrays
-from blockdraft_drafter.method import ContextRow, ContextsLostError, Proposal
+from blockdraft_drafter.method import GREEDY, ContextRow, ContextsLostError, Proposal, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
+VOCAB = TARGET.config.vocab_size
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "published": {},
     "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
@@ -67,7 +71,7 @@ class Setup:
     recompiled: list[bool]
 
     def expected(
-        self, features: NDArray[Any], anchor: int
+        self, features: NDArray[Any], anchor: int, sampling: Sampling = GREEDY
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         target = target_parts(tied=self.tied)
         config = self.drafter.model.config
@@ -79,14 +83,23 @@ class Setup:
             features,
             anchor,
             config.block_size,
+            lambda position, scores: reference_choice(
+                scores, position, sampling, np.arange(VOCAB), VOCAB, SHARPNESS
+            ),
         )
 
-    def check(self, proposal: Proposal, features: NDArray[Any], anchor: int) -> None:
-        tokens, logits = self.expected(features, anchor)
+    def check(
+        self,
+        proposal: Proposal,
+        features: NDArray[Any],
+        anchor: int,
+        sampling: Sampling = GREEDY,
+    ) -> None:
+        tokens, logits = self.expected(features, anchor, sampling)
         count = len(proposal.token_ids)
         assert list(proposal.token_ids) == tokens[:count].tolist()
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        log_probs = -np.log(np.exp(shifted).sum(axis=-1))
+        chosen = np.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
+        log_probs = chosen - np.log(np.exp(logits).sum(axis=-1))
         np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
 
 
@@ -141,7 +154,8 @@ def test_logits_equal_the_reference(architecture: str, length: int) -> None:
     new = PackedFeatures(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
     weights = DraftWeights(state, target, None)
     context = steps.append(weights, buffer.allocate(steps.context()), new)
-    blocks = PackedBlocks(jnp.array([1]), jnp.array([length]), jnp.array([7]))
+    row = ContextRow(1, length, features[:0], 7, 1)
+    blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
     hidden = denoise(model, target, context, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
@@ -171,12 +185,34 @@ def test_drafts_equal_the_reference_at_every_length(
     assert len(drafts) > 3, "the drafts should depend on the context"
 
 
+@pytest.mark.parametrize(
+    "architecture", ["published", "block_of_6", "from_anchor", "from_anchor_markov"]
+)
+def test_sampled_drafts_equal_the_reference(
+    setups: Callable[..., Setup], architecture: str
+) -> None:
+    setup = setups(architecture)
+    full = setup.method.spec.block_size - 1
+    features, options = features_of(setup, 60, seed=5), random.Random(4)
+    sent, different = 0, 0
+    for length in (0, 1, 7, 20, 33, 47, 60):
+        for _ in range(3):
+            sampling = random_sampling(options)
+            row = ContextRow(1, sent, features[sent:length], 7, full, sampling=sampling)
+            (proposal,) = setup.method.step([row])
+            sent = length
+            setup.check(proposal, features[:length], 7, sampling)
+            greedy = setup.expected(features[:length], 7)[0].tolist()
+            different += list(proposal.token_ids) != greedy
+    assert different > 5, "the noise should matter"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_arrival_order_batch_and_slot_do_not_matter(
     setups: Callable[..., Setup], seed: int
 ) -> None:
     setup = setups()
-    rng = np.random.default_rng(seed)
+    rng, options = np.random.default_rng(seed), random.Random(seed)
     slots = rng.permutation(4)[: rng.integers(2, 5)].tolist()
     features = {slot: features_of(setup, int(rng.integers(20, 90)), seed + slot) for slot in slots}
     arrivals = {slot: split(len(features[slot]), rng, 32) for slot in slots}
@@ -189,11 +225,13 @@ def test_arrival_order_batch_and_slot_do_not_matter(
             start, count = sent[slot], arrivals[slot].pop(0)
             sent[slot] = start + count
             wanted = int(rng.integers(0, 4))
-            rows.append(ContextRow(slot, start, features[slot][start : sent[slot]], 9, wanted))
+            new = features[slot][start : sent[slot]]
+            sampling = random_sampling(options)
+            rows.append(ContextRow(slot, start, new, 9, wanted, sampling=sampling))
         proposals = setup.method.step(rows)
         for row, proposal in zip(rows, proposals, strict=True):
             assert len(proposal.token_ids) == row.draft_length
-            setup.check(proposal, features[row.slot][: sent[row.slot]], 9)
+            setup.check(proposal, features[row.slot][: sent[row.slot]], 9, row.sampling)
     assert not setup.recompiled
 
 

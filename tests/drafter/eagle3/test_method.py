@@ -1,5 +1,6 @@
 """The compiled EAGLE-3 drafter, fed through the context buffer, against the float64 reference."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,14 +12,16 @@ import pytest
 from flax import nnx
 from tests.drafter.builders import TARGET, room, target_parts
 from tests.drafter.reference_eagle3 import reference_chain
+from tests.drafter.sampled import random_sampling, reference_choice
 
+from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import GREEDY, ContextRow, Proposal, Sampling
 
 BLOCK_SIZE = 5
 VOCAB = TARGET.config.vocab_size
@@ -79,7 +82,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def expected(
-    drafter: Drafter[Eagle3], features: np.ndarray, tokens: list[int], *, tied: bool = True
+    drafter: Drafter[Eagle3],
+    features: np.ndarray,
+    tokens: list[int],
+    *,
+    tied: bool = True,
+    sampling: Sampling = GREEDY,
 ) -> tuple[list[int], np.ndarray]:
     """The reference's tokens and the log-probability of each."""
     target = target_parts(tied=tied)
@@ -95,9 +103,16 @@ def expected(
         ids.tolist(),
         features,
         tokens,
+        lambda position, scores: reference_choice(
+            scores, position, sampling, ids, VOCAB, SHARPNESS
+        ),
     )
-    shifted = np.stack(logits) - np.max(logits, axis=1, keepdims=True)
-    return chosen, -np.log(np.exp(shifted).sum(axis=1))
+    rank = {token: row for row, token in enumerate(ids.tolist())}
+    log_probs = [
+        scores[rank[token]] - np.log(np.exp(scores).sum())
+        for token, scores in zip(chosen, logits, strict=True)
+    ]
+    return chosen, np.array(log_probs)
 
 
 def check(proposal: Proposal, chosen: list[int], log_probs: np.ndarray) -> None:
@@ -139,6 +154,19 @@ def test_drafts_equal_the_reference(variant: str) -> None:
         check(proposal, *expected(drafter, features[slot], tokens[slot], tied=tied))
     assert len(both[0].token_ids) == BLOCK_SIZE - 1
     assert len(both[1].token_ids) == 3
+    # Sampled ones beside greedy ones, in the same program.
+    options, different = random.Random(1), 0
+    for _ in range(8):
+        mixed = [
+            replace(row(slot, length, length, BLOCK_SIZE - 1), sampling=random_sampling(options))
+            for slot, length in lengths.items()
+        ]
+        for one, proposal in zip(mixed, method.step(mixed), strict=True):
+            slot, sampling = one.slot, one.sampling
+            known = features[slot], tokens[slot]
+            check(proposal, *expected(drafter, *known, tied=tied, sampling=sampling))
+            different += list(proposal.token_ids) != expected(drafter, *known, tied=tied)[0]
+    assert different > 1, "the noise should matter"
     assert not recompiled
 
 

@@ -15,9 +15,10 @@ from tests.models.tiny import tiny_config
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling_noise import seed_words
+from blockdraft_models.decoder.token_filters import SamplingArrays
 from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
 from blockdraft_training.generation.step import choose
-from blockdraft_verifier.device.accept import SamplingArrays, choose_tokens
+from blockdraft_verifier.device.accept import choose_tokens
 
 VOCAB = 64
 END = 7

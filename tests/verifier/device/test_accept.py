@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from blockdraft_models.decoder.sampling_noise import gumbel_noise
+from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
 from blockdraft_verifier.device.accept import (
-    SamplingArrays,
     choose_tokens,
     count_accepted,
-    filter_logits,
     log_probabilities,
 )
 from blockdraft_verifier.device.packing import pack_sampling
@@ -309,3 +308,14 @@ def test_options_are_taken_by_row() -> None:
         [0.125, 0.0],
         [[7, 2], [0, 0]],
     ]
+
+
+@pytest.mark.parametrize("narrow", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.5)])
+def test_filters_of_some_change_nothing_for_others(narrow: Sampling) -> None:
+    logits = jnp.asarray(random_logits(np.random.default_rng(4)))
+    free = [Sampling(1.0), Sampling(1.0, min_p=0.05)] * (CHOICES // 2)
+    alone = np.asarray(filtered(logits, pack_sampling(free, CHOICES)))
+    beside = np.asarray(filtered(logits, pack_sampling([*free[:-1], narrow], CHOICES)))
+    np.testing.assert_array_equal(alone[:-1], beside[:-1])
+    assert np.isfinite(alone[0::2]).all()
+    assert not np.isfinite(beside[-1]).all()

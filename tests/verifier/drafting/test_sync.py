@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.verifier.drafting.by_hand import (
     DESCRIPTION,
@@ -9,10 +10,12 @@ from tests.verifier.drafting.by_hand import (
     refuse,
 )
 
+from blockdraft_models.decoder.sampling_noise import seed_words
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.drafting import outgoing
 from blockdraft_verifier.drafting.reconciler import leading_chain
-from blockdraft_verifier.scheduling.sequence import Proposal
+from blockdraft_verifier.scheduling.sequence import Proposal, Sampling
 
 
 @pytest.fixture
@@ -38,6 +41,21 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     assert part.anchor_token_id == sequence.anchor
     assert [request.step_id for request in bench.wire.sent] == [1, 2]
     assert not bench.repairs
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**63 - 1, -(2**63), -1])
+def test_the_drafter_is_told_how_tokens_will_be_chosen(bench: Bench, seed: int) -> None:
+    sampled, greedy = bench.sequence(5), bench.sequence(4)
+    sampling = Sampling(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=seed)
+    sampled.request = replace(sampled.request, sampling=sampling)
+    bench.request((sampled, 3), (greedy, 3))
+    told = bench.part(sampled).sampling
+    assert (told.temperature, told.top_k, told.top_p, told.min_p) == (0.5, 7, 0.75, 0.25)
+    # The noise is keyed by these two words, whatever the sign says.
+    assert told.seed == seed % 2**64
+    packed = pack_sampling([sampling], 1)
+    assert seed_words(told.seed).tolist() == np.asarray(packed.seed)[0].tolist()
+    assert not bench.part(greedy).HasField("sampling")
 
 
 def test_appending_alone_awaits_nothing(bench: Bench) -> None:

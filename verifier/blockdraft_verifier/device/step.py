@@ -7,9 +7,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.token_filters import SamplingArrays
 from blockdraft_verifier.device.accept import (
     LogProbs,
-    SamplingArrays,
     choose_tokens,
     count_accepted,
     log_probabilities,

@@ -13,6 +13,7 @@ from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.contexts import Context
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.scheduling.sequence import Sampling
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
 # next request for proposals in the drafter's queue, so there is little of it at a time.
@@ -112,9 +113,23 @@ def to_request(
             anchor_token_id=sequence.tokens[part.stop],
             draft_length=part.draft_length,
             token_ids=sequence.tokens[start : part.stop],
+            sampling=to_sampling(sequence.request.sampling) if part.draft_length else None,
         )
         positions.append(Positions(sequence.pages, start, part.stop))
     if any(place.rows for place in positions):
         # Filled in where it is: a message put into another one is copied, features and all.
         writer.write(request.features, step_id, features, positions)
     return request
+
+
+def to_sampling(sampling: Sampling) -> pb.DraftSampling | None:
+    """Return how a sequence's tokens will be chosen, in the drafter's words; None for greedily."""
+    if not sampling.temperature > 0.0:
+        return None
+    return pb.DraftSampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed & (2**64 - 1),
+    )

@@ -1,0 +1,71 @@
+"""Which token is drafted: the one that the target will most likely choose.
+
+The target takes its likeliest token, or samples: then it adds noise to its logits that follows from
+the request's seed and the position alone, and takes the token with the greatest sum
+(docs/adr/0003). A drafter that adds the same noise to logits like the target's finds the same token
+more often than one that drafts its likeliest (docs/adr/0027).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from blockdraft_drafter.compiled.vocabulary import likeliest
+from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of
+from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
+
+SHARPNESS = 1.3
+"""What the drafter's logits are multiplied by before the noise is added; measured."""
+
+
+def draft_tokens(
+    logits: Float[Array, "choices draft"],
+    positions: Int[Array, " choices"],
+    sampling: SamplingArrays,
+    draft_ids: Int[Array, " draft"] | None,
+    sharpness: float = SHARPNESS,
+) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+    """Return the token to draft at each position.
+
+    Args:
+        logits: The drafter's, float32.
+        positions: Absolute position of each token to be drafted.
+        sampling: How the target will choose it, one row for each choice.
+        draft_ids: Target ids of the draft vocabulary; None for all.
+        sharpness: What filtered logits are multiplied by before the noise is added; the larger, the
+            more often the likeliest is drafted.
+
+    Returns:
+        Tokens, as target ids, and their log-probabilities before temperature and filters.
+    """
+    best, log_prob = likeliest(logits)
+
+    def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+        warm = sampling.temperature > 0.0
+        centered = logits - logits.max(axis=-1, keepdims=True)
+        scaled = centered / jnp.where(warm, sampling.temperature, 1.0)[:, None]
+        if draft_ids is None:
+            noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
+        else:
+            noise = gumbel_noise_of(sampling.seed, positions, draft_ids)
+        filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
+        kept = jax.lax.cond(
+            jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
+        )
+        chosen = jnp.where(warm, _first_greatest(sharpness * kept + noise), best)
+        # That of the likeliest is what remains when its own logit is taken from itself.
+        return chosen, log_prob + jnp.take_along_axis(centered, chosen[:, None], axis=1)[:, 0]
+
+    # Nobody pays for noise and filters while all are greedy.
+    index, log_prob = jax.lax.cond(
+        jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_prob)
+    )
+    return (index if draft_ids is None else draft_ids[index]), log_prob
+
+
+def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    width = values.shape[1]
+    greatest = values == values.max(axis=1, keepdims=True)
+    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
+    return index.min(axis=1)

@@ -1,0 +1,107 @@
+"""Which tokens sampling may choose: top-k, then top-p of the rest, then min-p.
+
+Target and drafter choose under the same filters. These keep whole sets of equal logits and are
+computed by bisection on the logits' bits, not by sorting: a sort of the vocabulary per position is
+slow on every platform.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt
+
+from blockdraft_models.decoder.row_sums import row_sums
+
+PROBABILITY_STEPS = 2**30
+"""Probabilities are added up as multiples of one over this number."""
+_LEAST = -(2**31)
+
+
+class SamplingArrays(NamedTuple):
+    """Sampling options of each row of a batch.
+
+    Attributes:
+        temperature: 0 for greedy.
+        top_k: 0 for all.
+        top_p: 1 for all.
+        min_p: 0 for all.
+        seed: The low and the high half of the seed.
+    """
+
+    temperature: Float[Array, " rows"]
+    top_k: Int[Array, " rows"]
+    top_p: Float[Array, " rows"]
+    min_p: Float[Array, " rows"]
+    seed: UInt[Array, "rows 2"]
+
+
+def filter_logits(
+    logits: Float[Array, "choices vocab"], options: SamplingArrays
+) -> Float[Array, "choices vocab"]:
+    """Return `logits` with -inf where top_k, then top_p of the rest, then min_p drop a token.
+
+    Args:
+        logits: Logits after division by the temperature.
+        options: One row per choice.
+    """
+    vocab_size = logits.shape[-1]
+    order = _ordered_bits(logits)
+    top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)
+    # A threshold that nobody asked for is not looked for: that is what takes the time.
+    everything = jnp.full(order.shape[:1], _LEAST, jnp.int32)
+    kth = jax.lax.cond(
+        jnp.any(options.top_k > 0),
+        lambda: _largest_threshold(order, lambda kept: kept.sum(axis=-1) >= top_k),
+        lambda: everything,
+    )
+    logits = jnp.where(order >= kth[:, None], logits, -jnp.inf)
+
+    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities = weights / row_sums(weights)[:, None]
+    # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
+    shares = jnp.round(probabilities * PROBABILITY_STEPS).astype(jnp.int32)
+    wanted = jnp.round(options.top_p * PROBABILITY_STEPS).astype(jnp.int32)
+    # Rounding may leave the whole sum under top_p = 1; then everything stays.
+    whole = options.top_p >= 1.0
+    nucleus = jax.lax.cond(
+        jnp.all(whole),
+        lambda: everything,
+        lambda: _largest_threshold(
+            order, lambda kept: jnp.where(kept, shares, 0).sum(axis=-1) >= wanted
+        ),
+    )
+    keep = whole[:, None] | (order >= nucleus[:, None])
+    keep &= probabilities >= options.min_p[:, None] * probabilities.max(axis=-1, keepdims=True)
+    return jnp.where(keep, logits, -jnp.inf)
+
+
+def _ordered_bits(values: Float[Array, "choices vocab"]) -> Int[Array, "choices vocab"]:
+    """Return integers ordered like the floats."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.int32)
+    # Negative floats order backwards as integers: flip all bits but the sign.
+    return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
+
+
+def _largest_threshold(
+    order: Int[Array, "choices vocab"],
+    enough: Callable[[Bool[Array, "choices vocab"]], Bool[Array, " choices"]],
+) -> Int[Array, " choices"]:
+    """Return the largest t for which the set `order >= t` is `enough`, by bisection.
+
+    `enough` must hold for the whole vocabulary, or the smallest integer is returned, which keeps
+    it whole.
+    """
+
+    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        # The mean without overflow, rounded up.
+        middle = (low >> 1) + (high >> 1) + ((low | high) & 1)
+        fits = enough(order >= middle[:, None])
+        return jnp.where(fits, middle, low), jnp.where(fits, high, middle - 1)
+
+    low = jnp.full(order.shape[:1], _LEAST, jnp.int32)
+    threshold: Int[Array, " choices"]
+    threshold, _ = jax.lax.fori_loop(0, 32, halve, (low, order.max(axis=-1)))
+    return threshold

@@ -1,0 +1,77 @@
+"""What is drafted for sampled and greedy sequences side by side, against float64 NumPy."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.drafter.sampled import random_sampling, reference_choice
+
+from blockdraft_drafter.compiled.choice import draft_tokens
+from blockdraft_drafter.compiled.packing import pack_sampling
+from blockdraft_drafter.compiled.vocabulary import likeliest
+from blockdraft_drafter.method import GREEDY, Sampling
+
+CHOICES, VOCAB, DRAFT = 32, 50, 21
+
+draft = jax.jit(draft_tokens, static_argnames="sharpness")
+
+
+def inputs(seed: int, own: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return logits, positions and the draft vocabulary."""
+    rng = np.random.default_rng(seed)
+    ids = np.sort(rng.permutation(VOCAB)[:DRAFT]).astype(np.int32) if own else None
+    logits = rng.normal(0, 2, (CHOICES, DRAFT if own else VOCAB)).astype(np.float32)
+    return logits, rng.integers(0, 2**20, CHOICES).astype(np.int32), ids
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> None:
+    logits, positions, ids = inputs(seed, own)
+    rng = random.Random(seed)
+    options = [random_sampling(rng) for _ in range(CHOICES)]
+    sharpness = rng.choice([1.0, 1.7])
+    tokens, log_probs = draft(logits, positions, pack_sampling(options), ids, sharpness=sharpness)
+    every = np.arange(VOCAB) if ids is None else ids.astype(np.int64)
+    likeliest_too = 0
+    for row, (line, option) in enumerate(zip(logits.astype(np.float64), options, strict=True)):
+        wanted = reference_choice(line, int(positions[row]), option, every, VOCAB, sharpness)
+        assert tokens[row] == every[wanted]
+        shifted = line - line.max()
+        expected = shifted[wanted] - np.log(np.exp(shifted).sum())
+        assert log_probs[row] == pytest.approx(expected, abs=1e-5)
+        likeliest_too += int(np.argmax(line)) == wanted
+    assert likeliest_too < CHOICES, "the noise decided nothing"
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("beside_sampled", [False, True])
+def test_a_greedy_sequence_gets_the_bits_it_always_got(own: bool, beside_sampled: bool) -> None:
+    logits, positions, ids = inputs(3, own)
+    beside = Sampling(1.0, seed=5) if beside_sampled else GREEDY
+    options = pack_sampling([beside, *[GREEDY] * (CHOICES - 1)])
+    tokens, log_probs = draft(logits, positions, options, ids)
+    best, expected = jax.jit(likeliest)(jnp.asarray(logits))
+    if ids is not None:
+        best = jnp.asarray(ids)[best]
+    np.testing.assert_array_equal(tokens[1:], best[1:])
+    np.testing.assert_array_equal(log_probs[1:], expected[1:])
+
+
+def test_great_sharpness_drafts_the_likeliest() -> None:
+    logits, positions, _ = inputs(1, False)
+    options = pack_sampling([Sampling(1.0, seed=row) for row in range(CHOICES)])
+    tokens, _ = draft(logits, positions, options, None, sharpness=1e6)
+    np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e30])
+def test_extreme_temperatures_draft_tokens(temperature: float) -> None:
+    logits, positions, ids = inputs(2, True)
+    assert ids is not None
+    options = pack_sampling([Sampling(temperature, top_p=0.9, seed=8)] * CHOICES)
+    tokens, log_probs = draft(logits, positions, options, ids)
+    assert np.isin(tokens, ids).all()
+    assert np.isfinite(log_probs).all()

@@ -1,0 +1,81 @@
+"""Noise of some tokens is that of all tokens at their ids, bit for bit."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of, seed_words
+
+whole = jax.jit(gumbel_noise, static_argnums=2)
+some = jax.jit(gumbel_noise_of)
+
+seeds = st.one_of(st.sampled_from((0, 1, 2**32 - 1, 2**32, 2**64 - 1)), st.integers(0, 2**64 - 1))
+positions = st.one_of(st.sampled_from((0, 1, 2**31 - 1)), st.integers(0, 2**31 - 1))
+
+
+def check(
+    vocab: int, ids: np.ndarray, choice_seeds: list[int], choice_positions: list[int]
+) -> None:
+    seed = np.stack([seed_words(one) for one in choice_seeds])
+    position = np.array(choice_positions, np.int32)
+    expected = np.asarray(whole(seed, position, vocab))[:, ids]
+    found = np.asarray(some(seed, position, ids.astype(np.int32)))
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("vocab", [7, 300, 49_152])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_token_at_any_place(vocab: int, data: st.DataObject) -> None:
+    # Few shapes, so that few programs are compiled.
+    ids = data.draw(st.lists(st.integers(0, vocab - 1), min_size=7, max_size=7))
+    chosen = [data.draw(st.tuples(seeds, positions)) for _ in range(3)]
+    check(vocab, np.array(ids), [seed for seed, _ in chosen], [at for _, at in chosen])
+
+
+@pytest.mark.parametrize(
+    ("vocab", "count"), [(300, 299), (49_152, 8_192), (49_152, 8_191), (128_256, 8_192)]
+)
+def test_a_draft_vocabulary(vocab: int, count: int) -> None:
+    rng = np.random.default_rng(count)
+    ids = np.sort(rng.choice(vocab, count, replace=False))
+    for choices in (1, 7):
+        numbers = [int(rng.integers(2**63)) for _ in range(choices)]
+        check(vocab, ids, numbers, list(range(5, 5 + choices)))
+
+
+def test_other_tokens_have_other_noise() -> None:
+    seed, position = seed_words(3)[None], np.array([4], np.int32)
+    noise = np.asarray(some(seed, position, np.arange(300, dtype=np.int32)))
+    assert len(np.unique(noise)) > 290
+
+
+def test_the_noise_is_the_one_that_recorded_answers_were_chosen_with() -> None:
+    """Another would change every sampled answer. Expected from the published cipher, in float64."""
+    seed, position, vocab = 0x0123456789ABCDEF, 77, 50
+    low, high = (int(word) for word in seed_words(seed))
+    key = _threefry(low, high, 0, position)
+    words = [_threefry(*key, 0, token) for token in range(vocab)]
+    mantissa = np.array([(a ^ b) >> 9 for a, b in words], np.float64)
+    expected = -np.log(-np.log(np.maximum(mantissa / 2**23, np.finfo(np.float32).tiny)))
+    place = np.array([position], np.int32)
+    found = np.asarray(whole(seed_words(seed)[None], place, vocab))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def _threefry(key0: int, key1: int, x0: int, x1: int) -> tuple[int, int]:
+    """Threefry-2x32 of 20 rounds (Salmon et al. 2011, section 4.2)."""
+    mask = 0xFFFFFFFF
+    keys = (key0, key1, key0 ^ key1 ^ 0x1BD11BDA)
+    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
+    x0, x1 = (x0 + keys[0]) & mask, (x1 + keys[1]) & mask
+    for group in range(5):
+        for turn in rotations[group % 2]:
+            x0 = (x0 + x1) & mask
+            x1 = ((x1 << turn) | (x1 >> (32 - turn))) & mask
+            x1 ^= x0
+        x0 = (x0 + keys[(group + 1) % 3]) & mask
+        x1 = (x1 + keys[(group + 2) % 3] + group + 1) & mask
+    return x0, x1
