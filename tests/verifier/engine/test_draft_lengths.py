@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from blockdraft_runtime.settings.verifier import DraftPolicy
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
 from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, CostModel
@@ -24,7 +24,7 @@ DEAR = {Bucket(1, tokens, tokens): float(tokens) for tokens in (1, 2, 4, 8)}
 
 
 def made(policy: DraftPolicy = "fixed") -> DraftLengths:
-    lengths = DraftLengths(policy)
+    lengths = DraftLengths(EngineSettings(draft_policy=policy))
     lengths.costs = CostModel(DEAR)
     lengths.costs.attach_drafter((0.5,))
     return lengths
@@ -81,7 +81,7 @@ def test_a_request_without_drafts_sends_nothing() -> None:
 
 
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
-    lengths = DraftLengths("fixed")
+    lengths = DraftLengths(EngineSettings())
     assert lengths.wanted([decoding(lengths)], BLOCK_SIZE) == []
 
 
