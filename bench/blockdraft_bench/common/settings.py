@@ -18,7 +18,7 @@ class PromptSettings:
     dataset: tuple[str, ...] = setting(
         TEST_SETS,
         f"one or more of `{'`, `'.join((*TEST_SETS, *OWN_SETS))}`, or files ending in `.jsonl` or "
-        "`.jsonl.gz`; unset: all but `copy`",
+        "`.jsonl.gz`",
         metavar="SET",
     )
     datasets_dir: Path | None = setting(

@@ -1,7 +1,8 @@
 """The index against a search of everything before."""
 
 import random
-from array import array
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,9 @@ def test_the_longest_and_latest_occurrence_is_found(tokens: list[int]) -> None:
 
 
 @given(TOKENS, st.data())
-def test_growing_and_indexing_in_pieces_changes_nothing(tokens: list[int], data: st.DataObject):
+def test_growing_and_indexing_in_pieces_changes_nothing(
+    tokens: list[int], data: st.DataObject
+) -> None:
     grown: list[int] = []
     index = LookupIndex(grown, candidates=ALL)
     for token in tokens:
@@ -99,23 +102,29 @@ def test_right_counts_what_came_as_continued(tokens: list[int], added: int) -> N
         assert index.right(match) == expected
 
 
+class Counting(list[int]):
+    """A list that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(key)
+
+
 @pytest.mark.parametrize("text", ["random", "same", "cycle"])
 def test_memory_is_linear_and_a_search_is_bounded(text: str) -> None:
-    class Counting(list[int]):
-        reads = 0
-
-        def __getitem__(self, key):  # type: ignore[no-untyped-def]
-            Counting.reads += 1
-            return super().__getitem__(key)
-
     rng = random.Random(0)
-    made = {"random": lambda i: rng.randrange(50), "same": lambda i: 7, "cycle": lambda i: i % 9}
+    made: dict[str, Callable[[int], int]] = {
+        "random": lambda i: rng.randrange(50),
+        "same": lambda i: 7,
+        "cycle": lambda i: i % 9,
+    }
     tokens = Counting(made[text](i) for i in range(4000))
     index = LookupIndex(tokens, candidates=8)
     index.add(ALL)
-    assert isinstance(index._earlier, array)
     assert len(index._earlier) == len(tokens) + 1
     assert len(index._last) <= len(tokens)
-    Counting.reads = 0
+    tokens.reads = 0
     index.find()
-    assert Counting.reads <= 4 + 2 * 8 * (LONGEST_MATCH + 1)
+    assert tokens.reads <= 4 + 2 * 8 * (LONGEST_MATCH + 1)
