@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from blockdraft_verifier.engine.cost_model import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
 from blockdraft_verifier.engine.match_acceptance import PRIOR, MatchAcceptance
 from blockdraft_verifier.lookup.index import LONGEST_MATCH
 from blockdraft_verifier.lookup.sequence_lookup import Outcome
@@ -52,3 +53,30 @@ def test_a_successor_starts_there_and_learns_alone() -> None:
     assert first.survival(2, 1) == before
     # The first trial of its own counts more than another one of the many before.
     assert heir.survival(2, 1)[0] < 0.85 * before[0]
+
+
+def test_learning_at_once_is_learning_one_by_one() -> None:
+    rng = random.Random(0)
+    at_once, one_by_one = MatchAcceptance(), MatchAcceptance()
+    for _ in range(40):
+        length, right = rng.randint(2, LONGEST_MATCH), rng.randint(0, 15)
+        missed = rng.random() < 0.5
+        at_once.update(Outcome(length, right, missed))
+        for offset in range(right):
+            reached = min(length + offset, LONGEST_MATCH)
+            one_by_one.update(Outcome(reached, 1, missed=False))
+        if missed:
+            one_by_one.update(Outcome(min(length + right, LONGEST_MATCH), 0, missed=True))
+        for each in (2, 3, 5, 9, 17, LONGEST_MATCH):
+            assert at_once.survival(each, 9) == pytest.approx(one_by_one.survival(each, 9))
+
+
+def test_a_rate_settles_as_an_average_of_the_last_trials() -> None:
+    found = MatchAcceptance()
+    seen = [random.Random(1).random() < 0.5 for _ in range(60)]
+    rate = PRIOR[1]
+    for trial, right in enumerate(seen, start=1):
+        found.update(Outcome(2, int(right), missed=not right))
+        weight = 1 / (PRIOR_WEIGHT + trial) if trial < SETTLED_TRIALS else LEARNING_RATE
+        rate += weight * (right - rate)
+    assert found.survival(2, 1) == pytest.approx([rate])

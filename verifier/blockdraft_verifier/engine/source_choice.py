@@ -90,16 +90,14 @@ def _plan(costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool]) -
     tokens = rows + sum(offer.draft_length for offer in drafted)
     gain = rows + sum(offer.draft_gain for offer in drafted)
     seconds = costs.draft_seconds(len(drafted)) if drafted else 0.0
-    # Sorting is stable, so the tokens of one sequence stay in their order.
-    found = sorted(
-        (
-            (alive, index)
-            for index, (offer, drafts) in enumerate(zip(offers, drafting, strict=True))
-            if not drafts
-            for alive in offer.survival
-        ),
-        key=lambda token: -token[0],
-    )
+    # A later token of a sequence is never likelier than one before it.
+    found = [
+        (alive, index)
+        for index, (offer, drafts) in enumerate(zip(offers, drafting, strict=True))
+        if not drafts
+        for alive in offer.survival
+    ]
+    found.sort(reverse=True)
     gains = list(accumulate((alive for alive, _ in found), initial=gain))
 
     def tokens_per_second(count: int) -> float:
