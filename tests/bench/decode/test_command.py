@@ -223,4 +223,4 @@ def test_says_what_is_wrong(
 
 def test_an_unknown_method_is_refused(bench: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--method", "medusa") == 2
-    assert "--method must be plain, dflash or eagle3, got 'medusa'" in capsys.readouterr().err
+    assert "--method must be plain, dflash, eagle3, lookup or dflash+lookup, got 'medusa'" in capsys.readouterr().err
