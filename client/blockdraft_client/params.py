@@ -72,8 +72,10 @@ class SpeculationParams:
 
     Attributes:
         disabled: Decodes one token at a time.
-        max_draft_tokens: Most tokens to draft per step; None means what the block allows.
+        max_draft_tokens: Most tokens to draft per step; None means as many as the verifier takes.
+        lookup_disabled: Drafts nothing that was looked up in prompt and answer.
     """
 
     disabled: bool = False
     max_draft_tokens: int | None = None
+    lookup_disabled: bool = False

@@ -37,7 +37,7 @@ class Usage:
     Attributes:
         prompt_tokens: Tokens of the prompt.
         output_tokens: Tokens generated, the stopping one included.
-        drafted_tokens: Tokens proposed by the drafter.
+        drafted_tokens: Tokens proposed, by the drafter and by lookup.
         accepted_tokens: Proposed tokens that were correct.
         verification_steps: Forward passes of the target after the prompt.
         cached_prompt_tokens: Prompt tokens reused from an earlier request.
@@ -47,6 +47,8 @@ class Usage:
         prefill_seconds: From the first computation to the first token.
         decode_seconds: From the first token to the last.
         step_seconds: Where the decoding steps' time went, summed over the steps.
+        lookup_drafted_tokens: How many of `drafted_tokens` were found by lookup.
+        lookup_accepted_tokens: How many of `accepted_tokens` were found by lookup.
         proto: The message this was read from.
     """
 
@@ -62,6 +64,8 @@ class Usage:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     step_seconds: StepSeconds = StepSeconds()
+    lookup_drafted_tokens: int = 0
+    lookup_accepted_tokens: int = 0
     proto: inference_pb2.Usage | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -85,6 +89,8 @@ class Usage:
                 transport=_seconds(proto.step_times.transport_time),
                 host=_seconds(proto.step_times.host_time),
             ),
+            lookup_drafted_tokens=proto.lookup_drafted_tokens,
+            lookup_accepted_tokens=proto.lookup_accepted_tokens,
             proto=proto,
         )
 

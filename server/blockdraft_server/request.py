@@ -49,7 +49,8 @@ class GenerationSpec:
         min_p: See `SamplingOptions`.
         seed: Seed of the noise.
         log_probs: Number of alternatives per token, or None for no log probabilities.
-        max_draft_tokens: Most tokens to draft per step, or None for the drafter's block.
+        max_draft_tokens: Most tokens to draft per step, or None for as many as a verifier takes.
+        lookup_disabled: Whether nothing may be drafted that was looked up in prompt and answer.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -63,6 +64,7 @@ class GenerationSpec:
     seed: int
     log_probs: int | None
     max_draft_tokens: int | None
+    lookup_disabled: bool
 
     def to_proto(self, request_id: str) -> verifier_pb2.SequenceRequest:
         """Return the request for a verifier."""
@@ -80,6 +82,7 @@ class GenerationSpec:
             stop_token_ids=self.stop_token_ids,
             log_probs=self.log_probs,
             max_draft_tokens=self.max_draft_tokens,
+            lookup_disabled=self.lookup_disabled,
         )
 
 
@@ -196,6 +199,7 @@ def generation_spec(
         seed=sampling.seed if sampling.HasField("seed") else secrets.randbits(63),
         log_probs=sampling.log_probs if sampling.HasField("log_probs") else None,
         max_draft_tokens=0 if speculation.disabled else max_draft_tokens,
+        lookup_disabled=speculation.lookup_disabled,
     )
 
 

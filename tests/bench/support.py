@@ -30,6 +30,7 @@ ENGINE = EngineSettings(
     num_pages=96,
     scheduler=SchedulerSettings(max_sequences=2, max_step_tokens=16, max_context_tokens=128),
     draft_policy="fixed",
+    lookup=False,
 )
 # Prompts whose answers never share a position, so that the position tells which one it is.
 PROMPTS = PromptSet(

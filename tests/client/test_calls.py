@@ -100,11 +100,12 @@ async def test_a_wrong_prompt_is_not_sent(
 
 async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> None:
     sampling = SamplingParams(seed=1, top_k=5)
-    speculation = SpeculationParams(disabled=True, max_draft_tokens=3)
+    speculation = SpeculationParams(disabled=True, max_draft_tokens=3, lookup_disabled=True)
     await api.call("generate", "hi", sampling=sampling, speculation=speculation, seed=2)
     assert service.requests[0].sampling == inference_pb2.SamplingOptions(seed=2, top_k=5)
     assert service.requests[0].speculation.disabled
     assert service.requests[0].speculation.max_draft_tokens == 3
+    assert service.requests[0].speculation.lookup_disabled
     with pytest.raises(TypeError, match="max_tokens"):
         await api.call("generate", "hi", max_tokens=2)
 

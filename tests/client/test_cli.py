@@ -43,6 +43,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
         "--raw --temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
     )
     flags += " --stop-token-id 4 --ignore-eos --log-probs 2 --no-draft --max-draft-tokens 1"
+    flags += " --no-lookup"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
         model="fake",
@@ -58,7 +59,9 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
             ignore_eos=True,
             log_probs=2,
         ),
-        speculation=inference_pb2.SpeculationOptions(disabled=True, max_draft_tokens=1),
+        speculation=inference_pb2.SpeculationOptions(
+            disabled=True, max_draft_tokens=1, lookup_disabled=True
+        ),
     )
 
 

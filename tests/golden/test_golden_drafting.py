@@ -31,6 +31,7 @@ ENGINE = EngineSettings(
     num_pages=8,
     dtype="float32",
     draft_policy="fixed",
+    lookup=False,
 )
 
 

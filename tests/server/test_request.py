@@ -105,6 +105,15 @@ def test_disabled_speculation_wins_over_its_length() -> None:
     assert checked(request).max_draft_tokens == 0
 
 
+def test_lookup_is_disabled_by_itself() -> None:
+    assert not checked(text_request()).to_proto("id").lookup_disabled
+    request = text_request()
+    request.speculation.lookup_disabled = True
+    proto = checked(request).to_proto("id")
+    assert proto.lookup_disabled
+    assert not proto.HasField("max_draft_tokens")
+
+
 def test_the_prompt_must_leave_room_for_one_token() -> None:
     assert checked(text_request(), prompt=9).max_output_tokens == 1
     with pytest.raises(ServiceError) as caught:

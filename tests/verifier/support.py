@@ -27,6 +27,7 @@ TINY_ENGINE = EngineSettings(
     num_pages=64,
     scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
     draft_policy="fixed",
+    lookup=False,
     draft_timeout_seconds=0.02,
 )
 

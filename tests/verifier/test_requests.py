@@ -12,6 +12,7 @@ from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.requests import add_step, parse_request, usage_message
 from blockdraft_verifier.scheduling.sequence import (
+    DraftSource,
     FinishReason,
     GenerationRequest,
     Sampling,
@@ -47,6 +48,7 @@ def test_everything_is_taken_over() -> None:
         stop_token_ids=[7, 8, 7],
         log_probs=2,
         max_draft_tokens=4,
+        lookup_disabled=True,
     )
     assert request == GenerationRequest(
         request_id="r",
@@ -57,6 +59,7 @@ def test_everything_is_taken_over() -> None:
         stop_token_ids=frozenset({7, 8}),
         log_probs=2,
         max_draft_tokens=4,
+        lookup=False,
     )
 
 
@@ -64,6 +67,7 @@ def test_absent_is_not_zero() -> None:
     absent, zero = parse(), parse(log_probs=0, max_draft_tokens=0)
     assert (absent.log_probs, absent.max_draft_tokens) == (None, None)
     assert (zero.log_probs, zero.max_draft_tokens) == (0, 0)
+    assert absent.lookup
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def finished_sequence() -> Sequence:
     )
     sequence.usage.count_verification(3, 1)
     sequence.usage.count_verification(0, 0)
-    sequence.usage.count_verification(2, 2)
+    sequence.usage.count_verification(2, 2, DraftSource.LOOKUP)
     return sequence
 
 
@@ -173,6 +177,7 @@ def test_usage_by_hand() -> None:
     assert list(usage.drafted_per_position) == [2, 2, 1]
     assert list(usage.accepted_per_position) == [2, 1, 0]
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 3)
+    assert (usage.lookup_drafted_tokens, usage.lookup_accepted_tokens) == (2, 2)
     seconds = {
         name: getattr(usage, name).ToNanoseconds() / 1e9
         for name in (

@@ -1,4 +1,8 @@
-"""Test sets: JSON lines of `{"id": ..., "turns": [...]}`, in a folder or as single files."""
+"""Test sets: JSON lines of `{"id": ..., "turns": [...]}`, in a folder or as single files.
+
+One set comes with this package: `copy`, written for this project, asks for answers that repeat much
+of their prompts.
+"""
 
 import gzip
 import itertools
@@ -25,6 +29,7 @@ TEST_SETS = (
     "alpaca",
     "swe-bench",
 )
+OWN_SETS = {"copy": Path(__file__).parents[1] / "data" / "copy.jsonl"}
 # What each is about; the order is that of figures.
 DOMAINS = {
     "math": ("math500", "aime24", "aime25", "gsm8k"),
@@ -80,6 +85,8 @@ def find_dataset(spec: str, directory: Path) -> Path:
     Raises:
         BenchUsageError: If there is no such dataset or file.
     """
+    if spec in OWN_SETS:
+        return OWN_SETS[spec]
     if spec in TEST_SETS:
         for suffix in SUFFIXES:
             path = directory / f"{spec}{suffix}"
@@ -91,7 +98,8 @@ def find_dataset(spec: str, directory: Path) -> Path:
         if path.is_file():
             return path
         raise BenchUsageError(f"the dataset {spec} does not exist")
-    raise BenchUsageError(f"{spec!r} is neither a .jsonl file nor one of {', '.join(TEST_SETS)}")
+    names = (*TEST_SETS, *OWN_SETS)
+    raise BenchUsageError(f"{spec!r} is neither a .jsonl file nor one of {', '.join(names)}")
 
 
 def read_dataset(path: Path) -> Dataset:

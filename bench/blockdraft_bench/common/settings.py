@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockdraft_bench.common.datasets import TEST_SETS, Dataset, read_datasets
+from blockdraft_bench.common.datasets import OWN_SETS, TEST_SETS, Dataset, read_datasets
 from blockdraft_runtime.configuration.definition import setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET
 
@@ -17,7 +17,8 @@ class PromptSettings:
 
     dataset: tuple[str, ...] = setting(
         TEST_SETS,
-        f"one or more of `{'`, `'.join(TEST_SETS)}`, or files ending in `.jsonl` or `.jsonl.gz`",
+        f"one or more of `{'`, `'.join((*TEST_SETS, *OWN_SETS))}`, or files ending in `.jsonl` or "
+        "`.jsonl.gz`",
         metavar="SET",
     )
     datasets_dir: Path | None = setting(

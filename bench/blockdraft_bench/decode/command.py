@@ -16,10 +16,10 @@ class DecodeSettings:
     """What the measurement is told."""
 
     prompts: PromptSettings = group(PromptSettings)
-    method: tuple[Literal["plain", "dflash", "eagle3"], ...] = setting(
+    method: tuple[Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup"], ...] = setting(
         (),
-        "one or more; unset: all, but `eagle3` only if its drafter is found; `plain` is always "
-        "measured",
+        "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
+        "measured; `lookup` drafts from earlier text alone",
         distinct=True,
     )
     dflash: str = setting("auto", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")

@@ -11,7 +11,7 @@ from blockdraft_bench.decode.command import DecodeSettings
 from blockdraft_bench.decode.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.decode.figure import draw
 from blockdraft_bench.decode.report import DecodeFlags, DecodeReport, MethodDrafter, markdown
-from blockdraft_bench.decode.setup import set_up
+from blockdraft_bench.decode.setup import LOOKUP, set_up
 from blockdraft_bench.decode.speed import average, summarize_method
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.loading import DecodingMethods
@@ -99,6 +99,6 @@ def _drafters(methods: DecodingMethods, lengths: Mapping[str, int]) -> dict[str,
             drafter.fingerprint, drafter.trained, drafter.block_size, draft_length
         )
         for method, draft_length in lengths.items()
-        if draft_length
+        if draft_length and method != LOOKUP
         for drafter in [methods.decoders[method].drafter]
     }

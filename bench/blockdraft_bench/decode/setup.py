@@ -15,8 +15,10 @@ from blockdraft_bench.engine.loading import (
 )
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.errors import ResolveError
+from blockdraft_runtime.settings.verifier import EngineSettings
 
 DFLASH, EAGLE3 = "dflash", "eagle3"
+LOOKUP, DFLASH_LOOKUP = "lookup", "dflash+lookup"
 
 
 def set_up(
@@ -38,17 +40,36 @@ def set_up(
     target, wanted = settings.prompts.target, settings.method
     capacity = Capacity(1, settings.prompts.context_tokens, settings.dtype)
     specs = {DFLASH: settings.dflash, EAGLE3: settings.eagle3}
-    drafters = load_drafters(
-        {method: spec for method, spec in specs.items() if not wanted or method in wanted},
-        functools.partial(load_drafting, target, capacity=capacity, block_size=settings.block_size),
-        # Not every target has a drafter of this method; whoever names one, wants it.
-        optional=[EAGLE3] if not wanted and settings.eagle3 == EAGLE3 else [],
+    load = functools.partial(
+        load_drafting, target, capacity=capacity, block_size=settings.block_size
     )
+    drafters: dict[str, LoadedMethod | None] = {
+        **load_drafters(
+            {method: spec for method, spec in specs.items() if not wanted or method in wanted},
+            load,
+            # Not every target has a drafter of this method; whoever names one, wants it.
+            optional=[EAGLE3] if not wanted and settings.eagle3 == EAGLE3 else [],
+        )
+    }
+    if LOOKUP in wanted:
+        drafters[LOOKUP] = None
+    if DFLASH_LOOKUP in wanted:
+        # One of its own: a drafter has context slots for one engine.
+        drafters[DFLASH_LOOKUP] = load_drafters({DFLASH: settings.dflash}, load)[DFLASH]
     lengths = {
-        method: whole_proposal(settings.draft_length, drafter.method.spec.block_size)
+        method: whole_proposal(
+            settings.draft_length,
+            EngineSettings().lookup_block if drafter is None else drafter.method.spec.block_size,
+        )
         for method, drafter in drafters.items()
     }
-    methods = load_methods(target, drafters, capacity, settings.draft_policy)
+    methods = load_methods(
+        target,
+        drafters,
+        capacity,
+        settings.draft_policy,
+        by_lookup=(LOOKUP, DFLASH_LOOKUP),
+    )
     for engine in methods.engines:
         engine.warm_up(on_compiled)
     return methods, {method: lengths.get(method, 0) for method in methods.decoders}

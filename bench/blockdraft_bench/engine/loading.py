@@ -1,7 +1,7 @@
 """Loading a target and its drafters into one process, with room for every proposal in full."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from blockdraft_bench.common.answers import DRAFTED, PLAIN
 from blockdraft_bench.common.errors import BenchUsageError
@@ -62,17 +62,21 @@ class DecodingMethods:
 
 def load_methods(
     target: str,
-    drafters: Mapping[str, LoadedMethod],
+    drafters: Mapping[str, LoadedMethod | None],
     capacity: Capacity,
     draft_policy: DraftPolicy,
+    *,
+    by_lookup: Collection[str] = (),
 ) -> DecodingMethods:
     """Load the target and join it with each drafter; the engines' `warm_up` is yet to come.
 
     Args:
         target: A directory, `.gguf` file, hub id or the default's name.
-        drafters: Drafters for it, by method, loaded with the same capacity.
+        drafters: Drafters for it, by method, loaded with the same capacity; None where a method
+            has none.
         capacity: Of every engine, like the policy.
         draft_policy: Whether an engine may draft less where that is faster.
+        by_lookup: Methods that look earlier text up as well.
 
     Raises:
         ModelError: If the target cannot be loaded.
@@ -80,12 +84,16 @@ def load_methods(
     """
     decoder, checkpoint = load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
 
-    def join(drafter: LoadedMethod | None) -> InProcessDecoder:
-        block_size = 1 if drafter is None else drafter.method.spec.block_size
-        config = engine_settings(capacity, block_size, draft_policy)
+    def join(drafter: LoadedMethod | None, *, lookup: bool = False) -> InProcessDecoder:
+        block_size = EngineSettings().lookup_block if lookup else 1
+        if drafter is not None:
+            block_size = max(block_size, drafter.method.spec.block_size)
+        config = replace(engine_settings(capacity, block_size, draft_policy), lookup=lookup)
         return InProcessDecoder(decoder, checkpoint, drafter, config)
 
-    drafting = {method: join(drafter) for method, drafter in drafters.items()}
+    drafting = {
+        method: join(drafter, lookup=method in by_lookup) for method, drafter in drafters.items()
+    }
     plain = next(iter(drafting.values())) if drafting else join(None)
     return DecodingMethods(decoder, checkpoint, {PLAIN: plain, **drafting})
 
@@ -132,7 +140,8 @@ def engine_settings(
     """Return limits under which no proposal is cut short and nobody is preempted.
 
     A step has room for a whole block of every sequence and one more token, which the scheduler
-    keeps for a waiting prompt; the cache holds every sequence at full length.
+    keeps for a waiting prompt; the cache holds every sequence at full length. Nothing is looked up,
+    so that figures are those of the drafter.
     """
     page_size = EngineSettings().page_size
     blocks = next_power_of_two(capacity.concurrency * block_size + 1)
@@ -146,6 +155,7 @@ def engine_settings(
         num_pages=capacity.concurrency * (-(-capacity.context_tokens // page_size) + 1),
         dtype=capacity.dtype,
         draft_policy=draft_policy,
+        lookup=False,
     )
 
 

@@ -113,4 +113,5 @@ def serve_arguments(target: str, drafter: str, config: EngineSettings) -> list[s
         "--num-pages": config.num_pages,
         "--draft-policy": config.draft_policy,
     }
-    return [str(part) for pair in values.items() for part in pair]
+    arguments = [str(part) for pair in values.items() for part in pair]
+    return [*arguments, "--lookup" if config.lookup else "--no-lookup"]

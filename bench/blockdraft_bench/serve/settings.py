@@ -226,7 +226,8 @@ class ServeSettings:
     def engine(self) -> EngineSettings:
         """How the verifier of a service started here is to run, and the one process beside it.
 
-        Its cache holds every sequence at full length, so that nobody is preempted.
+        Its cache holds every sequence at full length, so that nobody is preempted. Nothing is
+        looked up, so that what is measured is the drafter's.
         """
         sequences = self.service.max_sequences
         if sequences is None:
@@ -243,6 +244,7 @@ class ServeSettings:
             num_pages=sequences * (-(-context_tokens // page_size) + 1),
             dtype=self.service.dtype,
             draft_policy=self.service.draft_policy,
+            lookup=False,
         )
 
     def asked(self, datasets: tuple[str, ...], prompts: int) -> Asked:

@@ -114,6 +114,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-draft", action="store_const", const=True, help="decode one token at a time"
     )
+    group.add_argument(
+        "--no-lookup",
+        action="store_const",
+        const=True,
+        help="draft nothing that was looked up in prompt and answer",
+    )
 
 
 def sampling_from(args: argparse.Namespace) -> SamplingParams:
@@ -130,4 +136,8 @@ def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
 
 def speculation_from(args: argparse.Namespace) -> SpeculationParams:
     """Return what the speculation flags say."""
-    return SpeculationParams(disabled=bool(args.no_draft), max_draft_tokens=args.max_draft_tokens)
+    return SpeculationParams(
+        disabled=bool(args.no_draft),
+        max_draft_tokens=args.max_draft_tokens,
+        lookup_disabled=bool(args.no_lookup),
+    )

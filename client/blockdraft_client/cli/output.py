@@ -41,6 +41,8 @@ def usage_json(usage: "Usage") -> dict[str, object]:
         "verification_steps": usage.verification_steps,
         "drafted_tokens": usage.drafted_tokens,
         "accepted_tokens": usage.accepted_tokens,
+        "lookup_drafted_tokens": usage.lookup_drafted_tokens,
+        "lookup_accepted_tokens": usage.lookup_accepted_tokens,
         "acceptance_length": usage.acceptance_length,
         "acceptance_rate": usage.acceptance_rate,
         "acceptance_per_position": list(usage.acceptance_per_position),

@@ -72,7 +72,9 @@ def _speculation_message(
     if speculation is None:
         return None
     return inference_pb2.SpeculationOptions(
-        disabled=speculation.disabled, max_draft_tokens=speculation.max_draft_tokens
+        disabled=speculation.disabled,
+        max_draft_tokens=speculation.max_draft_tokens,
+        lookup_disabled=speculation.lookup_disabled,
     )
 
 

@@ -77,6 +77,15 @@ class EngineSettings:
         "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "
         "far as allowed",
     )
+    lookup: bool = setting(
+        True,
+        "also drafts what followed earlier in prompt and answer, where that pays; needs no drafter",
+    )
+    lookup_block: int = setting(
+        16,
+        "most tokens of a verification of what lookup found, the target's newest token included",
+        minimum=2,
+    )
     draft_groups: Literal[1, 2] = setting(
         1,
         "`2` verifies one half of the sequences while the other is drafted for; meant for a "

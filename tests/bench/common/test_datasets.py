@@ -38,6 +38,12 @@ def test_finds_names_and_files(tmp_path: Path) -> None:
     assert find_dataset(str(path), Path("elsewhere")) == path
 
 
+def test_one_set_comes_with_the_package(tmp_path: Path) -> None:
+    copies = read_dataset(find_dataset("copy", tmp_path))
+    assert copies.name == "copy"
+    assert len(copies.samples) == 12
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -221,6 +221,23 @@ def test_says_what_is_wrong(
     check_refusal(capsys, (bench(*arguments), code), message)
 
 
+def test_lookup_is_measured_alone_and_beside_a_drafter(
+    bench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = ["lookup", "dflash+lookup"]
+    # A random target soon says the same again and again.
+    arguments = ["--method", *methods, "--draft-policy", "fixed", "--max-tokens", "60"]
+    assert bench(*arguments, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["drafters"]) == methods[1:]
+    results = {result["method"]: result for result in report["results"]}
+    assert set(results) == {"plain", *methods}
+    for method in methods:
+        assert results[method]["identical_share"] == 1.0
+        assert results[method]["acceptance_length"] > 1.05
+
+
 def test_an_unknown_method_is_refused(bench: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--method", "medusa") == 2
-    assert "--method must be plain, dflash or eagle3, got 'medusa'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--method must be plain, dflash, eagle3, lookup or dflash+lookup, got 'medusa'" in said

@@ -73,6 +73,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     last.usage.output_tokens = 1
     last.usage.drafted_tokens = 3
     last.usage.accepted_tokens = 0
+    last.usage.lookup_drafted_tokens = 2
     last.usage.verification_steps = 1
     last.usage.drafted_per_position.extend([1, 1, 1])
     last.usage.accepted_per_position.extend([0, 0, 0])
@@ -83,6 +84,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     usage = replay.usage()
     assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 2)
+    assert (usage.lookup_drafted_tokens, usage.lookup_accepted_tokens) == (2, 0)
     assert usage.verification_steps == 2
     assert list(usage.drafted_per_position) == [2, 2, 1]
     assert list(usage.accepted_per_position) == [1, 1, 0]

@@ -1,17 +1,20 @@
 """Whom to draft for and how far, without an engine."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from blockdraft_runtime.settings.verifier import DraftPolicy
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
 from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, CostModel
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.lookups import INDEXED_PER_STEP
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import (
+    DraftSource,
     FinishReason,
     GenerationRequest,
     Proposal,
@@ -24,7 +27,7 @@ DEAR = {Bucket(1, tokens, tokens): float(tokens) for tokens in (1, 2, 4, 8)}
 
 
 def made(policy: DraftPolicy = "fixed") -> DraftLengths:
-    lengths = DraftLengths(policy)
+    lengths = DraftLengths(EngineSettings(draft_policy=policy))
     lengths.costs = CostModel(DEAR)
     lengths.costs.attach_drafter((0.5,))
     return lengths
@@ -81,7 +84,7 @@ def test_a_request_without_drafts_sends_nothing() -> None:
 
 
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
-    lengths = DraftLengths("fixed")
+    lengths = DraftLengths(EngineSettings())
     assert lengths.wanted([decoding(lengths)], BLOCK_SIZE) == []
 
 
@@ -125,3 +128,122 @@ def test_who_is_only_sent_features_waits_for_nothing() -> None:
     assert lengths.wait_seconds([(sequence, 0)]) == 0.0
     # With the policy "fixed", twice the time that drafting takes.
     assert lengths.wait_seconds([(sequence, 3)]) == pytest.approx(1.0)
+
+
+class Run:
+    """Decodes a given answer, step by step, at made-up costs."""
+
+    def __init__(self, lengths: DraftLengths, prompt: list[int], answer: list[int]) -> None:
+        request = GenerationRequest("r", tuple(prompt), max_output_tokens=len(answer) + 1)
+        self.sequence = Sequence(1, request, 0.0)
+        self.sequence.tokens.append(answer[0])
+        self.answer = [*prompt, *answer]
+        self.lengths = lengths
+        self.seconds = 0.0
+        lengths.add(self.sequence)
+
+    def step(self) -> None:
+        """Verify what was proposed, if anything."""
+        sequence, costs = self.sequence, self.lengths.costs
+        assert costs is not None
+        sequence.committed = len(sequence.tokens) - 1
+        proposal = sequence.proposal or Proposal(())
+        drafted, sequence.proposal = proposal.token_ids, None
+        known = len(sequence.tokens)
+        accepted = 0
+        while accepted < len(drafted) and drafted[accepted] == self.answer[known + accepted]:
+            accepted += 1
+        gained = tuple(self.answer[known : known + accepted + 1])
+        row = Row(sequence, known - 1, (0, *drafted), len(drafted), proposal.source)
+        sequence.tokens.extend(gained)
+        sequence.committed = len(sequence.tokens) - 1
+        seconds = costs.verify_seconds(1, 1 + len(drafted))
+        self.seconds += seconds
+        self.lengths.observe_step([row], seconds)
+        self.lengths.wanted([sequence], 1)
+        self.lengths.observe_acceptance([Progress(row, accepted, gained, accepted + 1)])
+
+    def all(self) -> float:
+        """Return the seconds of all steps."""
+        while len(self.sequence.tokens) < len(self.answer):
+            self.step()
+        assert self.sequence.tokens == self.answer
+        return self.seconds
+
+
+def lookups(seconds: dict[int, float]) -> DraftLengths:
+    lengths = DraftLengths(EngineSettings())
+    lengths.use_blocks(1)
+    lengths.costs = CostModel({Bucket(1, tokens, tokens): cost for tokens, cost in seconds.items()})
+    return lengths
+
+
+# As measured on CPU: 16 tokens cost 1.9 times as much as one.
+RISING = {1: 1.0, 2: 1.26, 4: 1.31, 8: 1.54, 16: 1.9, 32: 2.84}
+
+
+@pytest.mark.parametrize("alphabet", [3, 30, 1000])
+def test_a_text_without_repetitions_is_not_slowed(alphabet: int) -> None:
+    rng = random.Random(alphabet)
+    lengths = lookups(RISING)
+    tokens = 0
+    seconds = 0.0
+    for _ in range(3):
+        prompt = [rng.randrange(alphabet) for _ in range(200)]
+        answer = [rng.randrange(alphabet) for _ in range(300)]
+        seconds += Run(lengths, prompt, answer).all()
+        tokens += len(answer) - 1
+    # Chance repeats pairs of few different tokens; what that gains pays at least for the rest.
+    assert seconds <= 1.005 * tokens
+
+
+def test_a_copy_is_many_times_as_fast() -> None:
+    rng = random.Random(0)
+    prompt = [rng.randrange(1000) for _ in range(400)]
+    lengths = lookups(RISING)
+    first, second = (Run(lengths, prompt, prompt[10:310]).all() for _ in range(2))
+    assert first < 300 / 3
+    # What was learned of the first helps the second from its first tokens on.
+    assert second < first
+    assert second < 300 / 5
+
+
+def test_a_long_prompt_is_indexed_piece_by_piece() -> None:
+    lengths = lookups(RISING)
+    rng = random.Random(0)
+    prompt = [rng.randrange(10**6) for _ in range(3 * INDEXED_PER_STEP)]
+    run = Run(lengths, prompt, prompt[:100])
+    behind = []
+    for _ in range(5):
+        run.step()
+        behind.append(lengths._lookups._of[run.sequence].lookup.behind)
+    assert behind[0] == len(run.answer[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
+    assert behind[:1] > behind[1:2] > behind[2:3]
+    assert behind[-1] == 0
+
+
+def test_what_lookup_proposed_says_nothing_of_the_drafter() -> None:
+    lengths = made("adaptive")
+    sequence = decoding(lengths)
+    row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.LOOKUP)
+    for _ in range(60):
+        lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
+    assert lengths._overall.proposals == 0
+    assert lengths._estimates[sequence].proposals == 0
+
+
+def test_the_context_of_who_copies_is_kept_up() -> None:
+    lengths = made()
+    lengths.use_blocks(BLOCK_SIZE)
+    copying, other = decoding(lengths), decoding(lengths)
+    copying.tokens[:] = [1, 2, 3, 1, 2, 3, 1, 2]
+    copying.committed = len(copying.tokens) - 1
+    # Sure that it goes on so.
+    for acceptance in (lengths._lookups._of[copying].acceptance, lengths._lookups._overall):
+        acceptance._rates[:] = [1.0] * len(acceptance._rates)
+    wanted = lengths.wanted([copying, other], BLOCK_SIZE)
+    assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
+    assert copying.proposal is not None
+    assert copying.proposal.source is DraftSource.LOOKUP
+    assert copying.proposal.token_ids[:4] == (3, 1, 2, 3)
+    assert other.proposal is None

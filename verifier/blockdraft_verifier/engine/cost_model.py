@@ -78,6 +78,17 @@ class AcceptanceEstimate:
             by_position[position] += rate * ((position < accepted) - by_position[position])
 
 
+def accepted_of(estimate: AcceptanceEstimate, length: int) -> float:
+    """Return how many of `length` drafted tokens are expected to be accepted of one sequence."""
+    alive, total = 1.0, 0.0
+    by_position = estimate.by_position
+    for position in range(length):
+        known = position < len(by_position)
+        alive *= by_position[position] if known else PRIOR_ACCEPTANCE
+        total += alive
+    return total
+
+
 def expected_accepted(
     estimates: Sequence[AcceptanceEstimate], most: int
 ) -> Float[np.ndarray, " lengths"]:
@@ -146,6 +157,10 @@ class CostModel:
             for bucket, seconds in self._verify_seconds.items()
             if bucket.rows >= rows and bucket.tokens >= tokens
         )
+
+    def step_sizes(self, rows: int) -> set[int]:
+        """Return the tokens of every compiled step that holds `rows` sequences."""
+        return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
 
     def draft_seconds(self, rows: int) -> float:
         """Return the seconds of one proposal for `rows` sequences, transport included."""

@@ -1,12 +1,19 @@
-"""How far to draft for each sequence, by what steps cost and what was accepted so far."""
+"""What to draft for each sequence, by what steps cost and what was accepted so far."""
 
 from collections.abc import Iterable
 
-from blockdraft_runtime.settings.verifier import DraftPolicy
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
-from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, AcceptanceEstimate, CostModel
+from blockdraft_verifier.engine.cost_model import (
+    EXPLORE_EVERY_STEPS,
+    AcceptanceEstimate,
+    CostModel,
+    accepted_of,
+)
+from blockdraft_verifier.engine.lookups import Lookups
+from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
 
 
 class DraftLengths:
@@ -16,17 +23,33 @@ class DraftLengths:
         costs: What steps cost; None before anything was measured.
     """
 
-    def __init__(self, policy: DraftPolicy) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         """Know nothing yet.
 
         Args:
-            policy: "adaptive" drafts as far as it pays, "fixed" as far as allowed.
+            settings: With the policy "adaptive" drafts are as long as it pays, with "fixed" as long
+                as allowed.
         """
         self.costs: CostModel | None = None
-        self._policy = policy
+        self._policy = settings.draft_policy
+        self._lookup_block = settings.lookup_block if settings.lookup else 1
+        self._max_block = 1
+        self._lookups = Lookups()
         self._overall = AcceptanceEstimate()
         self._estimates: dict[Sequence, AcceptanceEstimate] = {}
         self._steps = 0
+
+    def use_blocks(self, drafter_block: int) -> int:
+        """Draft within blocks of a new size.
+
+        Args:
+            drafter_block: Tokens of the drafter's blocks; 1 without a drafter.
+
+        Returns:
+            Most tokens of a row, the anchor included.
+        """
+        self._max_block = max(drafter_block, self._lookup_block)
+        return self._max_block
 
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
@@ -35,10 +58,13 @@ class DraftLengths:
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
         self._estimates[sequence] = self._overall.successor()
+        if self._lookup_block > 1 and sequence.request.lookup:
+            self._lookups.add(sequence)
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
         self._estimates.pop(sequence, None)
+        self._lookups.forget(sequence)
 
     def observe_drafting(self, times: DraftTimes) -> None:
         """Learn what drafting cost."""
@@ -65,34 +91,45 @@ class DraftLengths:
     def observe_acceptance(self, progress: Iterable[Progress]) -> None:
         """Learn what a step accepted."""
         for change in progress:
-            if change.new_tokens and change.row.draft_count:
+            drafted = change.row.draft_count and change.row.source is DraftSource.DRAFTER
+            if change.new_tokens and drafted:
                 for estimate in (self._estimates[change.row.sequence], self._overall):
                     estimate.update(change.row.draft_count, change.accepted)
 
-    def wanted(self, running: Iterable[Sequence], block_size: int) -> list[tuple[Sequence, int]]:
-        """Return whom to ask the drafter about, and for how many tokens.
+    def wanted(self, running: list[Sequence], block_size: int) -> list[tuple[Sequence, int]]:
+        """Propose what lookup found where that is best, and return what to ask the drafter.
 
         Args:
             running: All sequences that are being decoded.
-            block_size: Of the drafter.
+            block_size: Of the drafter; 1 if there is none to ask.
 
         Returns:
             Sequences and draft lengths; 0 where new features shall only be sent.
         """
+        self._lookups.index(running)
         ready = [
             sequence
             for sequence in running
             if sequence.finish_reason is None
-            and sequence.draftable
             and not sequence.awaiting_draft
             and sequence.proposal is None
             and sequence.request.max_draft_tokens != 0
         ]
+        wanted = [(s, 0) for s in ready if s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
-        wanted = [(sequence, 0) for sequence in ready if not sequence.decoding]
-        length = self._length(decoding, block_size - 1)
-        if length > 0:
-            wanted += [(sequence, _limited(sequence, length)) for sequence in decoding]
+        if self.costs is None:
+            return wanted
+        draftable = [sequence for sequence in decoding if sequence.draftable]
+        length = self._length(draftable, block_size - 1)
+        offers = [self._offer(sequence, length) for sequence in decoding]
+        shares = self._shares(self.costs, offers, draftable, length)
+        for sequence, share in zip(decoding, shares, strict=True):
+            if share.lookup:
+                tokens = self._lookups.continuation(sequence, share.lookup)
+                sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
+            # With nothing to draft its context is kept up.
+            if sequence.draftable and length > 0:
+                wanted.append((sequence, share.draft))
         return wanted
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
@@ -108,11 +145,43 @@ class DraftLengths:
         length = max(length for _, length in asked)
         return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
 
+    def _offer(self, sequence: Sequence, length: int) -> Offer:
+        """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
+        found = self._lookups.survival(sequence, _limited(sequence, self._max_block - 1))
+        if not sequence.draftable:
+            return Offer(found)
+        drafted = _limited(sequence, length)
+        return Offer(found, drafted, accepted_of(self._estimates[sequence], drafted))
+
+    def _shares(
+        self, costs: CostModel, offers: list[Offer], draftable: list[Sequence], length: int
+    ) -> list[Share]:
+        """Return which offers are taken, the drafter's being for `length` tokens."""
+        if not any(offer.survival for offer in offers):
+            return [Share(draft=offer.draft_length) for offer in offers]
+        if self._policy == "fixed":
+            return longest(offers)
+        # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
+        estimates = [self._estimates[sequence] for sequence in draftable]
+        must_draft = length > 0 and (
+            self._explores or not costs.best_draft_length(estimates, length)
+        )
+        shares = fastest(costs, offers, must_draft=must_draft)
+        return with_tries(shares, offers) if self._explores else shares
+
+    @property
+    def _explores(self) -> bool:
+        """Whether what does not seem to pay is tried in this step."""
+        return self._steps % EXPLORE_EVERY_STEPS == 0
+
     def _length(self, sequences: list[Sequence], most: int) -> int:
-        """Return how many tokens to draft for each of `sequences`, at most `most`."""
-        if not sequences or self.costs is None:
+        """Return how many tokens to ask the drafter for, for each of `sequences`, at most `most`.
+
+        Lookup is left out of account.
+        """
+        if not sequences or self.costs is None or most < 1:
             return 0
-        if self._policy == "fixed" or self._steps % EXPLORE_EVERY_STEPS == 0:
+        if self._policy == "fixed" or self._explores:
             return most
         estimates = [self._estimates[sequence] for sequence in sequences]
         return self.costs.draft_length(estimates, self._overall, most)

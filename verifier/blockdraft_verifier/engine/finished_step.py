@@ -42,7 +42,8 @@ class FinishedStep:
             if usage.first_token_time is None:
                 usage.first_token_time = self.ended_at
             else:
-                usage.count_verification(change.row.draft_count, change.accepted)
+                row = change.row
+                usage.count_verification(row.draft_count, change.accepted, row.source)
                 usage.verify_seconds += verify_seconds
                 usage.draft_seconds += min(times.computed, times.waited)
                 usage.transport_seconds += times.transport

@@ -90,7 +90,7 @@ class Engine:
             else None
         )
         self._features: FeatureStore | None = None
-        self._lengths = DraftLengths(settings.draft_policy)
+        self._lengths = DraftLengths(settings)
         self._listeners = Listeners()
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -234,7 +234,7 @@ class Engine:
         # Compiling takes minutes, for which nobody shall wait who has gained tokens.
         self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
-        max_block = drafter.block_size if drafter is not None else 1
+        max_block = self._lengths.use_blocks(drafter.block_size if drafter is not None else 1)
         self._lengths.forget_acceptance()
         costs = self._lengths.costs
         if costs is None or not self._runner.compiled_for(features, max_block):
@@ -307,11 +307,11 @@ class Engine:
             self._features.write(row.sequence.pages, row.start, features[: change.committed_count])
 
     def _request_drafts(self) -> None:
-        """Send new features, and ask for proposals where drafting pays."""
-        if self.drafts is None or self.drafter is None or self._features is None:
-            return
-        wanted = self._lengths.wanted(self.scheduler.running, self.drafter.block_size)
-        if wanted:
+        """Propose what lookup found, send new features, and ask for proposals where that pays."""
+        drafter = self.drafter if self._features is not None else None
+        block_size = drafter.block_size if drafter is not None else 1
+        wanted = self._lengths.wanted(self.scheduler.running, block_size)
+        if wanted and self.drafts is not None and drafter is not None:
             usual = self._lengths.wait_seconds(wanted)
             patient = max(self._settings.draft_patience_seconds, usual)
             self.drafts.request(wanted, min(patient, self._settings.draft_timeout_seconds))

@@ -8,7 +8,7 @@ from blockdraft_verifier.drafting.reconciler import REPAIR_CAUSES
 from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
 
 PREFIX = "blockdraft_verifier"
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -63,20 +63,32 @@ class VerifierMetrics:
             f"{PREFIX}_output_tokens", "Tokens generated.", registry=registry
         )
         self.drafts = Counter(
-            f"{PREFIX}_drafts", "Proposals verified, of at least one token.", registry=registry
+            f"{PREFIX}_drafts",
+            "Proposals verified, of at least one token, by source: drafter, lookup.",
+            ["source"],
+            registry=registry,
         )
         self.drafted = Counter(
-            f"{PREFIX}_drafted_tokens", "Drafted tokens verified.", registry=registry
+            f"{PREFIX}_drafted_tokens",
+            "Drafted tokens verified, by source.",
+            ["source"],
+            registry=registry,
         )
         self.accepted = Counter(
-            f"{PREFIX}_accepted_tokens", "Drafted tokens accepted.", registry=registry
+            f"{PREFIX}_accepted_tokens",
+            "Drafted tokens accepted, by source.",
+            ["source"],
+            registry=registry,
         )
         self.accepted_at = Counter(
             f"{PREFIX}_accepted_tokens_per_position",
-            "Drafted tokens accepted, by position in the block, from 1.",
-            ["position"],
+            "Drafted tokens accepted, by source and position in the block, from 1.",
+            ["source", "position"],
             registry=registry,
         )
+        for source in DraftSource:
+            for counter in (self.drafts, self.drafted, self.accepted):
+                counter.labels(source.value)
         self.repairs = Counter(
             f"{PREFIX}_sync_repairs",
             "Differences between the drafter's contexts and the committed lengths, by cause.",
@@ -166,14 +178,20 @@ class VerifierMetrics:
         # The step that ends a prompt gains a token too, but verifies nothing.
         verified = [c for c in progress if c.row.start >= len(c.row.sequence.request.prompt)]
         self.verifications.inc(len(verified))
-        accepted = [change.accepted for change in verified if change.row.draft_count]
-        if accepted:
-            self.drafts.inc(len(accepted))
-            self.drafted.inc(sum(change.row.draft_count for change in verified))
-            self.accepted.inc(sum(accepted))
-            for position in range(1, max(accepted) + 1):
-                reached = sum(count >= position for count in accepted)
-                self.accepted_at.labels(str(position)).inc(reached)
+        for source in DraftSource:
+            drafted = [c for c in verified if c.row.draft_count and c.row.source is source]
+            if drafted:
+                self._count_drafted(source.value, drafted)
+
+    def _count_drafted(self, source: str, verified: list[Progress]) -> None:
+        """Count verifications of tokens that one source drafted."""
+        accepted = [change.accepted for change in verified]
+        self.drafts.labels(source).inc(len(accepted))
+        self.drafted.labels(source).inc(sum(change.row.draft_count for change in verified))
+        self.accepted.labels(source).inc(sum(accepted))
+        for position in range(1, max(accepted) + 1):
+            reached = sum(count >= position for count in accepted)
+            self.accepted_at.labels(source, str(position)).inc(reached)
 
     def count_finished(self, sequence: Sequence) -> None:
         """Count a sequence that ended by itself."""

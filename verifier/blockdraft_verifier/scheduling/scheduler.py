@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, no_pages
+from blockdraft_verifier.scheduling.sequence import (
+    DraftSource,
+    FinishReason,
+    Proposal,
+    Sequence,
+    no_pages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +30,14 @@ class Row:
         start: Position of the first token; equals the sequence's committed length.
         token_ids: Known tokens, then drafted ones.
         draft_count: How many of `token_ids`, at the end, are drafted.
+        source: Who drafted them, if any are.
     """
 
     sequence: Sequence
     start: int
     token_ids: tuple[int, ...]
     draft_count: int
+    source: DraftSource = DraftSource.DRAFTER
 
     @property
     def known_count(self) -> int:
@@ -194,14 +202,15 @@ class Scheduler:
             self.running.append(sequence)
 
     def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
-        drafted = sequence.proposal.token_ids if sequence.proposal is not None else ()
+        proposal = sequence.proposal or Proposal(())
+        drafted = proposal.token_ids
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of an answer comes from the target, so no draft is needed for it.
         count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
         start = sequence.committed
         if not self._grow(sequence, start + 1 + count, rows):
             return None
-        return Row(sequence, start, (sequence.anchor, *drafted[:count]), count)
+        return Row(sequence, start, (sequence.anchor, *drafted[:count]), count, proposal.source)
 
     def _prefill_row(self, sequence: Sequence, budget: int, rows: list[Row]) -> Row | None:
         start = sequence.committed

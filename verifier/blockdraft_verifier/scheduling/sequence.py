@@ -54,7 +54,8 @@ class GenerationRequest:
         max_output_tokens: Most tokens to generate, `emitted` included.
         stop_token_ids: Tokens that end generation.
         log_probs: Number of alternatives to report per token, None for no log probabilities.
-        max_draft_tokens: Most tokens to draft per step, None for the drafter's own limit.
+        max_draft_tokens: Most tokens to draft per step, None for as many as were compiled for.
+        lookup: Whether earlier text may be looked up for drafts.
     """
 
     request_id: str
@@ -65,6 +66,14 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = frozenset()
     log_probs: int | None = None
     max_draft_tokens: int | None = None
+    lookup: bool = True
+
+
+class DraftSource(enum.Enum):
+    """Who drafted."""
+
+    DRAFTER = "drafter"
+    LOOKUP = "lookup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +82,17 @@ class Proposal:
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...] = ()
+    source: DraftSource = DraftSource.DRAFTER
 
 
 @dataclass(slots=True)
 class Usage:
-    """What a sequence has consumed so far; times in seconds."""
+    """What a sequence has consumed so far; times in seconds.
+
+    Attributes:
+        lookup_drafted: Tokens found by lookup that were verified.
+        lookup_accepted: How many of them were right.
+    """
 
     cached_prompt_tokens: int = 0
     verification_steps: int = 0
@@ -87,12 +102,19 @@ class Usage:
     verify_seconds: float = 0.0
     draft_seconds: float = 0.0
     transport_seconds: float = 0.0
+    lookup_drafted: int = 0
+    lookup_accepted: int = 0
     # How often so many tokens were drafted and so many of them accepted.
     _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
-    def count_verification(self, drafted: int, accepted: int) -> None:
+    def count_verification(
+        self, drafted: int, accepted: int, source: DraftSource = DraftSource.DRAFTER
+    ) -> None:
         """Count one verification of `drafted` tokens of which the first `accepted` were right."""
         self.verification_steps += 1
+        if source is DraftSource.LOOKUP:
+            self.lookup_drafted += drafted
+            self.lookup_accepted += accepted
         self._verified[drafted, accepted] += 1
 
     @property

@@ -1,0 +1,130 @@
+"""The index against a search of everything before."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockdraft_verifier.lookup.index import LONGEST_MATCH, SHORTEST_MATCH, LookupIndex, Match
+
+ALL = 10**9
+TOKENS = st.integers(1, 4).flatmap(lambda size: st.lists(st.integers(0, size), max_size=120))
+
+
+def reference(tokens: list[int]) -> Match | None:
+    """Return the longest earlier occurrence of the end of `tokens`, of equals the latest."""
+    end, best = len(tokens), None
+    for position in range(1, end):
+        length = 0
+        while (
+            length < min(position, LONGEST_MATCH)
+            and tokens[position - length - 1] == tokens[end - length - 1]
+        ):
+            length += 1
+        if length >= max(SHORTEST_MATCH, best.length if best else 0):
+            best = Match(length, position, end)
+    return best
+
+
+@given(TOKENS)
+def test_the_longest_and_latest_occurrence_is_found(tokens: list[int]) -> None:
+    index = LookupIndex(tokens, candidates=ALL)
+    index.add(ALL)
+    assert index.find() == reference(tokens)
+
+
+@given(TOKENS, st.data())
+def test_growing_and_indexing_in_pieces_changes_nothing(
+    tokens: list[int], data: st.DataObject
+) -> None:
+    grown: list[int] = []
+    index = LookupIndex(grown, candidates=ALL)
+    for token in tokens:
+        grown.append(token)
+        index.add(data.draw(st.integers(0, 3)))
+    while index.behind:
+        assert index.add(2) <= 2
+    assert index.find() == reference(tokens)
+
+
+@given(TOKENS, st.integers(1, 8))
+def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> None:
+    index = LookupIndex(tokens, candidates)
+    index.add(ALL)
+    found, longest = index.find(), reference(tokens)
+    assert (found is None) == (longest is None)
+    if found is not None and longest is not None:
+        assert SHORTEST_MATCH <= found.length <= longest.length
+        end, position = found.end, found.position
+        assert end == len(tokens) > position
+        assert tokens[position - found.length : position] == tokens[end - found.length :]
+
+
+def test_what_is_known_is_found_however_far_back_it_is() -> None:
+    rng = random.Random(0)
+    text = [rng.randrange(2, 100) for _ in range(20)]
+    # The pair at the end occurs more often since than a search looks at.
+    tokens = [*text, *([0, *text[8:10]] * 40), *text[:10]]
+    index = LookupIndex(tokens, candidates=4)
+    index.add(ALL)
+    far = Match(10, 10, len(tokens))
+    assert index.find() != far
+    assert index.find(far) == far
+
+
+@given(TOKENS, st.integers(0, 40))
+def test_a_continuation_is_what_followed_again_and_again(tokens: list[int], count: int) -> None:
+    index = LookupIndex(tokens)
+    index.add(ALL)
+    match = index.find()
+    if match is not None:
+        grown = list(tokens)
+        for offset in range(count):
+            grown.append(grown[match.position + offset])
+        assert list(index.continuation(match, count)) == grown[len(tokens) :]
+
+
+@given(TOKENS.filter(lambda tokens: len(tokens) > 6), st.integers(1, 5))
+def test_right_counts_what_came_as_continued(tokens: list[int], added: int) -> None:
+    seen = tokens[:-added]
+    index = LookupIndex(seen)
+    index.add(ALL)
+    match = index.find()
+    if match is not None:
+        continued = index.continuation(match, added)
+        seen.extend(tokens[-added:])
+        expected = next(
+            (i for i in range(added) if continued[i] != tokens[len(tokens) - added + i]), added
+        )
+        assert index.right(match) == expected
+
+
+class Counting(list[int]):
+    """A list that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("text", ["random", "same", "cycle"])
+def test_memory_is_linear_and_a_search_is_bounded(text: str) -> None:
+    rng = random.Random(0)
+    made: dict[str, Callable[[int], int]] = {
+        "random": lambda i: rng.randrange(50),
+        "same": lambda i: 7,
+        "cycle": lambda i: i % 9,
+    }
+    tokens = Counting(made[text](i) for i in range(4000))
+    index = LookupIndex(tokens, candidates=8)
+    index.add(ALL)
+    assert len(index._earlier) == len(tokens) + 1
+    assert len(index._last) <= len(tokens)
+    tokens.reads = 0
+    index.find()
+    assert tokens.reads <= 4 + 2 * 8 * (LONGEST_MATCH + 1)
