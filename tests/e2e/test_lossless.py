@@ -224,9 +224,6 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     # Half of the requests are sampled, from a target that is close to uniform.
     assert acceptance["wrong"] < 1.1
     assert acceptance["trained"] > 1.5
-    setting.config = replace(config, lookup=True, lookup_block=BLOCK_SIZE)
-    # The greedy half soon repeats itself.
-    assert check_lossless(setting, {"wrong": wrong})["wrong"] > acceptance["wrong"]
 
 
 @pytest.mark.slow

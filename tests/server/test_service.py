@@ -50,11 +50,11 @@ async def test_streams_a_message_for_a_verification_step_or_several(server: Runn
     assert "".join(message.text for message in messages) == bytes(expected).decode()
     assert len(messages[0].request_id) == 32
     assert messages[0].model == "smollm2-135m"
-    assert not messages[1].request_id
-    length = inference_pb2.FINISH_REASON_LENGTH
-    assert [message.finish_reason for message in messages] == [0, 0, 0, length]
-    assert [message.HasField("usage") for message in messages] == [False, False, False, True]
-    usage = messages[-1].usage
+    *earlier, last = messages
+    assert not any(message.request_id for message in messages[1:])
+    assert not any(message.finish_reason or message.HasField("usage") for message in earlier)
+    assert last.finish_reason == inference_pb2.FINISH_REASON_LENGTH
+    usage = last.usage
     assert (usage.prompt_tokens, usage.output_tokens, usage.verification_steps) == (2, 8, 3)
     assert (usage.drafted_tokens, usage.accepted_tokens) == (6, 4)
     assert usage.step_times.verify_time.ToMilliseconds() == 10
