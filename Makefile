@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
 TPU := $(VENV)/.installed-tpu
+# The tools that check deploy/ have a virtual environment of their own: they pin what others need.
+DEPLOY := $(VENV)/deploy
+TOOLS := $(DEPLOY)/.installed
 PINS := pyproject.toml constraints.txt
 WORKERS := -n 3
 # A file stays on one worker, so what its fixtures start is started once. Files come in the order of
@@ -15,7 +18,7 @@ PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-tpu test-slow lint types protos docs format clean
+.PHONY: help setup demo bench test test-tpu test-slow test-deploy lint types protos docs locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -41,6 +44,13 @@ $(TPU): $(PINS) $(DEV) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[tpu]'
 	@touch $@
 
+$(TOOLS): tests/deploy/requirements.txt tests/deploy/prometheus.sh
+	@echo "installing the tools of tests/deploy into $(DEPLOY)" >&2
+	$(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+	sh tests/deploy/prometheus.sh $(DEPLOY)
+	@touch $@
+
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
 	@$(BIN)/blockdraft demo
 
@@ -48,14 +58,20 @@ bench: $(SERVE)  ## the figures of the demo as one JSON object
 	@$(BIN)/blockdraft demo --json
 
 test: $(DEV)  ## run the tests that take seconds
-	$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 -m "not slow and not tpu"
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 -m "not slow and not tpu and not deploy"
 
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow"
 
-test-slow: $(DEV)  ## run the tests that take minutes, compiled as for production
+test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as for production
 	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true $$XLA_FLAGS" \
-	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m "slow and not tpu"
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 \
+	  -m "slow and not tpu and not optimized"
+
+test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/
+	BLOCKDRAFT_DEPLOY_TOOLS=$(abspath $(DEPLOY)/bin) \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m deploy tests/deploy
 
 lint: $(DEV)  ## check style, protos, import rules, workflows and that what is generated is current
 	$(BIN)/ruff check .
@@ -63,6 +79,7 @@ lint: $(DEV)  ## check style, protos, import rules, workflows and that what is g
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python deploy/generate.py --check
 	$(BIN)/pre-commit validate-config
 	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
@@ -78,8 +95,12 @@ types: $(DEV)  ## check types
 protos: $(DEV)  ## generate protos/blockdraft_protos
 	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh
 
-docs: $(DEV)  ## generate the tables of docs/configuration.md
+docs: $(DEV)  ## generate the tables of docs/configuration.md and the files of deploy/ made of others
 	$(BIN)/python docs/generate.py
+	$(BIN)/python deploy/generate.py
+
+locks: $(TOOLS)  ## pin what the images are made of by hash
+	sh deploy/docker/lock.sh $(DEPLOY)/bin/uv
 
 format: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -3,7 +3,7 @@
 * JAX computes on the CPU, and slips of dtypes and of broadcasting are errors.
 * XLA compiles quickly rather than well: most programs run here for milliseconds, once, and
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
-  `make test-slow`, whose programs run for minutes, asks for what XLA does by itself.
+  `make test-slow` asks for what XLA does by itself where programs run for minutes.
 * `auto` is float32, as if every machine had measured that it is the faster dtype.
 * Interrupts arrive, also where a shell started the run in the background and ignores them.
 * Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and

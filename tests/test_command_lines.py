@@ -36,7 +36,7 @@ PICKY = [
 DECIDED = {
     "server": {"verifier", "control"},
     "verifier": {"coordinator", "num-processes", "process-id", "self-test"},
-    "drafter": set[str](),
+    "drafter": {"find"},
 }
 SERVE = CONFIGURATIONS["serve"]
 # Names the client and the models read, see docs/configuration.md.
@@ -66,7 +66,8 @@ def examples(setting: Setting) -> tuple[Any, Any]:
         first = int(max(setting.said.minimum or 0, 1)) + 200
         return first, first + 1
     if kind is float:
-        return 0.25, 0.75
+        least = setting.said.minimum or 0.0
+        return least + 0.25, least + 0.75
     if hasattr(kind, "__args__"):
         return kind.__args__[-1], kind.__args__[0]
     if setting.said.metavar == "HOST:PORT":

@@ -12,10 +12,8 @@ FOLDER = Path(__file__).parent / "eight_devices"
 
 @pytest.mark.slow
 def test_everything_that_needs_eight_devices() -> None:
-    # Compiled quickly whatever `make test-slow` asks for: these programs run for milliseconds.
-    quickly = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     devices = "--xla_force_host_platform_device_count=8"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {quickly} {devices}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
     process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(FOLDER)],
         cwd=FOLDER.parent.parent,

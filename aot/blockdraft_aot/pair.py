@@ -22,11 +22,14 @@ class Pair:
         target: The target's shape.
         drafter: The drafter's shape; None to decode plainly.
         weights: How the matrices of the target's layers are stored.
+        lookup_block: Most tokens of a verification of what lookup found, the target's newest token
+            included; 1 without lookup.
     """
 
     target: DecoderConfig
     drafter: DraftConfig | None
     weights: WeightFormat = "float"
+    lookup_block: int = 1
 
     def features(self, mesh: Mesh, dtype: DTypeLike) -> FeatureForm:
         """Return what the verifier gives of a position; its projection is only described.
@@ -53,4 +56,5 @@ class Pair:
     @property
     def max_block(self) -> int:
         """Most tokens of a decoding row, the anchor included."""
-        return 1 if self.drafter is None else self.drafter.block_size
+        drafter_block = 1 if self.drafter is None else self.drafter.block_size
+        return max(drafter_block, self.lookup_block)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, required, setting
+from blockdraft_runtime.settings.verifier import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ class CompileSettings:
     )
     block_size: int = setting(
         16, "tokens per block, the anchor included, where the drafter does not say", minimum=2
+    )
+    lookup_block: int = setting(
+        EngineSettings().lookup_block,
+        "as `--lookup-block` of `serve`; 1 for a service with --no-lookup",
+        minimum=1,
     )
     limits: ServingLimits = group(ServingLimits)
     survey: SurveySettings = group(SurveySettings)

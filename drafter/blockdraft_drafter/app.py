@@ -1,10 +1,10 @@
 """The drafter process: load, warm up, serve, stop."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import ml_dtypes
@@ -23,6 +23,7 @@ from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
@@ -39,22 +40,32 @@ class DrafterApp:
 
     Attributes:
         service_names: Names under which health is reported.
+        loading: Loads the method.
+        failed: Whether the method cannot draft any more.
     """
 
     service_names: Sequence[str] = (SERVICE_NAME,)
 
-    def __init__(self, settings: DrafterSettings, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        settings: DrafterSettings,
+        stop_requested: asyncio.Event,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
         """Load nothing yet.
 
         Args:
             settings: What to load and how much to hold.
+            stop_requested: Set when the method cannot draft any more: a supervisor starts afresh.
             registry: Where the metrics are created.
         """
         self._settings = settings
         self._metrics = DrafterMetrics(registry)
-        self._loading = ThreadPoolExecutor(1, thread_name_prefix="drafter-loading")
+        self._stop_requested = stop_requested
+        self.loading = Loading()
+        self.failed = False
         folder = socket_folder(settings.process.address)
-        self._service = DrafterService(self._metrics, folder)
+        self._service = DrafterService(self._metrics, folder, self._fail)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -66,20 +77,20 @@ class DrafterApp:
         Raises:
             ModelError: If the target or the drafter cannot be loaded, or they do not fit.
         """
-        loop = asyncio.get_running_loop()
         count = self._metrics.recompilations.inc
-        loaded = await loop.run_in_executor(
-            self._loading, load_method, self._settings, count, show_progress
-        )
-        self._service.serve(loaded)
+        load = functools.partial(load_method, self._settings, count, show_progress)
+        self._service.serve(await self.loading.run(load))
 
     async def drain(self) -> None:
         """Refuse calls and end the streams."""
         self._service.drain()
 
     async def stop(self) -> None:
-        """Let the loading end."""
-        self._loading.shutdown(wait=False, cancel_futures=True)
+        """Do nothing; no call is in flight any more."""
+
+    def _fail(self) -> None:
+        self.failed = True
+        self._stop_requested.set()
 
 
 def load_method(

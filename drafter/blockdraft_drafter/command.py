@@ -6,7 +6,7 @@ import sys
 from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.drafter import NO_DRAFTER_STATUS, DrafterSettings
 
 CONFIGURATION = Configuration("drafter", DrafterSettings)
 
@@ -17,20 +17,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a drafter until SIGTERM or SIGINT; return the exit code."""
+    """Run a drafter until SIGTERM or SIGINT, or only find it; return the exit code."""
     settings = CONFIGURATION.read(args)
     configure_logging("drafter", settings.process.log_level)
     try:
-        _serve(settings)
+        if settings.find:
+            return _find(settings)
+        return 1 if _serve(settings) else 0
     except (ValueError, OSError, RuntimeError) as error:
         # Whatever is wrong with the settings or files, its message says; a trace would hide it.
         print(f"blockdraft drafter: {error}", file=sys.stderr)
         return 1
+
+
+def _find(settings: DrafterSettings) -> int:
+    from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint
+    from blockdraft_models.weights.loading import load_checkpoint_config
+    from blockdraft_models.weights.resolve import resolve_target
+
+    target = load_checkpoint_config(resolve_target(settings.target))
+    try:
+        path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+    except NoDrafterError as error:
+        print(f"blockdraft drafter: {error}", file=sys.stderr)
+        return NO_DRAFTER_STATUS
+    print(path or settings.drafter)
     return 0
 
 
-def _serve(settings: DrafterSettings) -> None:
+def _serve(settings: DrafterSettings) -> bool:
+    """Run the process; return whether it ended because it could not draft any more."""
     # Imported here: `blockdraft --help` must not wait for jax.
+    import asyncio
+
     import jax
     import uvloop
 
@@ -41,7 +60,11 @@ def _serve(settings: DrafterSettings) -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-    async def main() -> None:
-        await serve(DrafterApp(settings), settings.process)
+    async def main() -> bool:
+        stop_requested = asyncio.Event()
+        app = DrafterApp(settings, stop_requested)
+        await serve(app, settings.process, stop_requested=stop_requested)
+        app.loading.leave()
+        return app.failed
 
-    uvloop.run(main())
+    return uvloop.run(main())

@@ -146,3 +146,7 @@ class DraftMethod(Protocol):
 
 class ContextsLostError(RuntimeError):
     """A device step failed and took the contents of the context buffer with it."""
+
+
+class MethodLostError(ContextsLostError):
+    """A device step failed, and there is no room for a new context buffer: nothing works now."""

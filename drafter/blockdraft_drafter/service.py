@@ -4,7 +4,7 @@ import asyncio
 import logging
 import mmap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from blockdraft_drafter.context.slots import SlotPool
-from blockdraft_drafter.method import ContextsLostError, DraftMethod
+from blockdraft_drafter.method import ContextsLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.projection_messages import describe_projection, projection_pieces
 from blockdraft_drafter.requests import data_type
@@ -52,13 +52,20 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     than all else that is done for it here. While the device hangs, health checks hang too.
     """
 
-    def __init__(self, metrics: DrafterMetrics, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        metrics: DrafterMetrics,
+        folder: Path | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         """Refuse calls until `serve` is called.
 
         Args:
             metrics: What to count.
             folder: Of the socket that calls come in by, where verifiers offer memory to share.
+            on_failure: Called when the method cannot draft any more.
         """
+        self._on_failure = on_failure
         self._folder = folder
         self._metrics = metrics
         self._loaded: LoadedMethod | None = None
@@ -159,6 +166,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             except StepOutOfOrderError as error:
                 raise _step_out_of_order(error) from error
             except ContextsLostError as error:
+                logger.exception("a draft step failed")
+                if isinstance(error, MethodLostError):
+                    self._on_failure()
                 raise ServiceError(
                     grpc.StatusCode.UNAVAILABLE,
                     "CONTEXTS_LOST",

@@ -57,6 +57,8 @@ class TpuHost:
         hosts: Hosts of the slice.
         worker_id: Which of the hosts this is; x counts fastest.
         hostnames: Names or addresses of all hosts, by worker id.
+        metrics_ports: Ports of libtpu's own metrics, one for each chip of this host, as GKE sets
+            them in `TPU_RUNTIME_METRICS_PORTS`; empty where nobody asks for these metrics.
     """
 
     accelerator_type: str
@@ -64,6 +66,7 @@ class TpuHost:
     hosts: Bounds = (1, 1, 1)
     worker_id: int = 0
     hostnames: tuple[str, ...] = ("localhost",)
+    metrics_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the hosts are those of the slice."""
@@ -146,7 +149,8 @@ class TpuHost:
         worker_id = environ.get("TPU_WORKER_ID") or "0"
         if not worker_id.isdecimal():
             raise TpuHostError(f"TPU_WORKER_ID is no number: {worker_id!r}")
-        return cls(accelerator_type, chips, (x, y, z), int(worker_id), hostnames)
+        ports = tuple(filter(None, environ.get("TPU_RUNTIME_METRICS_PORTS", "").split(",")))
+        return cls(accelerator_type, chips, (x, y, z), int(worker_id), hostnames, ports)
 
 
 def _parse_type(accelerator_type: str) -> tuple[str, int]:

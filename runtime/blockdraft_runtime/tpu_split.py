@@ -97,8 +97,10 @@ def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
     """
     _check(host, split)
     if host.num_hosts == 1:
-        return _environment(range(split.verifier), _BLOCKS[split.verifier], BASE_PROCESS_PORT)
+        chips = range(split.verifier)
+        return _environment(host, chips, _BLOCKS[split.verifier], BASE_PROCESS_PORT)
     return _environment(
+        host,
         range(host.num_chips),
         host.chips,
         BASE_PROCESS_PORT,
@@ -120,7 +122,7 @@ def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
     # The first multiple of its size beyond the verifier's; sizes are powers of two, so it fits.
     start = math.ceil(split.verifier / split.drafter) * split.drafter
     chips = range(start, start + split.drafter)
-    return _environment(chips, _BLOCKS[split.drafter], BASE_PROCESS_PORT + 1)
+    return _environment(host, chips, _BLOCKS[split.drafter], BASE_PROCESS_PORT + 1)
 
 
 def _check(host: TpuHost, split: ChipSplit) -> None:
@@ -146,6 +148,7 @@ def _check(host: TpuHost, split: ChipSplit) -> None:
 
 
 def _environment(
+    host: TpuHost,
     chips: range,
     shape: Bounds,
     port: int,
@@ -157,7 +160,12 @@ def _environment(
     def joined(numbers: Bounds | range) -> str:
         return ",".join(str(number) for number in numbers)
 
-    return {
+    # Two processes that inherit all ports would both want the first one.
+    ports = host.metrics_ports
+    metrics = {}
+    if len(ports) == host.num_chips:
+        metrics = {"TPU_RUNTIME_METRICS_PORTS": ",".join(ports[chip] for chip in chips)}
+    return metrics | {
         "TPU_VISIBLE_CHIPS": joined(chips),
         "TPU_CHIPS_PER_PROCESS_BOUNDS": joined(shape),
         "TPU_PROCESS_BOUNDS": joined(processes),

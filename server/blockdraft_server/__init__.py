@@ -1,7 +1,8 @@
 """The front door: text in, text out.
 
 Read `service` first: it is the public API, and its `_answer` the life of a request. The rest in
-the order in which a request meets it: `auth` and `undecodable` (who and what is turned away),
+the order in which a request meets it: `auth`, `sizes` with `encoded`, and `undecodable` (who and
+what is turned away),
 `request` and `prompts` (checks, defaults, token ids), `admission` (how many), `routing/` (which
 verifier, and again after a failure), `answer/` (tokens to text), `metrics`. `tokenizer` is what is
 asked of the target's tokenizer, `app` wires the parts to a process, `command` runs it.

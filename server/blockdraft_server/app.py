@@ -5,6 +5,7 @@ import importlib.metadata
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -13,18 +14,23 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
 from blockdraft_server.metrics import ServerMetrics
+from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.router import TokenRouter
-from blockdraft_server.service import SERVICE, InferenceService
+from blockdraft_server.service import SERVICE, InferenceService, Tokenizing
 from blockdraft_server.tokenizer import Tokenizer
 from blockdraft_server.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)
+
+# Beside a prompt of the most bytes: names and options, and what encoding a conversation takes.
+_ROOM_BYTES = 256 * 1024
 
 
 class ServerApp:
@@ -55,29 +61,46 @@ class ServerApp:
         """
         self.health = HealthServicer()
         self._settings = settings
-        self._api_keys = api_keys
+        self._api_keys = ApiKeys(api_keys)
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
         self._health_task: asyncio.Task[None] | None = None
         metrics = ServerMetrics(registry)
-        self._pool = VerifierPool(settings.verifiers, settings.poll_seconds, self._changed.set)
+        self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
+        metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
+        self._pool = VerifierPool(
+            settings.verifiers,
+            settings.poll_seconds,
+            settings.limits.recovery_seconds,
+            self._changed.set,
+        )
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
         self._admission = Admission(
             settings.limits.max_waiting, lambda: self._pool.capacity, settings.servers
         )
+        self._tokenizing = Admission(settings.limits.max_waiting, lambda: TOKENIZERS)
+        self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
         self._service = InferenceService(
-            settings, self._pool, router, self._admission, metrics, version=_version()
+            settings,
+            self._pool,
+            router,
+            Tokenizing(self._tokenizing, self._threads),
+            self._api_keys,
+            self._admission,
+            metrics,
+            version=_version(),
         )
 
     def make_server(self) -> grpc.aio.Server:
         """Return a gRPC server with options and interceptors as the settings say."""
         options = dict(SERVER_OPTIONS)
-        # Token ids take up to five bytes each, text one and more; the rest is small.
-        options["grpc.max_receive_message_length"] = 8 * self._settings.limits.max_prompt_bytes
+        # Also of a request that is too large, so that most callers get an error with a reason.
+        most = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
+        options["grpc.max_receive_message_length"] = most
         options["grpc.so_reuseport"] = int(self._settings.servers > 1)
         interceptors = []
-        if self._api_keys:
-            interceptors.append(AuthInterceptor(ApiKeys(self._api_keys), self.service_names))
+        if self._api_keys.needed:
+            interceptors.append(AuthInterceptor(self._api_keys, self.service_names))
         return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
 
     def credentials(self) -> grpc.ServerCredentials | None:
@@ -94,15 +117,20 @@ class ServerApp:
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
         add_strictly(
-            inference_pb2_grpc.add_InferenceServiceServicer_to_server, self._service, server
+            inference_pb2_grpc.add_InferenceServiceServicer_to_server,
+            self._service,
+            server,
+            self._service.check_size,
         )
 
     async def start(self) -> None:
         """Load the tokenizer and wait for the first healthy verifier."""
+        self._held_loop.start()
         self._pool.start()
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
-        self._service.tokenizer = self._tokenizer
+        longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
+        self._service.open(self._tokenizer, longest)
         logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
         await self._pool.wait()
         self._warn_of_mismatch(self._tokenizer)
@@ -111,6 +139,7 @@ class ServerApp:
     async def drain(self) -> None:
         """Refuse new requests; those admitted go on."""
         self._admission.drain()
+        self._tokenizing.drain()
 
     async def stop(self) -> None:
         """Close the connections to the verifiers."""
@@ -118,6 +147,8 @@ class ServerApp:
             self._health_task.cancel()
             await asyncio.gather(self._health_task, return_exceptions=True)
         await self._pool.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._held_loop.stop()
 
     async def _report_health(self) -> None:
         while True:

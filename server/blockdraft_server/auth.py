@@ -1,8 +1,8 @@
-"""Bearer API keys, checked before a request is read."""
+"""Bearer API keys, checked before a request is read, and what each of them has to itself."""
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ class ApiKeys:
         """Keep digests of `keys`, which have one length and are not the keys themselves."""
         self._digests = tuple(_digest(key) for key in keys)
 
+    @property
+    def needed(self) -> bool:
+        """Whether a call needs one of them; if there are none, everyone is let in."""
+        return bool(self._digests)
+
     def check(self, authorization: str | None) -> None:
         """Check the `authorization` metadata of a call.
 
@@ -28,14 +33,22 @@ class ApiKeys:
         Raises:
             ServiceError: UNAUTHENTICATED.
         """
-        if authorization is None:
-            raise _unauthenticated("the call carries no API key")
-        if not authorization.lower().startswith(_SCHEME):
-            raise _unauthenticated("the authorization metadata is not 'Bearer' and an API key")
-        digest = _digest(authorization[len(_SCHEME) :].strip())
+        digest = _digest(_key(authorization))
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
             raise _unauthenticated("the API key is not valid")
+
+    def cache_salt(self, authorization: str | None) -> bytes:
+        """Return what keeps the prompts of a call's key apart from those of others.
+
+        Empty if everyone is let in. The key cannot be told from it.
+
+        Raises:
+            ServiceError: UNAUTHENTICATED, if the metadata holds no key.
+        """
+        if not self.needed:
+            return b""
+        return hashlib.sha256(b"prefix cache" + _digest(_key(authorization))).digest()
 
 
 def read_api_keys(path: Path) -> frozenset[str]:
@@ -69,13 +82,26 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(self._prefixes):
             return handler
-        metadata = dict(handler_call_details.invocation_metadata)
-        value = metadata.get("authorization")
         try:
-            self._keys.check(value.decode() if isinstance(value, bytes) else value)
+            self._keys.check(authorization_of(handler_call_details.invocation_metadata))
         except ServiceError as error:
             return _refusal(error, streaming=handler.response_streaming)
         return handler
+
+
+def authorization_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """Return the `authorization` of a call's metadata; None if it has none."""
+    value = dict(metadata or ()).get("authorization")
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _key(authorization: str | None) -> str:
+    """Return the key in the `authorization` metadata."""
+    if authorization is None:
+        raise _unauthenticated("the call carries no API key")
+    if not authorization.lower().startswith(_SCHEME):
+        raise _unauthenticated("the authorization metadata is not 'Bearer' and an API key")
+    return authorization[len(_SCHEME) :].strip()
 
 
 def _refusal(error: ServiceError, *, streaming: bool) -> Any:

@@ -12,6 +12,7 @@ from blockdraft_runtime.status import ServiceError
 # From a cached prompt on an accelerator to a long prompt that waits on a CPU.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKEN_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_HOLD_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -67,6 +68,18 @@ class ServerMetrics:
         )
         self.replays = Counter(
             name("replays_total"), "Broken streams sent to a verifier again", registry=registry
+        )
+
+        self.event_loop_hold = Histogram(
+            name("event_loop_hold_seconds"),
+            "Time for which one callback let no other run, looked at a hundred times a second",
+            buckets=_HOLD_BUCKETS,
+            registry=registry,
+        )
+        self.event_loop_longest_hold = Gauge(
+            name("event_loop_longest_hold_seconds"),
+            "The longest such time of the last one to two minutes",
+            registry=registry,
         )
 
     @contextmanager

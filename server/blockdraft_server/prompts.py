@@ -1,6 +1,7 @@
 """From the three forms of a prompt to token ids."""
 
 import asyncio
+from concurrent.futures import Executor
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
@@ -10,6 +11,8 @@ ROLES = ("system", "user", "assistant")
 
 # Tokenizing shorter texts takes less time than handing them to a thread.
 _INLINE_BYTES = 4096
+# So many long texts are tokenized at once; more would only take each other's processors.
+TOKENIZERS = 2
 
 
 def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
@@ -46,7 +49,7 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
 
 
 async def prompt_token_ids(
-    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer
+    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer, threads: Executor
 ) -> list[int]:
     """Return the token ids of `prompt`.
 
@@ -56,17 +59,24 @@ async def prompt_token_ids(
         prompt: The prompt.
         text_bytes: The length of its text, as `check_prompt` returned it.
         tokenizer: The target's tokenizer.
+        threads: Where long texts are tokenized.
 
     Raises:
         ServiceError: INVALID_ARGUMENT, naming the field.
     """
     if text_bytes > _INLINE_BYTES:
-        token_ids = await asyncio.to_thread(_encode, prompt, tokenizer)
+        loop = asyncio.get_running_loop()
+        token_ids = await loop.run_in_executor(threads, _encode, prompt, tokenizer)
     else:
         token_ids = _encode(prompt, tokenizer)
     if not token_ids:
         raise invalid_argument("prompt", "the prompt has no tokens")
     return token_ids
+
+
+def longest_token_bytes(tokenizer: Tokenizer) -> int:
+    """Return the most bytes of text that one token stands for."""
+    return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
 
 
 def _check_conversation(conversation: inference_pb2.Conversation) -> int:

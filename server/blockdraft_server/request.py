@@ -16,6 +16,8 @@ from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
 
 MAX_STOP_SEQUENCES = 16
+MAX_STOP_BYTES = 1024
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOG_PROBS = 20
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
@@ -134,6 +136,19 @@ def check_request(request: GenerationRequest) -> None:
         if not sequence:
             field = f"sampling.stop_sequences[{index}]"
             raise invalid_argument(field, f"{field} must not be empty")
+        size = len(sequence.encode())
+        if size > MAX_STOP_BYTES:
+            field = f"sampling.stop_sequences[{index}]"
+            message = f"{field} has {size} bytes, at most {MAX_STOP_BYTES} are allowed"
+            raise invalid_argument(field, message, bytes=size, limit=MAX_STOP_BYTES)
+    count = len(sampling.stop_token_ids)
+    if count > MAX_STOP_TOKEN_IDS:
+        raise invalid_argument(
+            "sampling.stop_token_ids",
+            f"sampling.stop_token_ids holds {count} ids, at most {MAX_STOP_TOKEN_IDS} may be",
+            count=count,
+            limit=MAX_STOP_TOKEN_IDS,
+        )
     _check(
         0 <= sampling.log_probs <= MAX_LOG_PROBS,
         "sampling.log_probs",
@@ -166,19 +181,8 @@ def generation_spec(
             prompt that leaves no room for an answer.
     """
     sampling = request.sampling
+    check_length(len(prompt_token_ids), limits)
     room = limits.max_context_tokens - len(prompt_token_ids)
-    if room < 1:
-        raise ServiceError(
-            grpc.StatusCode.OUT_OF_RANGE,
-            "PROMPT_TOO_LONG",
-            f"the prompt has {len(prompt_token_ids)} tokens; prompt and answer together may have "
-            f"{limits.max_context_tokens}",
-            metadata={
-                "prompt_tokens": len(prompt_token_ids),
-                "max_context_tokens": limits.max_context_tokens,
-            },
-            field="prompt",
-        )
     check_token_ids("prompt.token_ids.values", prompt_token_ids, limits)
     check_token_ids("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
@@ -201,6 +205,26 @@ def generation_spec(
         max_draft_tokens=0 if speculation.disabled else max_draft_tokens,
         lookup_disabled=speculation.lookup_disabled,
     )
+
+
+def check_length(prompt_tokens: int, limits: ModelLimits) -> None:
+    """Refuse a prompt that leaves no room for an answer.
+
+    Raises:
+        ServiceError: OUT_OF_RANGE.
+    """
+    if prompt_tokens >= limits.max_context_tokens:
+        raise ServiceError(
+            grpc.StatusCode.OUT_OF_RANGE,
+            "PROMPT_TOO_LONG",
+            f"the prompt has {prompt_tokens} tokens; prompt and answer together may have "
+            f"{limits.max_context_tokens}",
+            metadata={
+                "prompt_tokens": prompt_tokens,
+                "max_context_tokens": limits.max_context_tokens,
+            },
+            field="prompt",
+        )
 
 
 def check_token_ids(field: str, token_ids: Sequence[int], limits: ModelLimits) -> None:

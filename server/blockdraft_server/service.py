@@ -1,10 +1,12 @@
 """The public servicer: proto in, proto out, everything between is elsewhere."""
 
+import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -13,11 +15,13 @@ from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
 from blockdraft_server.answer.generation import Chunk, generate
+from blockdraft_server.auth import ApiKeys, authorization_of
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
     ModelLimits,
+    check_length,
     check_model,
     check_request,
     check_token_ids,
@@ -26,6 +30,7 @@ from blockdraft_server.request import (
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter
+from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, prompt_too_long
 from blockdraft_server.tokenizer import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
@@ -33,26 +38,58 @@ SERVICE = "blockdraft.v1.InferenceService"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+# Listing fewer tokens takes less time than handing them to a thread.
+_INLINE_TOKENS = 4096
+
+
+class Tokenizing(NamedTuple):
+    """What long texts need.
+
+    Attributes:
+        admission: Bounds the calls of `Tokenize`.
+        threads: Where long texts are tokenized.
+    """
+
+    admission: Admission
+    threads: Executor
+
+
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
-    """Serves the public API. `tokenizer` is set once it is loaded."""
+    """Serves the public API; `open` must follow once the tokenizer is loaded."""
 
     def __init__(
         self,
         settings: ServerSettings,
         pool: VerifierPool,
         router: TokenRouter,
+        tokenizing: Tokenizing,
+        api_keys: ApiKeys,
         admission: Admission,
         metrics: ServerMetrics,
         version: str,
     ) -> None:
         """Serve what `pool` holds under the name and limits of `settings`."""
-        self.tokenizer: Tokenizer | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._longest_token = 1
+        self._tokenizing = tokenizing
+        self._api_keys = api_keys
         self._settings = settings
         self._pool = pool
         self._router = router
         self._admission = admission
         self._metrics = metrics
         self._version = version
+
+    def open(self, tokenizer: Tokenizer, longest_token: int) -> None:
+        """Serve from now on, with a tokenizer whose longest token has so many bytes."""
+        self._tokenizer = tokenizer
+        self._longest_token = longest_token
+
+    def check_size(self, method: str, data: bytes) -> None:
+        """Refuse an encoded request that is too large to be decoded; see `sizes.check_size`."""
+        limits = self._pool.limits if self._tokenizer is not None else None
+        most = self._settings.limits.max_prompt_bytes
+        check_size(method, data, most, limits, self._longest_token)
 
     @unary_errors
     async def Generate(  # noqa: N802  # the method's name in the proto
@@ -104,11 +141,16 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-        token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer)
-        check_token_ids("prompt.token_ids.values", token_ids, limits)
-        return inference_pb2.TokenizeResponse(
-            token_ids=token_ids, tokens=map(tokenizer.token_bytes, token_ids)
-        )
+        with self._tokenizing.admission.admit():
+            threads = self._tokenizing.threads
+            token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+            if len(token_ids) > MAX_LISTED_TOKENS:
+                raise prompt_too_long(len(token_ids), MAX_LISTED_TOKENS)
+            check_token_ids("prompt.token_ids.values", token_ids, limits)
+            if len(token_ids) <= _INLINE_TOKENS:
+                return _listing(token_ids, tokenizer)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(threads, _listing, token_ids, tokenizer)
 
     @unary_errors
     async def GetModel(  # noqa: N802
@@ -157,13 +199,18 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
             with self._admission.admit():
                 tokenizer = self._loaded_tokenizer()
-                token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer)
-                limits = self._pool.limits
-                if limits is None:
-                    raise verifier_unavailable("no verifier is ready")
+                limits = self._limits()
+                check_length(len(request.prompt.token_ids.values), limits)
+                threads = self._tokenizing.threads
+                token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+                # They may have changed meanwhile.
+                limits = self._limits()
                 spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
                 timer.prompt(len(token_ids))
-                replay = Replay(spec.to_proto(request_id), self._settings.limits.max_replays)
+                message = spec.to_proto(request_id)
+                caller = authorization_of(context.invocation_metadata())
+                message.cache_salt = self._api_keys.cache_salt(caller)
+                replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:
@@ -172,15 +219,27 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             timer.finished(chunk.finish_reason)
                         yield chunk
 
+    def _limits(self) -> ModelLimits:
+        limits = self._pool.limits
+        if limits is None:
+            raise verifier_unavailable("no verifier is ready")
+        return limits
+
     def _loaded_tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
+        if self._tokenizer is None:
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
                 "LOADING",
                 "the tokenizer is being loaded",
                 retry_after_seconds=1.0,
             )
-        return self.tokenizer
+        return self._tokenizer
+
+
+def _listing(token_ids: Sequence[int], tokenizer: Tokenizer) -> inference_pb2.TokenizeResponse:
+    return inference_pb2.TokenizeResponse(
+        token_ids=token_ids, tokens=map(tokenizer.token_bytes, token_ids)
+    )
 
 
 @contextlib.contextmanager

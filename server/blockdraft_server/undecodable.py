@@ -1,10 +1,12 @@
-"""Requests that cannot be decoded, told as what they are.
+"""Requests that cannot or must not be decoded, told as what they are.
 
-gRPC for Python ends such calls with INTERNAL, as if the server were at fault. Registered through
-`add_strictly`, they end with INVALID_ARGUMENT, reason MALFORMED_REQUEST.
+gRPC for Python ends calls that cannot be decoded with INTERNAL, as if the server were at fault.
+Registered through `add_strictly`, they end with INVALID_ARGUMENT, reason MALFORMED_REQUEST. What is
+too large is refused by its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,9 +14,14 @@ from google.protobuf.message import DecodeError
 
 from blockdraft_runtime.status import ServiceError, abort
 
+Check = Callable[[str, bytes], None]
 
-class _Undecodable:
-    """Takes the place of a request whose bytes are no such message."""
+
+class _Refused:
+    """Takes the place of a request that was not decoded."""
+
+    def __init__(self, error: ServiceError) -> None:
+        self.error = error
 
 
 class _Collector:
@@ -32,40 +39,47 @@ class _Collector:
 
 
 def add_strictly(
-    add_to_server: Callable[[Any, Any], None], servicer: object, server: grpc.aio.Server
+    add_to_server: Callable[[Any, Any], None],
+    servicer: object,
+    server: grpc.aio.Server,
+    check: Check = lambda method, data: None,
 ) -> None:
-    """Register `servicer` so that undecodable requests get a typed error.
+    """Register `servicer` so that requests that are not decoded get a typed error.
 
     Args:
         add_to_server: The generated function, such as `add_InferenceServiceServicer_to_server`.
         servicer: The servicer; its methods take single requests, not streams.
         server: Where to register it.
+        check: Called with a method's name and an encoded request; refuses it with `ServiceError`.
     """
     collector = _Collector()
     add_to_server(servicer, collector)
     for service, methods in collector.services.items():
-        strict = {name: _strict(method) for name, method in methods.items()}
+        strict = {name: _strict(method, partial(check, name)) for name, method in methods.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, strict),))
 
 
-def _strict(handler: Any) -> Any:
+def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
     if handler.request_streaming:
         raise ValueError("methods with request streams are not supported")
 
     def deserialize(data: bytes) -> object:
         try:
+            check(data)
             return handler.request_deserializer(data)
+        except ServiceError as error:
+            return _Refused(error)
         except DecodeError:
-            return _Undecodable()
+            return _Refused(malformed())
 
     async def unary(request: object, context: Any) -> Any:
-        if isinstance(request, _Undecodable):
-            await abort(context, _malformed())
+        if isinstance(request, _Refused):
+            await abort(context, request.error)
         return await handler.unary_unary(request, context)
 
     async def stream(request: object, context: Any) -> AsyncIterator[Any]:
-        if isinstance(request, _Undecodable):
-            await abort(context, _malformed())
+        if isinstance(request, _Refused):
+            await abort(context, request.error)
         async for response in handler.unary_stream(request, context):
             yield response
 
@@ -76,7 +90,8 @@ def _strict(handler: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(unary, deserialize, handler.response_serializer)
 
 
-def _malformed() -> ServiceError:
+def malformed() -> ServiceError:
+    """Return the error for bytes that are no message of the method's type."""
     return ServiceError(
         grpc.StatusCode.INVALID_ARGUMENT,
         "MALFORMED_REQUEST",

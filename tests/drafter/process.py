@@ -50,7 +50,9 @@ async def running_drafter(
         ready.set()
 
     process = ProcessSettings(address, drain_seconds=5.0)
-    application = DrafterApp(replace(config, process=process), registry or CollectorRegistry())
+    application = DrafterApp(
+        replace(config, process=process), stop, registry or CollectorRegistry()
+    )
     serving = asyncio.ensure_future(
         serve(application, process, stop_requested=stop, on_ready=on_ready)
     )

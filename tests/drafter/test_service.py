@@ -1,6 +1,7 @@
 """A real drafter behind a real unix socket."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter import projection_messages
 from blockdraft_drafter.app import SERVICE_NAME
+from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.files.checkpoint import published_arrays, save_drafter
+from blockdraft_drafter.method import MethodLostError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
@@ -327,3 +330,27 @@ async def test_a_drafter_of_another_target_does_not_start(target: Path, tmp_path
     with pytest.raises(CheckpointError, match="num_target_layers is 6, the target has 5"):
         async with running_drafter(settings, tmp_path / "s"):
             pytest.fail("it must not get ready")
+
+
+async def test_a_drafter_that_cannot_draft_any_more_ends(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: CompiledMethod, rows: Any) -> Any:
+        raise MethodLostError("no room")
+
+    config = tiny_drafter_config(target)
+    async with running_drafter(config, tmp_path / "s") as address:
+        monkeypatch.setattr(CompiledMethod, "step", fail)
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
+            await call.write(draft_request(1, [sequence_draft(1, 0, features(2))]))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert error_reason(caught.value) == "CONTEXTS_LOST"
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            serving = health_pb2.HealthCheckResponse.SERVING
+            # Nobody but the method's failure has asked it to stop.
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    while (await health.Check(health_pb2.HealthCheckRequest())).status == serving:
+                        await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
 """`blockdraft serve` as users run it: three processes, a tiny target, real sockets and signals."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -71,7 +72,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     command += ["--target", str(directory / "target"), "--drafter", "random"]
     command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
-    command += ["--dtype", "bfloat16"]
+    command += ["--dtype", "bfloat16", "--hang-timeout", "6"]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
@@ -138,19 +139,34 @@ def test_a_crowd_of_mixed_requests_hears_what_each_would_alone(
     assert asyncio.run(crowd()) == alone
 
 
-@pytest.mark.parametrize("role", ["drafter", "verifier"])
-def test_a_killed_process_does_not_change_the_stream(
-    service: Service, client: Client, role: str
-) -> None:
-    prompt = f"The {role} will die"
+def test_a_killed_drafter_does_not_change_the_stream(service: Service, client: Client) -> None:
+    prompt = "The drafter will die"
     expected = client.generate(prompt, sampling=LONG, speculation=PLAIN)
     with client.stream(prompt, sampling=LONG) as stream:
         tokens = list(next(stream).token_ids)
-        service.child(role).kill()
+        service.child("drafter").kill()
         for chunk in stream:
             tokens.extend(chunk.token_ids)
     assert tuple(tokens) == expected.token_ids
     # The supervisor starts it again, and drafting resumes.
+    until(lambda: client.model().drafter is not None)
+    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+
+
+def test_a_verifier_that_hangs_is_killed_and_loses_nothing(
+    service: Service, client: Client
+) -> None:
+    prompts = [f"The verifier will hang, {number}" for number in range(3)]
+    expected = [client.generate(prompt, sampling=LONG).token_ids for prompt in prompts]
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(client.stream(prompt, sampling=LONG)) for prompt in prompts]
+        answers = [list(next(stream).token_ids) for stream in streams]
+        verifier = service.child("verifier")
+        verifier.suspend()
+        for answer, stream in zip(answers, streams, strict=True):
+            answer.extend(token for chunk in stream for token in chunk.token_ids)
+    assert [tuple(answer) for answer in answers] == expected
+    assert not verifier.is_running()
     until(lambda: client.model().drafter is not None)
     until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,13 @@ def answer(prompt: Sequence[int], count: int) -> list[int]:
     return token_ids[len(prompt) :]
 
 
+@dataclass(eq=False)
+class _Gained:
+    """What a sequence has gained."""
+
+    tokens: int = 0
+
+
 @dataclass
 class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     """The servicer; its attributes are knobs and records.
@@ -52,6 +60,11 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         break_always: Break the stream before the first message of every sequence.
         break_code: The code a broken stream ends with.
         refusal: An error to end every sequence with at once.
+        full: How many of the coming sequences are refused with QUEUE_FULL.
+        poison: A prompt that kills the process after `poison_after` messages.
+        poison_after: See `poison`.
+        deaths: For each time that the process died: how many sequences ran, and had had less than
+            32 tokens from it. It is there again at once, as another process.
         delay_seconds: Pause before each message.
         description: What `Describe` answers.
         load: What `GetLoad` answers.
@@ -67,6 +80,10 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     break_always: bool = False
     break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
     refusal: ServiceError | None = None
+    full: int = 0
+    poison: Sequence[int] | None = None
+    poison_after: int = 1
+    deaths: list[int] = field(default_factory=list)
     delay_seconds: float = 0.0
     description: verifier_pb2.VerifierServiceDescribeResponse = field(
         default_factory=lambda: verifier_pb2.VerifierServiceDescribeResponse(
@@ -76,6 +93,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             vocabulary_size=300,
             max_context_tokens=64,
             max_sequences=4,
+            process=uuid.uuid4().hex,
         )
     )
     load: verifier_pb2.GetLoadResponse = field(default_factory=verifier_pb2.GetLoadResponse)
@@ -84,6 +102,10 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     sent: int = 0
     cancelled: int = 0
     health: HealthServicer = field(default_factory=HealthServicer)
+    _outboxes: "list[asyncio.Queue[verifier_pb2.SequenceTokens | None]]" = field(
+        default_factory=list
+    )
+    _gained: "list[_Gained]" = field(default_factory=list)
 
     async def Decode(  # noqa: N802
         self,
@@ -95,6 +117,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         # None breaks the stream.
         outbox: asyncio.Queue[verifier_pb2.SequenceTokens | None] = asyncio.Queue()
         answers: dict[int, asyncio.Task[None]] = {}
+        self._outboxes.append(outbox)
         reading = asyncio.ensure_future(self._read(requests, outbox, answers))
         try:
             while (message := await outbox.get()) is not None:
@@ -102,6 +125,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 self.sent += 1
             await context.abort(self.break_code, "broken on purpose")
         finally:
+            self._outboxes.remove(outbox)
             reading.cancel()
             for answer in answers.values():
                 answer.cancel()
@@ -127,19 +151,40 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         request: verifier_pb2.SequenceRequest,
         outbox: "asyncio.Queue[verifier_pb2.SequenceTokens | None]",
     ) -> None:
-        if self.refusal is not None:
+        refusal = self.refusal
+        if self.full > 0:
+            self.full -= 1
+            refusal = ServiceError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "full", retry_after_seconds=1.0
+            )
+        if refusal is not None:
             message = verifier_pb2.SequenceTokens(sequence_id=number)
-            message.error.Pack(self.refusal.to_proto())
+            message.error.Pack(refusal.to_proto())
             outbox.put_nowait(message)
             return
         limit = 0 if self.break_always else self.break_after.pop(0) if self.break_after else None
-        for index, message in enumerate(self._messages(request)):
-            if index == limit:
-                outbox.put_nowait(None)
-                return
-            await asyncio.sleep(self.delay_seconds)
-            message.sequence_id = number
-            outbox.put_nowait(message)
+        gained = _Gained()
+        self._gained.append(gained)
+        try:
+            for index, message in enumerate(self._messages(request)):
+                if index == limit:
+                    outbox.put_nowait(None)
+                    return
+                if list(request.prompt_token_ids) == self.poison and index == self.poison_after:
+                    self.die()
+                await asyncio.sleep(self.delay_seconds)
+                message.sequence_id = number
+                outbox.put_nowait(message)
+                gained.tokens += len(message.token_ids)
+        finally:
+            self._gained.remove(gained)
+
+    def die(self) -> None:
+        """End all streams as a process does that dies, and be another process."""
+        self.deaths.append(sum(gained.tokens < 32 for gained in self._gained))
+        self.description.process = uuid.uuid4().hex
+        for outbox in self._outboxes:
+            outbox.put_nowait(None)
 
     async def Describe(  # noqa: N802
         self, request: verifier_pb2.VerifierServiceDescribeRequest, context: object

@@ -51,6 +51,13 @@ def test_without_a_tpu_there_is_no_host(environ: Mapping[str, str]) -> None:
     assert TpuHost.from_environment(environ) is None
 
 
+def test_the_ports_of_the_chips_metrics_are_those_of_the_environment() -> None:
+    environ = {"TPU_ACCELERATOR_TYPE": "v5p-8", "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434"}
+    host = TpuHost.from_environment(environ)
+    assert host is not None
+    assert host.metrics_ports == ("8431", "8432", "8433", "8434")
+
+
 def test_tpu_among_several_platforms_counts() -> None:
     environ = {"TPU_ACCELERATOR_TYPE": "v5p-8", "JAX_PLATFORMS": "tpu,cpu"}
     assert TpuHost.from_environment(environ) == TpuHost("v5p-8", (2, 2, 1))

@@ -1,5 +1,6 @@
 """The environments are written out: what libtpu reads is the interface."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -54,6 +55,25 @@ def test_two_processes_of_one_host(
     parsed = ChipSplit.parse(split)
     assert verifier_environment(host, parsed) == own_slice(*verifier, 8476)
     assert drafter_environment(host, parsed) == own_slice(*drafter, 8477)
+
+
+@pytest.mark.parametrize(
+    ("split", "verifier", "drafter"),
+    [("2+2", "8431,8432", "8433,8434"), ("1+2", "8431", "8433,8434"), ("2+1", "8431,8432", "8433")],
+)
+def test_each_process_has_the_metrics_ports_of_its_chips(
+    split: str, verifier: str, drafter: str
+) -> None:
+    host = dataclasses.replace(V5P_8, metrics_ports=("8431", "8432", "8433", "8434"))
+    parsed = ChipSplit.parse(split)
+    assert verifier_environment(host, parsed)["TPU_RUNTIME_METRICS_PORTS"] == verifier
+    assert drafter_environment(host, parsed)["TPU_RUNTIME_METRICS_PORTS"] == drafter
+
+
+@pytest.mark.parametrize("ports", [(), ("8431",)])
+def test_ports_that_are_not_one_for_each_chip_are_left_alone(ports: tuple[str, ...]) -> None:
+    host = dataclasses.replace(V5P_8, metrics_ports=ports)
+    assert "TPU_RUNTIME_METRICS_PORTS" not in verifier_environment(host, ChipSplit(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import failure, running_server, settings_for, text_request
+from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, received_error
@@ -55,3 +55,26 @@ async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
         call = server.stub.StreamGenerate(text_request(max_output_tokens=2), metadata=metadata)
         assert len([message async for message in call]) == 2
         assert await server.healthy()
+
+
+async def salts(api_keys: frozenset[str], headers: list[str | None]) -> list[bytes]:
+    fake = FakeVerifier()
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address), api_keys=api_keys) as server,
+    ):
+        for header in headers:
+            metadata = () if header is None else (("authorization", header),)
+            await server.stub.Generate(whole(text_request()), metadata=metadata)
+    return [request.cache_salt for request in fake.requests]
+
+
+async def test_each_key_has_a_prefix_cache_of_its_own() -> None:
+    keys = frozenset({"alpha", "beta"})
+    headers: list[str | None] = ["Bearer alpha", "bearer  alpha ", "Bearer beta"]
+    alpha, again, beta = await salts(keys, headers)
+    assert alpha == again
+    assert len({alpha, beta, b""}) == 3
+    assert b"alpha" not in alpha
+    # Where everyone is let in, what they say of themselves means nothing.
+    assert await salts(frozenset(), [None, "Bearer alpha"]) == [b"", b""]

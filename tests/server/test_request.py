@@ -1,4 +1,5 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -34,7 +35,8 @@ def checked(request: inference_pb2.StreamGenerateRequest, prompt: int = 4) -> Ge
         ("seed", [0, -(2**63), 2**63 - 1], []),
         ("max_output_tokens", [1, 6, 2**31 - 1], [0, -1]),
         ("log_probs", [0, 20], [-1, 21]),
-        ("stop_sequences", [[], ["x"] * 16], [["x"] * 17]),
+        ("stop_sequences", [[], ["x"] * 16, ["é" * 512]], [["x"] * 17]),
+        ("stop_token_ids", [[], [1] * 1024], [[1] * 1025]),
     ],
 )
 def test_the_bounds_of_sampling(field: str, good: list[Any], bad: list[Any]) -> None:
@@ -52,6 +54,9 @@ def test_the_offending_item_is_named() -> None:
     with pytest.raises(ServiceError) as caught:
         checked(text_request(stop_sequences=["a", ""]))
     assert caught.value.field == "sampling.stop_sequences[1]"
+    with pytest.raises(ServiceError) as caught:
+        checked(text_request(stop_sequences=["é" * 513]))
+    assert caught.value.field == "sampling.stop_sequences[0]"
     with pytest.raises(ServiceError) as caught:
         checked(text_request(stop_token_ids=[0, 299, 300]))
     assert caught.value.field == "sampling.stop_token_ids[2]"
@@ -181,5 +186,5 @@ async def test_a_prompt_without_tokens_is_invalid() -> None:
         def encode(self, text: str) -> list[int]:
             return []
 
-    with pytest.raises(ServiceError, match="no tokens"):
-        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent())
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ServiceError, match="no tokens"):
+        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent(), threads)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.tpu
 LIMITS = (
     *("--max-sequences", "4", "--max-step-tokens", "64", "--max-context-tokens", "256"),
     *("--context-tokens", "128", "--block-size", "4", "--page-size", "16"),
+    *("--lookup-block", "1"),
 )
 
 
@@ -60,6 +61,17 @@ def test_both_roles(target: str, drafter: str, capsys: pytest.CaptureFixture[str
     # Pages of 16 tokens, two of the four key heads a chip, padded to 128 wide, in bfloat16.
     assert pages == left // (8 * 16 * 2 * 2 * 128 * 2)
     assert verifier["sequences_by_context_tokens"]["256"] == pages // 16
+
+
+def test_rows_are_as_long_as_what_lookup_drafts(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--topology", "v5e:1x1", "--target", target, "--drafter", "none", *LIMITS)
+    lookup = ("--lookup-block", "8", "--least-step-tokens", "1")
+    assert main(["compile", *arguments, *lookup, "--ends-only", "--json"]) == 0
+    verifier = json.loads(capsys.readouterr().out)["roles"]["verifier"]
+    verifications = [each for each in verifier["programs"] if each["kind"] == "verify"]
+    assert [(each["rows"], each["tokens"]) for each in verifications] == [(1, 1), (4, 4 * 8)]
 
 
 def test_int8_weights_take_a_byte_each(target: str, capsys: pytest.CaptureFixture[str]) -> None:

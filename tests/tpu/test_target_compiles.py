@@ -28,7 +28,7 @@ SLICES = [
     ("llama-3.1-8b", "eagle3", "v5p:1x2x1"),
     pytest.param("qwen3-4b", "dflash", "v5p:1x2x1", marks=pytest.mark.slow),
     ("qwen3-4b", "dflash", "v6e:2x2"),
-    ("qwen3-8b", "dflash", "v5p:1x2x1"),
+    pytest.param("qwen3-8b", "dflash", "v5p:1x2x1", marks=pytest.mark.slow),
     pytest.param("qwen3-8b", "dflash", "v6e:2x2", marks=pytest.mark.slow),
     ("llama-3.2-1b", "none", "v5e:1x1"),
 ]

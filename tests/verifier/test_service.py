@@ -22,6 +22,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
 )
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
+from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
@@ -29,6 +30,7 @@ from blockdraft_verifier.device.runner import ModelRunner, StepResult
 from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.engine.step_watch import StepWatch
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.service import VerifierService
 
@@ -271,9 +273,11 @@ async def test_a_full_queue_is_refused_also_during_a_step(
     runner.close_gate()
     streams = [verifier.stream(replace(LONG, max_output_tokens=4))]
     await asyncio.to_thread(runner.held.wait, 30)
-    for _ in range(ENGINE.scheduler.max_waiting):
+    # The held step runs one, and another one may join it.
+    coming = ENGINE.scheduler.max_waiting + 1
+    for _ in range(coming):
         streams.append(verifier.stream(replace(LONG, max_output_tokens=4)))
-    await verifier.arrived(ENGINE.scheduler.max_waiting)
+    await verifier.arrived(coming)
     full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert await asyncio.wait_for(refused(verifier.stream(SHORT)), PATIENCE_SECONDS) == full
     runner.gate.set()
@@ -304,7 +308,10 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
         max_context_tokens=96,
         max_sequences=2,
     )
-    assert await verifier.stub.Describe(request) == plain
+    described = await verifier.stub.Describe(request)
+    assert len(described.process) == 32
+    plain.process = described.process
+    assert described == plain
     drafter = DrafterDescription(
         "dflash", 8, FeatureForm((0, 2)), 64, 128, 96, "f" * 16, True, (0.1,)
     )
@@ -332,3 +339,22 @@ async def test_a_failing_engine_tells_everybody(
     assert await asyncio.wait_for(late, PATIENCE_SECONDS) == stopped
     assert await refused(verifier.stream(SHORT)) == stopped
     assert "the device is gone" in caplog.text
+
+
+async def test_a_step_that_never_ends_is_noticed(
+    verifier: Served, runner: GatedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = asyncio.Event()
+    monkeypatch.setattr(app, "_leave", lambda on_failure: left.set())
+    verifier.engine.watch = StepWatch(0.5)
+    watching = asyncio.ensure_future(app._watch(verifier.engine, lambda: None))
+    # Neither steps that end nor having nothing to do count.
+    await collect(verifier.stream(SHORT))
+    await asyncio.sleep(1.0)
+    assert not left.is_set()
+    runner.close_gate()
+    stream = asyncio.ensure_future(collect(verifier.stream(SHORT)))
+    await asyncio.wait_for(left.wait(), PATIENCE_SECONDS)
+    runner.gate.set()
+    await watching
+    assert len(tokens_of(await stream)) == 3

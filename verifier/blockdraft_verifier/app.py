@@ -1,6 +1,7 @@
 """The verifier process: load, warm up, serve, drain."""
 
 import asyncio
+import faulthandler
 import functools
 import logging
 import os
@@ -13,6 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
+from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.device.recompilation import RecompilationGuard
@@ -26,6 +28,9 @@ from blockdraft_verifier.slice.mirror import StepLeader
 
 logger = logging.getLogger(__name__)
 
+_WATCH_SECONDS = 0.5
+# At the first look after the whole process stood still, the step has had no time to end.
+_OVERDUE_LOOKS = 2
 # For telling callers; their streams cannot go on.
 _LEAVE_SECONDS = 3.0
 
@@ -56,7 +61,9 @@ class VerifierApp:
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
         self._service = VerifierService(settings.engine)
         self._leader: StepLeader | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
+        self.loading = Loading()
         self.failed = False
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -71,7 +78,8 @@ class VerifierApp:
             self.failed = True
             loop.call_soon_threadsafe(self._stop_requested.set)
 
-        self.engine = await asyncio.to_thread(self._load, fail)
+        self.engine = await self.loading.run(functools.partial(self._load, fail))
+        self._watching = asyncio.ensure_future(_watch(self.engine, fail))
 
     async def drain(self) -> None:
         """Refuse new requests."""
@@ -79,6 +87,8 @@ class VerifierApp:
 
     async def stop(self) -> None:
         """Stop the engine, then the other processes of a slice."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self.engine is not None:
             await asyncio.to_thread(self.engine.stop)
         if self._leader is not None:
@@ -119,10 +129,20 @@ class VerifierApp:
         return engine
 
 
+async def _watch(engine: Engine, on_failure: Callable[[], None]) -> None:
+    """End the process when a step does not end."""
+    looks = 0
+    while looks < _OVERDUE_LOOKS:
+        await asyncio.sleep(_WATCH_SECONDS)
+        looks = looks + 1 if engine.watch.overdue else 0
+    logger.error("a step does not end; where the threads are:")
+    faulthandler.dump_traceback(all_threads=True)
+    _leave(on_failure)
+
+
 def _leave(on_failure: Callable[[], None]) -> None:
-    """End a process that has lost another one of its slice."""
+    """End a process whose step under way may never end, as when its slice has lost another."""
     on_failure()
-    # The step under way waits for the devices of the lost process, and may do so for ever.
     leaving = threading.Timer(_LEAVE_SECONDS, os._exit, (1,))
     leaving.daemon = True
     leaving.start()

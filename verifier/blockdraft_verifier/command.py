@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             app = FollowerApp(settings, stop_requested)
         await serve(app, settings.process, stop_requested=stop_requested)
+        app.loading.leave()
         return not app.failed
 
     try:

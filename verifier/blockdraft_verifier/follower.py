@@ -4,9 +4,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 
+from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.loading import load_target
 from blockdraft_verifier.slice.mirror import StepFollower
@@ -18,6 +20,7 @@ class FollowerApp:
     """A follower; an `Application` of `blockdraft_runtime.process` that serves nothing but health.
 
     Attributes:
+        loading: Loads the target.
         failed: Whether the leader was lost, or left before its end.
     """
 
@@ -35,6 +38,7 @@ class FollowerApp:
         self._follower: StepFollower | None = None
         self._compiled = asyncio.Event()
         self._ended = asyncio.Event()
+        self.loading = Loading()
         self.failed = False
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -43,7 +47,8 @@ class FollowerApp:
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
-        runner, _, _, follower = await asyncio.to_thread(load_target, self._settings)
+        load = partial(load_target, self._settings)
+        runner, _, _, follower = await self.loading.run(load)
         assert isinstance(follower, StepFollower)
         self._follower = follower
 

@@ -17,6 +17,8 @@ from blockdraft_verifier.scheduling.sequence import (
     Sequence,
 )
 
+MAX_SALT_BYTES = 64
+
 FINISH_REASONS = {
     FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,
     FinishReason.LENGTH: pb.TOKEN_FINISH_REASON_LENGTH,
@@ -35,7 +37,11 @@ def parse_request(
             no room for a token.
     """
     for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
-        for index, token in enumerate(getattr(message, field)):
+        tokens = getattr(message, field)
+        # Told at once for the many that are right.
+        if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
+            continue
+        for index, token in enumerate(tokens):
             if not 0 <= token < vocab_size:
                 raise invalid_argument(
                     f"{field}[{index}]",
@@ -62,6 +68,8 @@ def parse_request(
         )
     if message.HasField("log_probs") and not 0 <= message.log_probs <= MAX_LOG_PROBS:
         raise invalid_argument("log_probs", f"log_probs must be 0 to {MAX_LOG_PROBS}")
+    if len(message.cache_salt) > MAX_SALT_BYTES:
+        raise invalid_argument("cache_salt", f"cache_salt must have at most {MAX_SALT_BYTES} bytes")
     if message.HasField("max_draft_tokens") and message.max_draft_tokens < 0:
         raise invalid_argument("max_draft_tokens", "max_draft_tokens must be >= 0")
     return GenerationRequest(
@@ -74,6 +82,8 @@ def parse_request(
         log_probs=message.log_probs if message.HasField("log_probs") else None,
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
         lookup=not message.lookup_disabled,
+        replay=message.replay,
+        cache_salt=message.cache_salt,
     )
 
 

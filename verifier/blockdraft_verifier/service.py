@@ -1,6 +1,7 @@
 """The gRPC face of the engine."""
 
 import contextlib
+import uuid
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,7 @@ class VerifierService(VerifierServiceServicer):
         self._settings = settings
         self._served: _Served | None = None
         self._draining = False
+        self._process = uuid.uuid4().hex
         self._streams: set[DecodeStream] = set()
 
     def open(self, engine: Engine, model: str, computation: Computation, vocab_size: int) -> None:
@@ -92,6 +94,7 @@ class VerifierService(VerifierServiceServicer):
             vocabulary_size=vocab_size,
             max_context_tokens=self._settings.scheduler.max_context_tokens,
             max_sequences=self._settings.scheduler.max_sequences,
+            process=self._process,
         )
         if exactness is not None:
             response.exactness.CopyFrom(

@@ -19,6 +19,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 
 DFLASH, EAGLE3 = "dflash", "eagle3"
 LOOKUP, DFLASH_LOOKUP = "lookup", "dflash+lookup"
+_BY_LOOKUP = (LOOKUP, DFLASH_LOOKUP)
 
 
 def set_up(
@@ -57,10 +58,7 @@ def set_up(
         # One of its own: a drafter has context slots for one engine.
         drafters[DFLASH_LOOKUP] = load_drafters({DFLASH: settings.dflash}, load)[DFLASH]
     lengths = {
-        method: whole_proposal(
-            settings.draft_length,
-            EngineSettings().lookup_block if drafter is None else drafter.method.spec.block_size,
-        )
+        method: whole_proposal(settings.draft_length, _largest_block(method, drafter))
         for method, drafter in drafters.items()
     }
     methods = load_methods(
@@ -68,11 +66,17 @@ def set_up(
         drafters,
         capacity,
         settings.draft_policy,
-        by_lookup=(LOOKUP, DFLASH_LOOKUP),
+        by_lookup=_BY_LOOKUP,
     )
     for engine in methods.engines:
         engine.warm_up(on_compiled)
     return methods, {method: lengths.get(method, 0) for method in methods.decoders}
+
+
+def _largest_block(method: str, drafter: LoadedMethod | None) -> int:
+    """Return the most tokens of a verification, the target's newest token included."""
+    own = 1 if drafter is None else drafter.method.spec.block_size
+    return max(own, EngineSettings().lookup_block) if method in _BY_LOOKUP else own
 
 
 def load_drafters(

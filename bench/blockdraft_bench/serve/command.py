@@ -90,8 +90,10 @@ def _service(settings: ServeSettings, run: Run) -> Iterator["RunningService"]:
         yield running_service(connection, needs_drafter=settings.drafts)
         return
     starting = run.phase("starting the service")
-    arguments = serve_arguments(settings.prompts.target, wanted.drafter, settings.engine)
-    with own_service(arguments, timeout_seconds) as service:
+    drafter = None if wanted.no_drafter else wanted.drafter
+    arguments = serve_arguments(settings.prompts.target, drafter, settings.engine)
+    needed = drafter is not None
+    with own_service(arguments, timeout_seconds, needs_drafter=needed) as service:
         starting.reach(1, 1)
         yield service
 

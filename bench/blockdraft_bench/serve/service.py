@@ -86,8 +86,15 @@ def running_service(connection: Connection, *, needs_drafter: bool) -> RunningSe
 
 
 @contextlib.contextmanager
-def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[RunningService]:
+def own_service(
+    arguments: Sequence[str], timeout_seconds: float, *, needs_drafter: bool = True
+) -> Iterator[RunningService]:
     """Run `blockdraft serve`, all its processes, for as long as the `with` block.
+
+    Args:
+        arguments: What it is told.
+        timeout_seconds: Deadline of each request.
+        needs_drafter: Whether to wait until a drafter is attached.
 
     Raises:
         CommandFailedError: If it does not get ready.
@@ -95,17 +102,18 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
     with LocalServer(arguments) as server:
         connection = Connection(server.address, "", False, timeout_seconds)
         with connection.client() as client:
-            server.wait_ready(client, STARTUP_SECONDS, lambda line: None)
+            server.wait_ready(
+                client, STARTUP_SECONDS, lambda line: None, needs_drafter=needs_drafter
+            )
             model = client.model()
         yield RunningService(connection, model, server.process_id)
 
 
-def serve_arguments(target: str, drafter: str, config: EngineSettings) -> list[str]:
+def serve_arguments(target: str, drafter: str | None, config: EngineSettings) -> list[str]:
     """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration."""
     limits = config.scheduler
     values = {
         "--target": target,
-        "--drafter": drafter,
         "--dtype": config.dtype,
         "--max-sequences": limits.max_sequences,
         "--max-step-tokens": limits.max_step_tokens,
@@ -114,4 +122,5 @@ def serve_arguments(target: str, drafter: str, config: EngineSettings) -> list[s
         "--draft-policy": config.draft_policy,
     }
     arguments = [str(part) for pair in values.items() for part in pair]
+    arguments += ["--no-drafter"] if drafter is None else ["--drafter", drafter]
     return [*arguments, "--lookup" if config.lookup else "--no-lookup"]

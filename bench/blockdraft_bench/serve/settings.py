@@ -176,6 +176,10 @@ class ServiceSettings:
     drafter: str = setting(
         "auto", f"{DRAFTER_HELP}; with --address only for --split", metavar="SPEC"
     )
+    no_drafter: bool = setting(False, "start the service without a drafter")
+    lookup: bool = setting(
+        False, "let the service started here, and the one process, draft by lookup too"
+    )
     dtype: Dtype = setting(
         "auto", "of weights, cache and contexts; with --address only for --split"
     )
@@ -210,6 +214,8 @@ class ServeSettings:
         requests, most = self.load.runs.requests, max(self._in_flight, default=0)
         if requests is not None and requests < most:
             raise ValueError(f"--requests {requests} cannot keep {most} in flight")
+        if self.service.no_drafter and self.split.split:
+            raise ValueError("--split compares ways to reach a drafter; --no-drafter leaves none")
 
     @property
     def _in_flight(self) -> tuple[int, ...]:
@@ -226,8 +232,7 @@ class ServeSettings:
     def engine(self) -> EngineSettings:
         """How the verifier of a service started here is to run, and the one process beside it.
 
-        Its cache holds every sequence at full length, so that nobody is preempted. Nothing is
-        looked up, so that what is measured is the drafter's.
+        Its cache holds every sequence at full length, so that nobody is preempted.
         """
         sequences = self.service.max_sequences
         if sequences is None:
@@ -244,7 +249,7 @@ class ServeSettings:
             num_pages=sequences * (-(-context_tokens // page_size) + 1),
             dtype=self.service.dtype,
             draft_policy=self.service.draft_policy,
-            lookup=False,
+            lookup=self.service.lookup,
         )
 
     def asked(self, datasets: tuple[str, ...], prompts: int) -> Asked:

@@ -9,6 +9,9 @@ from blockdraft_client.inspection import ModelInfo
 from blockdraft_client.results import Completion
 from blockdraft_client.usage import StepSeconds, Usage
 
+# More of them do not fit into a line; they are rarely accepted.
+_SHOWN_POSITIONS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class ModeReport:
@@ -153,7 +156,8 @@ def table_rows(report: DemoReport) -> list[tuple[str, str, str]]:
     """Return label, plain figure and drafted figure of each row of the demo's table."""
     plain, drafted = report.plain, report.drafted
     tau = "-" if report.acceptance_length is None else f"{report.acceptance_length:.2f}"
-    positions = " ".join(f"{share:.0%}" for share in report.acceptance_per_position)
+    shown = report.acceptance_per_position[:_SHOWN_POSITIONS]
+    positions = " ".join(f"{share:.0%}" for share in shown)
     rows = [
         ("tokens/s", _speed(plain), _speed(drafted)),
         ("τ, tokens per step", "1.00", tau),

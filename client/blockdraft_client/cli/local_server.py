@@ -83,7 +83,12 @@ class LocalServer:
         return self._process.pid
 
     def wait_ready(
-        self, client: "Client", timeout: float, on_progress: Callable[[str], None]
+        self,
+        client: "Client",
+        timeout: float,
+        on_progress: Callable[[str], None],
+        *,
+        needs_drafter: bool = True,
     ) -> None:
         """Wait until the server serves and a drafter is attached.
 
@@ -91,13 +96,14 @@ class LocalServer:
             client: A client of this server.
             timeout: How long to wait, in seconds.
             on_progress: Told now and then what the processes logged last.
+            needs_drafter: Whether one is started at all.
 
         Raises:
             CommandFailedError: If the processes end or are not ready in time; the message ends
                 with the last lines they logged.
         """
         deadline = time.monotonic() + timeout
-        while not self._is_ready(client):
+        while not self._is_ready(client, needs_drafter):
             assert self._process is not None
             if self._process.poll() is not None:
                 raise self._failure(f"the server ended with exit code {self._process.returncode}")
@@ -105,12 +111,12 @@ class LocalServer:
                 raise self._failure(f"the server was not ready within {timeout:g} s")
             on_progress("".join(self._last_lines(1)))
 
-    def _is_ready(self, client: "Client") -> bool:
+    def _is_ready(self, client: "Client", needs_drafter: bool) -> bool:
         try:
             client.wait_ready(POLL_SECONDS)
         except DeadlineExceededError:
             return False
-        if client.model().drafter is not None:
+        if not needs_drafter or client.model().drafter is not None:
             return True
         time.sleep(POLL_SECONDS)
         return False

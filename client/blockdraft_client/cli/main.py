@@ -109,6 +109,9 @@ def _root_parser() -> argparse.ArgumentParser:
 
 
 def _run_command(name: str, arguments: Sequence[str]) -> int:
+    # gRPC reads this when it is imported. It would tell users of every connection that ends, on
+    # stderr, in words of its own; whatever matters of that reaches them as an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     command = COMMANDS[name]
     with _missing_extra_explained(name, command.extra):
         module = cast(CommandModule, importlib.import_module(command.module))

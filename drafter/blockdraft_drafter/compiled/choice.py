@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of
 from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
 
@@ -38,11 +37,12 @@ def draft_tokens(
     Returns:
         Tokens, as target ids, and their log-probabilities before temperature and filters.
     """
-    best, log_prob = likeliest(logits)
+    best = _first_greatest(logits)
+    centered = logits - logits.max(axis=-1, keepdims=True)
+    log_prob = -jnp.log(jnp.exp(centered).sum(axis=-1))
 
     def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
         warm = sampling.temperature > 0.0
-        centered = logits - logits.max(axis=-1, keepdims=True)
         scaled = centered / jnp.where(warm, sampling.temperature, 1.0)[:, None]
         if draft_ids is None:
             noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])

@@ -29,6 +29,13 @@ class DraftModel(nnx.Module):
     def projection(self) -> FeatureProjection:
         """What makes a hidden state out of a feature: the first thing that happens to features."""
 
+    def suit(self, platform: str) -> None:
+        """Bring weights into the form that a platform serves fastest; their values stay.
+
+        Args:
+            platform: JAX's name of it, such as "cpu".
+        """
+
 
 Config = TypeVar("Config", bound=DraftConfig)
 Model = TypeVar("Model", bound=DraftModel)

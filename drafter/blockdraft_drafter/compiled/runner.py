@@ -25,7 +25,13 @@ from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
 from blockdraft_drafter.compiled.vocabulary import narrowed
 from blockdraft_drafter.compiled.weight_shapes import placed
 from blockdraft_drafter.context import buffer
-from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
+from blockdraft_drafter.method import (
+    ContextRow,
+    ContextsLostError,
+    MethodLostError,
+    MethodSpec,
+    Proposal,
+)
 from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
@@ -63,6 +69,7 @@ class CompiledMethod:
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
             placement: On a mesh; None for the default device.
         """
+        drafter.model.suit(jax.default_backend())
         self._spec = _spec(drafter, room)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
@@ -134,12 +141,19 @@ class CompiledMethod:
 
         Raises:
             ContextsLostError: If the device step failed; the contents of all slots are gone.
+            MethodLostError: If no further step can be made either.
         """
         try:
             return self._step(rows)
         except jax.errors.JaxRuntimeError as error:
-            # The buffer was donated to the failed call and cannot be relied on.
-            self._context = buffer.allocate(self._programs.steps.context())
+            # The buffer was donated to the failed call and cannot be relied on. What is left of it
+            # goes first: there may be no room for two.
+            self._context = None
+            try:
+                self._context = buffer.allocate(self._programs.steps.context())
+            except jax.errors.JaxRuntimeError as again:
+                message = f"no new context buffer after a failed draft step: {again}"
+                raise MethodLostError(message) from error
             raise ContextsLostError(f"the draft step failed: {error}") from error
 
     def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:

@@ -8,9 +8,8 @@ offsets: draft token i is target token i + d2t[i] (EAGLE-3, speculators).
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.huggingface import SafetensorsWeights
@@ -72,12 +71,3 @@ def narrowed(
         return target
     head = target.embedding if target.head is None else target.head
     return EmbeddingAndHead(target.embedding, head[draft_ids])
-
-
-def likeliest(
-    logits: Float[Array, "rows draft"],
-) -> tuple[Int[Array, " rows"], Float[Array, " rows"]]:
-    """Return each row's likeliest token, the lowest id among equals, and its log-probability."""
-    maximum = jnp.max(logits, axis=1, keepdims=True)
-    normalizer = jnp.sum(jnp.exp(logits - maximum), axis=1)
-    return jnp.argmax(logits, axis=1).astype(jnp.int32), -jnp.log(normalizer)

@@ -35,6 +35,16 @@ class MarkovHead(nnx.Module):
         self.markov_w1 = parameter(random_weights(rngs, (vocab, rank), rank**-0.5, dtype), whole)
         self.markov_w2 = parameter(jnp.zeros((draft_vocab, rank), dtype), whole)
 
+    def widen(self) -> None:
+        """Turn the factors into float32.
+
+        XLA's CPU backend converts all of the first one to look up rows of bfloat16 in a loop, and
+        multiplies one row of bfloat16 by converting the second one for every token: seven tokens of
+        a draft vocabulary of 8,192 took 1.5 ms, and take 0.4 in float32.
+        """
+        for factor in (self.markov_w1, self.markov_w2):
+            factor.set_value(factor[...].astype(jnp.float32))
+
     def __call__(self, previous: Int[Array, " rows"]) -> Float[Array, "rows draft"]:
         """Return what to add to the logits of the token after each of `previous`, float32."""
         return project(self.markov_w1[...][previous], self.markov_w2[...], dtype=jnp.float32)

@@ -68,6 +68,11 @@ class DFlash(DraftModel):
             head = MarkovHead(vocab, draft_vocab, config.markov_rank, dtype=dtype, rngs=rngs)
             self.markov_head = nnx.data(head)
 
+    def suit(self, platform: str) -> None:
+        """Widen the Markov head where products of a single row of bfloat16 are slow."""
+        if self.markov_head is not None and platform == "cpu":
+            self.markov_head.widen()
+
     @property
     def projection(self) -> FeatureProjection:
         """Feature to hidden state, normalized."""

@@ -25,6 +25,50 @@ _BY_NAME = {method.name: method for method in METHODS if method is not DEFAULT}
 _RANDOM = {"random": DEFAULT} | {f"random-{name}": method for name, method in _BY_NAME.items()}
 
 
+class NoDrafterError(ResolveError):
+    """No drafter is shipped or known for a target."""
+
+
+def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str = "") -> Path | None:
+    """Return where the drafter that `spec` names is stored, downloading it if needed.
+
+    Args:
+        spec: A directory, a hub id `org/name`, `eagle3` (the one shipped for the target), `auto`
+            (the one shipped, else the one known for `target_spec`), `random[:seed]` or
+            `random-eagle3[:seed]`.
+        target: The target it shall draft for.
+        target_spec: What the user calls the target.
+
+    Returns:
+        A directory; None for a random drafter, which is stored nowhere.
+
+    Raises:
+        NoDrafterError: If `auto` or a method's name finds none for the target.
+        ResolveError: If the specification leads to nothing.
+    """
+    kind = spec.partition(":")[0]
+    if kind in _RANDOM:
+        return None
+    if kind != "auto" and kind not in _BY_NAME:
+        return resolve_target(spec)
+    method = _BY_NAME.get(kind, DEFAULT)
+    shipped = shipped_for(method, target)
+    if shipped is not None:
+        return shipped
+    if kind != "auto":
+        raise NoDrafterError(
+            f"no {method.title} drafter is shipped for target {target.fingerprint}"
+        )
+    published = known_drafter(target_spec)
+    if published is None:
+        raise NoDrafterError(
+            "no drafter is known for this target: name one with --drafter, or train one with "
+            "`blockdraft train dflash` (docs/training.md)"
+        )
+    logger.info("drafter %s is known for target %s", published, target_spec)
+    return resolve_target(published)
+
+
 def obtain_drafter(
     spec: str,
     target: Checkpoint,
@@ -37,9 +81,7 @@ def obtain_drafter(
     """Return the drafter that `spec` names.
 
     Args:
-        spec: A directory, a hub id `org/name`, `eagle3` (the one shipped for the target), `auto`
-            (the one shipped, else the one known for `target_spec`, else a random one),
-            `random[:seed]` or `random-eagle3[:seed]`.
+        spec: As for `find_checkpoint`.
         target: The target it shall draft for.
         target_spec: What the user calls the target.
         block_size: Tokens per block, if it is to be random or does not say.
@@ -50,34 +92,16 @@ def obtain_drafter(
         CheckpointError: If the checkpoint is damaged or does not fit the target.
         ResolveError: If the specification leads to nothing.
     """
+    path = find_checkpoint(spec, target, target_spec=target_spec)
+    if path is not None:
+        return load_any(path, target, block_size=block_size, dtype=dtype)
     kind, _, seed = spec.partition(":")
-    if kind == "auto" or kind in _BY_NAME:
-        method = _BY_NAME.get(kind, DEFAULT)
-        shipped = shipped_for(method, target)
-        if shipped is not None:
-            return load_any(shipped, target, block_size=block_size, dtype=dtype)
-        if kind != "auto":
-            raise ResolveError(
-                f"no {method.title} drafter is shipped for target {target.fingerprint}"
-            )
-        published = known_drafter(target_spec)
-        if published is not None:
-            logger.info("drafter %s is known for target %s", published, target_spec)
-            return load_any(resolve_target(published), target, block_size=block_size, dtype=dtype)
-        logger.warning(
-            "no drafter is known for this target; a random one, of which nothing is accepted, takes"
-            " its place. Name one with --drafter, do without (--no-drafter of `blockdraft serve`),"
-            " or train one: `blockdraft train dflash`, docs/training.md"
-        )
-        kind, seed = "random", ""
-    if kind in _RANDOM:
-        method = _RANDOM[kind]
-        try:
-            config = method.default_config(target.config, block_size, num_layers)
-        except ValueError as error:
-            raise ResolveError(f"drafter {spec!r}: {error}") from error
-        return random_drafter(method, config, target, seed=_seed(spec, seed), dtype=dtype)
-    return load_any(resolve_target(spec), target, block_size=block_size, dtype=dtype)
+    method = _RANDOM[kind]
+    try:
+        config = method.default_config(target.config, block_size, num_layers)
+    except ValueError as error:
+        raise ResolveError(f"drafter {spec!r}: {error}") from error
+    return random_drafter(method, config, target, seed=_seed(spec, seed), dtype=dtype)
 
 
 def load_any(path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLike) -> Drafter[Any]:

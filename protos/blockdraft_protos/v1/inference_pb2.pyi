@@ -574,11 +574,13 @@ class SamplingOptions(_message.Message):
     """Number of alternatives to report for each token, 0 to 20; unset means no log probabilities."""
     @_builtins.property
     def stop_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that end generation; they are not part of the answer. At most 16, none empty."""
+        """Texts that end generation; they are not part of the answer. At most 16, none empty, each of at
+        most 1024 bytes.
+        """
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Token ids that end generation, besides the model's own end-of-text tokens."""
+        """Token ids that end generation, besides the model's own end-of-text tokens. At most 1024."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Counts and lists the tokens of a prompt exactly as generation would see them.
+        """Counts and lists the tokens of a prompt exactly as generation would see them, up to 262144.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class InferenceServiceStub:
     the call frees everything the request holds.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
-    """Counts and lists the tokens of a prompt exactly as generation would see them."""
+    """Counts and lists the tokens of a prompt exactly as generation would see them, up to 262144."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]
     """Describes the served model and its drafter."""
 
@@ -66,7 +66,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     the call frees everything the request holds.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Counts and lists the tokens of a prompt exactly as generation would see them."""
+    """Counts and lists the tokens of a prompt exactly as generation would see them, up to 262144."""
     GetModel: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes the served model and its drafter."""
 
@@ -102,7 +102,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.TokenizeResponse, _abc.Awaitable[_inference_pb2.TokenizeResponse]]:
-        """Counts and lists the tokens of a prompt exactly as generation would see them."""
+        """Counts and lists the tokens of a prompt exactly as generation would see them, up to 262144."""
 
     @_abc_1.abstractmethod
     def GetModel(

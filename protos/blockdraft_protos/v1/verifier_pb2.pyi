@@ -96,6 +96,8 @@ class SequenceRequest(_message.Message):
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     max_output_tokens: _builtins.int
@@ -106,6 +108,14 @@ class SequenceRequest(_message.Message):
     """Most tokens to draft per step; 0 decodes plainly; unset means as many as the verifier takes."""
     lookup_disabled: _builtins.bool
     """Drafts nothing that was looked up in prompt and answer."""
+    replay: _builtins.bool
+    """Whether an earlier attempt at this request broke off. Places are kept for such sequences, which
+    have been promised an answer.
+    """
+    cache_salt: _builtins.bytes
+    """Keeps the prompt's computation apart: it is shared only with sequences of the same salt. At most
+    64 bytes.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; at least one id."""
@@ -136,10 +146,12 @@ class SequenceRequest(_message.Message):
         log_probs: _builtins.int | None = ...,
         max_draft_tokens: _builtins.int | None = ...,
         lookup_disabled: _builtins.bool = ...,
+        replay: _builtins.bool = ...,
+        cache_salt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_token_ids", b"prompt_token_ids", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -463,6 +475,7 @@ class VerifierServiceDescribeResponse(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     COMPUTATION_FINGERPRINT_FIELD_NUMBER: _builtins.int
     EXACTNESS_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -478,6 +491,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     devices, versions of the compiler and classes of rounding; 16 hexadecimal digits. An answer is
     taken up again only by a verifier that shows the same one as the verifier that began it.
     """
+    process: _builtins.str
+    """Random name of the process: another one says that the verifier was started again."""
     @_builtins.property
     def drafter(self) -> Global___AttachedDrafter:
         """The attached drafter; absent while none is connected."""
@@ -497,10 +512,11 @@ class VerifierServiceDescribeResponse(_message.Message):
         drafter: Global___AttachedDrafter | None = ...,
         computation_fingerprint: _builtins.str = ...,
         exactness: Global___Exactness | None = ...,
+        process: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

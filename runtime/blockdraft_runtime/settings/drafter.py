@@ -10,6 +10,9 @@ from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSe
 DTYPES = get_args(Dtype)
 SentForm = Literal["projected", "raw"]
 
+# With this status `blockdraft drafter --find` says that there is none for the target.
+NO_DRAFTER_STATUS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
@@ -27,9 +30,8 @@ class DrafterSettings:
     drafter: str = setting(
         "auto",
         "draft model: a directory or hub id in DFlash or EAGLE-3 form; `auto`, the DFlash drafter "
-        "shipped for this target, else the one published for a target with this hub id, else "
-        "`random`; `eagle3`, the EAGLE-3 drafter shipped for it; `random[:SEED]` or "
-        "`random-eagle3[:SEED]`, untrained",
+        "shipped for this target, else the one published for a target with this hub id; `eagle3`, "
+        "the EAGLE-3 drafter shipped for it; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
         metavar="SPEC",
     )
     max_sequences: int = setting(
@@ -61,6 +63,11 @@ class DrafterSettings:
         None,
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
         metavar="DIR",
+    )
+    find: bool = setting(
+        False,
+        "serve nothing: say where the drafter is stored, downloading it if needed; exit with 3 if "
+        "there is none for the target",
     )
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-drafter.sock"), without=("control",)

@@ -28,8 +28,8 @@ class LimitsSettings:
     )
     # Checked before tokenizing, whose time grows with it.
     max_prompt_bytes: int = setting(
-        4 * 1024 * 1024,
-        "longest prompt text, in bytes of UTF-8, all messages together",
+        1024 * 1024,
+        "longest prompt, in bytes of UTF-8, all messages together, or of encoded token ids",
         minimum=1,
     )
     default_timeout_seconds: float = setting(

@@ -13,11 +13,7 @@ DraftPolicy = Literal["adaptive", "fixed"]
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Limits of a step and of a sequence.
-
-    Attributes:
-        max_waiting: Most sequences waiting to be admitted.
-    """
+    """Limits of a step, of a sequence and of the queue."""
 
     max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
     max_step_tokens: int = setting(
@@ -29,7 +25,11 @@ class SchedulerSettings:
         "one such sequence",
         minimum=1,
     )
-    max_waiting: int = 256
+    max_waiting: int = setting(
+        256,
+        "sequences that may wait beyond those decoded at once; replays have as many places again",
+        minimum=0,
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -72,6 +72,12 @@ class EngineSettings:
         "so that they round like longer ones; unset: 16 on TPU, 1 elsewhere",
         minimum=1,
     )
+    prompt_slowdown: float = setting(
+        2.0,
+        "how many times as long as without it a step of decoding sequences may take when it also "
+        "computes a part of a prompt; less lets answers flow, more begins others sooner",
+        minimum=1,
+    )
     draft_policy: DraftPolicy = setting(
         "adaptive",
         "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "
@@ -105,6 +111,15 @@ class EngineSettings:
         flag="draft-patience",
         metavar="SECONDS",
         minimum=0,
+    )
+
+    step_timeout_seconds: float = setting(
+        10.0,
+        "how long a forward pass may take before the process ends, to be started again; 20 times "
+        "the slowest measured at the start if that is longer",
+        flag="step-timeout",
+        metavar="SECONDS",
+        above=0,
     )
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -23,10 +24,61 @@ logger = logging.getLogger(__name__)
 # them because streams that outlive a verifier's drain are cancelled by it; a cancellation of our
 # own never arrives as a status. A sequence that its verifier ends with UNAVAILABLE is the same.
 _BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# What gRPC itself ends a stream with when the other side is gone: INTERNAL if a message was being
+# written just then. An error of the verifier's own has a reason.
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+
+
+# A sequence that has gained so many tokens on a process is not what kills it: whatever does so at a
+# certain token does so again as soon as it has got there.
+TRIED_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A verifier seems to have died while it may have been running a sequence.
+
+    Attributes:
+        process: The process that broke off; if it answers again, it had not died.
+        alone: Whether no other sequence can have been the cause: all others that may have been
+            running had gained `TRIED_TOKENS` there.
+    """
+
+    process: str
+    alone: bool
 
 
 class BrokenOffError(Exception):
-    """A verifier broke off; it, or another one, may go on with the request."""
+    """A verifier broke off; it, or another one, may go on with the request.
+
+    Attributes:
+        death: What the sequence may have caused; None for an end in order, and for a sequence
+            that cannot have been running.
+    """
+
+    def __init__(self, message: str, death: Death | None = None) -> None:
+        """Keep the parts."""
+        super().__init__(message)
+        self.death = death
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a stream should know of the verifier it leads to.
+
+    Attributes:
+        process: Random name of the process.
+        max_sequences: Most sequences it runs at once, in the order in which they were begun.
+        others: Returns how many sequences of other servers it held when last asked.
+    """
+
+    process: str
+    max_sequences: int
+    others: Callable[[], int]
+
+
+class _EngineStoppedError(Exception):
+    """The verifier's engine has failed, for all sequences."""
 
 
 class DecodeStream:
@@ -36,15 +88,25 @@ class DecodeStream:
         open: Whether it takes requests; once it is not, it never is again.
     """
 
-    def __init__(self, stub: "VerifierServiceAsyncStub", on_broken: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stub: "VerifierServiceAsyncStub",
+        peer: Peer,
+        on_broken: Callable[[], None],
+        on_tried: Callable[[], None] = lambda: None,
+    ) -> None:
         """Open a stream on the running event loop.
 
         Args:
             stub: Leads to the verifier.
+            peer: What to know of it.
             on_broken: Called when the stream or a sequence of it broke off.
+            on_tried: Called when there is one untried sequence less.
         """
         self.open = True
+        self._peer = peer
         self._on_broken = on_broken
+        self._on_tried = on_tried
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
         self._feeds: dict[int, Feed] = {}
         self._turns = Turns()
@@ -52,6 +114,11 @@ class DecodeStream:
         self._call = stub.Decode()
         self._writing = asyncio.ensure_future(self._write())
         self._reading = asyncio.ensure_future(self._read())
+
+    @property
+    def untried(self) -> int:
+        """Sequences that have not gained `TRIED_TOKENS` yet."""
+        return sum(feed.gained < TRIED_TOKENS for feed in self._feeds.values())
 
     @contextlib.contextmanager
     def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:
@@ -69,6 +136,7 @@ class DecodeStream:
             yield feed
         finally:
             feed.close()
+            self._on_tried()
             # Nothing else tells a verifier that nobody listens any more.
             if self._feeds.pop(number, None) is not None and self.open:
                 self._requests.put_nowait(
@@ -94,23 +162,39 @@ class DecodeStream:
     async def _read(self) -> None:
         # An end in order is that of a verifier that shuts down.
         error: Exception = BrokenOffError("the stream ended")
+        died = False
         try:
             async for response in self._call:
                 for message in response.sequences:
                     self._deliver(message)
         except grpc.aio.AioRpcError as failure:
             error = _stream_error(failure)
+            # Without a reason, it was not the verifier that ended the stream.
+            died = failure.code() in _LOST and not received_error(failure)
+        except _EngineStoppedError as failure:
+            error, died = BrokenOffError(str(failure)), True
         except Exception:
             logger.exception("the stream to the verifier failed")
         finally:
             self.open = False
             self._call.cancel()
             self._writing.cancel()
+            if died:
+                self._fail_dead(str(error))
             for feed in self._feeds.values():
                 feed.fail(error)
             self._feeds.clear()
         # Not reached by `close`.
         self._on_broken()
+
+    def _fail_dead(self, message: str) -> None:
+        """Tell those who may have been running when the verifier died."""
+        # It takes them in the order of their beginning.
+        running = list(itertools.islice(self._feeds.values(), max(self._peer.max_sequences, 1)))
+        untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._peer.others()
+        for feed in running:
+            alone = untried <= (feed.gained < TRIED_TOKENS)
+            feed.fail(BrokenOffError(message, Death(self._peer.process, alone)))
 
     def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
         number = message.sequence_id
@@ -118,9 +202,15 @@ class DecodeStream:
         if feed is None:
             return  # It was cancelled meanwhile.
         if message.token_ids:
+            earlier = feed.gained
             feed.put(message)
+            if earlier < TRIED_TOKENS <= feed.gained:
+                self._on_tried()
         if message.HasField("error"):
             error = _sequence_error(message)
+            # Of one that failed: nobody is told of an engine that was stopped in order.
+            if isinstance(error, _EngineStoppedError):
+                raise error
             feed.fail(error)
             if isinstance(error, BrokenOffError):
                 self._on_broken()
@@ -132,9 +222,10 @@ class DecodeStream:
 
 def _stream_error(failure: grpc.aio.AioRpcError) -> Exception:
     """Return what a failed stream means for each of its sequences."""
-    if failure.code() in _BROKEN:
+    received = received_error(failure)
+    if failure.code() in _BROKEN or (received is None and failure.code() in _LOST):
         return BrokenOffError(f"{failure.code().name}: {failure.details()}")
-    return received_error(failure) or _unexplained(failure.code().name, failure.details())
+    return received or _unexplained(failure.code().name, failure.details())
 
 
 def _sequence_error(message: verifier_pb2.SequenceTokens) -> Exception:
@@ -144,6 +235,8 @@ def _sequence_error(message: verifier_pb2.SequenceTokens) -> Exception:
     error = error_from_proto(status)
     if error is None:
         return _unexplained(f"code {status.code}", status.message)
+    if error.reason == "ENGINE_STOPPED":
+        return _EngineStoppedError(f"{error.reason}: {error.message}")
     if error.code in _BROKEN:
         return BrokenOffError(f"{error.reason}: {error.message}")
     return error

@@ -36,6 +36,9 @@ class Feed:
     What arrives while the reader is busy, or before it is its turn again, is merged. So a reader
     who comes late finds one message of all the steps and not one of each, and no more is kept than
     the answer is long. The end of an answer waits for no turn.
+
+    Attributes:
+        gained: Tokens that have come so far.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -44,6 +47,7 @@ class Feed:
         Args:
             turns: Of all feeds of a server.
         """
+        self.gained = 0
         self._loop = asyncio.get_running_loop()
         self._turns = turns
         self._begun = False
@@ -58,6 +62,7 @@ class Feed:
         if not self._begun:
             self._begun = True
             self._turns.readers += 1
+        self.gained += len(message.token_ids)
         waiting = self._waiting
         if waiting and len(waiting[-1].token_ids) + len(message.token_ids) <= MAX_MERGED_TOKENS:
             waiting[-1].MergeFrom(message)

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
-from blockdraft_server.routing.decode_stream import DecodeStream
+from blockdraft_server.routing.decode_stream import DecodeStream, Peer
 from blockdraft_server.routing.feed import Feed
 
 logger = logging.getLogger(__name__)
@@ -24,9 +24,15 @@ _POLL_TIMEOUT_SECONDS = 5.0
 class VerifierLink:
     """The connection to one verifier and what was last heard from it."""
 
-    def __init__(self, address: str) -> None:
-        """Open a channel to `address`; it connects when first used."""
+    def __init__(self, address: str, on_tried: Callable[[], None] = lambda: None) -> None:
+        """Open a channel to `address`; it connects when first used.
+
+        Args:
+            address: Where the verifier listens.
+            on_tried: Called when there is one untried sequence less.
+        """
         self.address = address
+        self._on_tried = on_tried
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
         self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
@@ -36,6 +42,7 @@ class VerifierLink:
         self._in_flight = 0
         self._reported_load = 0
         self._in_flight_at_report = 0
+        self._others = 0
         self._look_now = asyncio.Event()
 
     @property
@@ -45,6 +52,14 @@ class VerifierLink:
             self._in_flight, self._reported_load + self._in_flight - self._in_flight_at_report
         )
 
+    @property
+    def untried(self) -> int:
+        """Sequences of this server on the verifier of which it is not known that they do no harm.
+
+        See `decode_stream.TRIED_TOKENS`.
+        """
+        return self._stream.untried if self._stream is not None else 0
+
     @contextlib.contextmanager
     def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:
         """Begin a sequence on the stream to the verifier, and count it for the context's time.
@@ -53,7 +68,11 @@ class VerifierLink:
         `DecodeStream.decode`.
         """
         if self._stream is None or not self._stream.open:
-            self._stream = DecodeStream(self._stub, self.lost)
+            assert self.description is not None
+            peer = Peer(
+                self.description.process, self.description.max_sequences, lambda: self._others
+            )
+            self._stream = DecodeStream(self._stub, peer, self.lost, self._on_tried)
         self._in_flight += 1
         try:
             with self._stream.decode(request) as feed:
@@ -78,6 +97,9 @@ class VerifierLink:
                 )
                 self._reported_load = load.running_sequences + load.waiting_sequences
                 self._in_flight_at_report = in_flight
+                # Those of this server that came or went meanwhile are not others.
+                own = max(in_flight, self._in_flight)
+                self._others = max(self._reported_load - own, 0)
             self._set_healthy(health.status == health_pb2.HealthCheckResponse.SERVING, "asked")
         except grpc.aio.AioRpcError as error:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.request import ModelLimits
 from blockdraft_server.routing.link import VerifierLink
+from blockdraft_server.routing.target import ServedTarget
+from blockdraft_server.routing.trials import Trials
 
 logger = logging.getLogger(__name__)
 
@@ -15,12 +19,17 @@ _AWAY_POLL_SECONDS = 0.2
 
 
 class VerifierPool:
-    """The verifiers of a server; `start` begins to look at them."""
+    """The verifiers of a server; `start` begins to look at them.
+
+    Attributes:
+        trials: Keeps a verifier for requests under suspicion.
+    """
 
     def __init__(
         self,
         addresses: Sequence[str],
         poll_seconds: float,
+        recovery_seconds: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Remember where the verifiers are; `start` connects.
@@ -28,6 +37,8 @@ class VerifierPool:
         Args:
             addresses: Where the verifiers listen.
             poll_seconds: Time between two looks at one.
+            recovery_seconds: How long those that are away may take to come back before verifiers
+                of another target take their place.
             on_change: Called after each look.
         """
         self._addresses = tuple(addresses)
@@ -36,27 +47,29 @@ class VerifierPool:
         self._on_change = on_change
         self._looked = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._target = ServedTarget(recovery_seconds)
+        self.trials = Trials(self._healthy)
 
     @property
     def capacity(self) -> int:
         """Sequences the healthy verifiers decode at once."""
         return sum(
             max(link.description.max_sequences, 1)
-            for link in self._links
-            if link.healthy and link.description is not None
+            for link in self._healthy()
+            if link.description is not None
         )
 
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:
         """What a healthy verifier serves, or was last known to; None before the first answer."""
-        known = [link for link in self._links if link.description is not None]
+        known = [link for link in self._links if self._target.has(link)]
         best = max(known, key=lambda link: link.healthy, default=None)
         return best.description if best is not None else None
 
     @property
     def limits(self) -> ModelLimits | None:
         """What every healthy verifier can take; None while there is none."""
-        healthy = [link.description for link in self._links if link.healthy and link.description]
+        healthy = [link.description for link in self._healthy() if link.description is not None]
         if not healthy:
             return None
         return ModelLimits(
@@ -66,7 +79,7 @@ class VerifierPool:
 
     def start(self) -> None:
         """Connect, and begin to look at the verifiers. Needs a running event loop."""
-        self._links = [VerifierLink(address) for address in self._addresses]
+        self._links = [VerifierLink(address, self.wake) for address in self._addresses]
         self._tasks = [asyncio.ensure_future(self._watch(link)) for link in self._links]
 
     async def stop(self) -> None:
@@ -80,26 +93,81 @@ class VerifierPool:
     def choose(
         self, computation: str | None = None, avoid: Collection[VerifierLink] = ()
     ) -> VerifierLink | None:
-        """Return the least busy healthy verifier, or None.
+        """Return the least busy healthy verifier that is not kept for a trial, or None.
 
         Args:
             computation: Fingerprint of what it must compute; None for any.
             avoid: Verifiers to take only if there is no other.
         """
-        candidates = [
+        kept = self.trials.kept
+        candidates = [link for link in self._healthy(computation) if link is not kept]
+        return min(candidates, key=lambda link: (link in avoid, link.load), default=None)
+
+    async def wait(
+        self, computation: str | None = None, patience_seconds: float = math.inf
+    ) -> VerifierLink:
+        """Return the least busy healthy verifier of a computation, as soon as there is one.
+
+        Raises:
+            TimeoutError: If for so long none was healthy. Waiting for a trial to end does not
+                count.
+        """
+        changed = self.changes(patience_seconds)
+        while (link := self.choose(computation)) is None:
+            await changed(computation)
+        return link
+
+    def changes(self, patience_seconds: float) -> Callable[[str | None], Awaitable[None]]:
+        """Return what waits until verifiers of a computation may have changed.
+
+        It raises `TimeoutError` once none of them has been healthy for `patience_seconds`.
+        """
+        away_since: float | None = None
+
+        async def changed(computation: str | None) -> None:
+            nonlocal away_since
+            if self._healthy(computation):
+                away_since = None
+            elif away_since is None:
+                away_since = time.monotonic()
+            elif time.monotonic() - away_since >= patience_seconds:
+                raise TimeoutError
+            # The looks at the verifiers never end.
+            await self._looked.wait()
+
+        return changed
+
+    def end_trial(self) -> None:
+        """Leave the verifier of a trial to others."""
+        self.trials.end()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everybody look who waits for a verifier."""
+        self._looked.set()
+        self._looked = asyncio.Event()
+
+    def serves(self, computation: str | None = None) -> bool:
+        """Whether a verifier of a computation is healthy, kept for a trial or not."""
+        return bool(self._healthy(computation))
+
+    def is_alive(self, process: str) -> bool:
+        """Whether a verifier's process still answers."""
+        return any(
+            link.description is not None and link.description.process == process
+            for link in self._healthy()
+        )
+
+    def _healthy(self, computation: str | None = None) -> list[VerifierLink]:
+        """Return the healthy verifiers of the target, of one of its computations or of any."""
+        return [
             link
             for link in self._links
             if link.healthy
             and link.description is not None
+            and self._target.has(link)
             and computation in (None, link.description.computation_fingerprint)
         ]
-        return min(candidates, key=lambda link: (link in avoid, link.load), default=None)
-
-    async def wait(self, computation: str | None = None) -> VerifierLink:
-        """Return the least busy healthy verifier of a computation, as soon as there is one."""
-        while (link := self.choose(computation)) is None:
-            await self._looked.wait()
-        return link
 
     async def _watch(self, link: VerifierLink) -> None:
         while True:
@@ -108,8 +176,8 @@ class VerifierPool:
             except Exception:
                 # A look must never end the looking.
                 logger.exception("could not look at verifier %s", link.address)
-            self._looked.set()
-            self._looked = asyncio.Event()
+            self._target.settle(self._links)
+            self.wake()
             self._on_change()
             pause = self._poll_seconds
             await link.pause(pause if link.healthy else min(pause, _AWAY_POLL_SECONDS))

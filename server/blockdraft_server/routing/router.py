@@ -57,31 +57,54 @@ class TokenRouter:
             ServiceError: The verifier's own refusal, UNAVAILABLE when no verifier takes the
                 request up again, DEADLINE_EXCEEDED at the deadline.
         """
+        link = await self._first_link(deadline)
+        refused: set[VerifierLink] = set()
+        with contextlib.ExitStack() as trial:
+            while True:
+                try:
+                    async with contextlib.aclosing(self._call(link, replay, deadline)) as messages:
+                        async for message in messages:
+                            if not replay.suspected:
+                                trial.close()
+                            yield message
+                    return
+                except BrokenOffError as error:
+                    broken = error
+                except ServiceError as error:
+                    if error.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    refused.add(link)
+                    trial.close()
+                    link = await self._elsewhere(link, refused, replay, deadline, error, trial)
+                    continue
+                refused.clear()
+                trial.close()
+                finish = replay.finished
+                if finish is not None:
+                    # All tokens had arrived: only the word that they were all is missing.
+                    yield verifier_pb2.SequenceTokens(finish_reason=finish)
+                    return
+                link = await self._next_link(link, replay, deadline, broken, trial)
+
+    async def _first_link(self, deadline: float) -> VerifierLink:
         link = self._pool.choose()
-        if link is None:
+        if link is None and not self._pool.serves():
             raise verifier_unavailable("no verifier is ready")
-        if link.description is not None:
-            replay.computation = link.description.computation_fingerprint
-        while True:
-            try:
-                async with contextlib.aclosing(self._call(link, replay, deadline)) as messages:
-                    async for message in messages:
-                        yield message
-                return
-            except BrokenOffError as error:
-                cause = str(error)
-            finish = replay.finished
-            if finish is not None:
-                # All tokens had arrived: only the word that they were all is missing.
-                yield verifier_pb2.SequenceTokens(finish_reason=finish)
-                return
-            link = await self._next_link(link, replay, deadline, cause)
+        try:
+            async with asyncio.timeout(max(deadline - self._clock(), 0.0)) as limit:
+                return link or await self._pool.wait(None, self._recovery_seconds)
+        except TimeoutError:
+            if limit.expired():
+                raise deadline_exceeded() from None
+            raise verifier_unavailable("no verifier is ready") from None
 
     async def _call(
         self, link: VerifierLink, replay: Replay, deadline: float
     ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
         now = self._clock()
-        with link.decode(replay.begin(now)) as feed:
+        assert link.description is not None
+        request = replay.begin(now, link.description.computation_fingerprint)
+        with link.decode(request) as feed:
             timer = asyncio.get_running_loop().call_later(
                 max(deadline - now, 0.0), feed.fail, deadline_exceeded()
             )
@@ -95,10 +118,49 @@ class TokenRouter:
             finally:
                 timer.cancel()
 
-    async def _next_link(
-        self, broken: VerifierLink, replay: Replay, deadline: float, cause: str
+    async def _elsewhere(
+        self,
+        last: VerifierLink,
+        refused: set[VerifierLink],
+        replay: Replay,
+        deadline: float,
+        refusal: ServiceError,
+        trial: contextlib.ExitStack,
     ) -> VerifierLink:
+        """Return where to ask next, after verifiers had no place for a request.
+
+        A new request asks each verifier once. A replay has been promised an answer: it asks again
+        until its deadline, as it would wait in a queue.
+        """
+        if not replay.suspected:
+            link = self._pool.choose(replay.computation, avoid=refused)
+            if link is not None and link not in refused:
+                return link
+            if replay.replays == 0:
+                raise refusal
+        refused.clear()
+        return await self._next_after(replay.refused(), last, replay, deadline, trial)
+
+    async def _next_link(
+        self,
+        last: VerifierLink,
+        replay: Replay,
+        deadline: float,
+        broken: BrokenOffError,
+        trial: contextlib.ExitStack,
+    ) -> VerifierLink:
+        """Return where a request goes on whose call broke off.
+
+        Args:
+            last: The verifier that broke off.
+            replay: The request.
+            deadline: Time by the clock at which it has failed.
+            broken: How the call broke off.
+            trial: Gets what ends the request's trial, if it needs one.
+        """
         pause = replay.broken()
+        if broken.death is not None:
+            replay.saw(broken.death)
         emitted = len(replay.emitted_token_ids)
         if pause is None:
             raise verifier_unavailable(
@@ -107,25 +169,80 @@ class TokenRouter:
                 replays=replay.replays,
             )
         logger.warning(
-            "replaying a request after %d tokens; verifier %s: %s", emitted, broken.address, cause
+            "replaying request %s after %d tokens; verifier %s: %s",
+            replay.request_id,
+            emitted,
+            last.address,
+            broken,
         )
-        patience = min(self._clock() + self._recovery_seconds, deadline)
+        link = await self._next_after(pause, last, replay, deadline, trial)
+        self._on_replay()
+        return link
+
+    async def _next_after(
+        self,
+        pause: float,
+        last: VerifierLink,
+        replay: Replay,
+        deadline: float,
+        trial: contextlib.ExitStack,
+    ) -> VerifierLink:
+        """Return where a replay goes on after a pause; the arguments are those of `_next_link`."""
         try:
-            async with asyncio.timeout(max(patience - self._clock(), 0.0)):
+            async with asyncio.timeout(max(deadline - self._clock(), 0.0)) as limit:
                 await asyncio.sleep(pause)
-                link = self._pool.choose(replay.computation, avoid=(broken,))
-                link = link or await self._pool.wait(replay.computation)
+                return await self._link_after(last, replay, trial)
         except TimeoutError:
-            if patience == deadline:
+            if limit.expired():
                 raise deadline_exceeded() from None
+            emitted = len(replay.emitted_token_ids)
             raise verifier_unavailable(
                 f"the verifier broke off after {emitted} tokens and none came back within "
                 f"{self._recovery_seconds:g} s",
                 emitted_tokens=emitted,
                 recovery_seconds=self._recovery_seconds,
             ) from None
-        self._on_replay()
-        return link
+
+    async def _link_after(
+        self, last: VerifierLink, replay: Replay, trial: contextlib.ExitStack
+    ) -> VerifierLink:
+        """Wait for a verifier that may go on after `last`; `TimeoutError` if none comes back."""
+        computation = replay.computation
+        changed = self._pool.changes(self._recovery_seconds)
+        while not self._pool.serves(computation):
+            await changed(computation)
+        replay.forget_deaths(self._pool.is_alive)
+        if replay.convicted:
+            raise _poison(replay)
+        if replay.suspected:
+            logger.warning(
+                "%d verifiers died with request %s: it is tried alone",
+                replay.deaths,
+                replay.request_id,
+            )
+            link = await self._pool.trials.begin(computation, changed)
+            trial.callback(self._pool.end_trial)
+            return link
+        link_now = self._pool.choose(computation, avoid=(last,))
+        return link_now or await self._pool.wait(computation, self._recovery_seconds)
+
+
+def _poison(replay: Replay) -> ServiceError:
+    """Return the error for a request that kills verifiers, and name it in the log."""
+    emitted = len(replay.emitted_token_ids)
+    logger.error(
+        "request %s is refused: %d verifiers died with it after %d tokens, the last with nothing "
+        "else that could be the cause",
+        replay.request_id,
+        replay.deaths,
+        emitted,
+    )
+    return ServiceError(
+        grpc.StatusCode.INTERNAL,
+        "POISON_REQUEST",
+        f"{replay.deaths} verifiers died while they ran this request; it is not sent to another",
+        metadata={"deaths": replay.deaths, "emitted_tokens": emitted},
+    )
 
 
 def deadline_exceeded() -> ServiceError:

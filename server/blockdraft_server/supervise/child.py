@@ -5,7 +5,7 @@ import collections
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +18,9 @@ from blockdraft_server.supervise import die_with_parent
 _LAUNCHER = Path(die_with_parent.__file__)
 _KEPT_LINES = 20
 _CHECK_SECONDS = 0.2
+_PROBE_SECONDS = 1.0
+# One unanswered probe may be that of a machine that slept.
+_PROBES = 2
 _LAST_WORDS_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
 
@@ -99,6 +102,34 @@ class Child:
 
     async def ready(self) -> None:
         """Return as soon as the process reports SERVING."""
+        async with self._health() as check:
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    if await check(5.0) == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                await asyncio.sleep(_CHECK_SECONDS)
+
+    async def hung(self, patience_seconds: float) -> None:
+        """Return once the process has left probes of its health unanswered for so long.
+
+        Any answer will do, and so will a closed port: that is a process on its way out.
+        """
+        missed = 0
+        while missed < _PROBES:
+            try:
+                # A connection of its own: gRPC prints lines about one that ends with the process.
+                async with self._health() as check:
+                    await check(patience_seconds / _PROBES)
+                missed = 0
+            except grpc.aio.AioRpcError as error:
+                late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                missed = missed + 1 if late else 0
+            if not missed:
+                await asyncio.sleep(_PROBE_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _health(self) -> AsyncIterator[Callable[[float], Awaitable[int]]]:
+        """Give what asks the process for its health, waiting for so many seconds."""
         async with grpc.aio.insecure_channel(
             self.spec.health_address,
             options=(
@@ -106,15 +137,15 @@ class Child:
                 ("grpc.use_local_subchannel_pool", 1),
             ),
         ) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    response = await health.Check(  # type: ignore[attr-defined]  # stubs lack it
-                        health_pb2.HealthCheckRequest(), timeout=5
-                    )
-                    if response.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                await asyncio.sleep(_CHECK_SECONDS)
+            stub = health_pb2_grpc.HealthStub(channel)
+
+            async def check(seconds: float) -> int:
+                response = await stub.Check(  # type: ignore[attr-defined]  # stubs lack it
+                    health_pb2.HealthCheckRequest(), timeout=seconds
+                )
+                return int(response.status)
+
+            yield check
 
     async def stop(self) -> None:
         """Ask the process to stop, kill it if it does not, and wait for its end."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
+from blockdraft_server.supervise.find_drafter import plan_for_target
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.settings import ServeSettings
 from blockdraft_server.supervise.shared_port import refuse_taken_port
@@ -46,22 +47,22 @@ def run(args: argparse.Namespace) -> int:
     folder = settings.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:
         try:
-            plan = ServePlan.of(settings, folder, os.environ)
+            # Once, here, where a progress bar can be seen; the processes then find it on disk.
+            resolve_target(settings.server.target)
+            plan = plan_for_target(settings, folder, os.environ)
             if plan.server.servers > 1 and not plan.follows:
                 refuse_taken_port(plan.server.process.address)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Once, here, where a progress bar can be seen; the processes then find it on disk.
-            resolve_target(plan.server.target)
         except (OSError, ValueError) as error:
             logger.error("%s", error)
             return 2
-        return asyncio.run(_supervise(plan))
+        return asyncio.run(_supervise(plan, settings.hang_timeout_seconds))
     finally:
         if settings.run_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _supervise(plan: ServePlan) -> int:
+async def _supervise(plan: ServePlan, hang_seconds: float) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     from blockdraft_server.supervise.announcement import announcement
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
@@ -72,7 +73,7 @@ async def _supervise(plan: ServePlan) -> int:
         line = await announcement(plan, time.monotonic() - started)
         print(line, file=sys.stderr, flush=True)
 
-    supervisor = Supervisor(plan.children())
+    supervisor = Supervisor(plan.children(), hang_seconds=hang_seconds)
     stop_requested = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop_requested, announce))
     received: list[signal.Signals] = []

@@ -21,7 +21,10 @@ class ServeSettings:
         server: What the server is told, addresses of other processes apart.
     """
 
-    no_drafter: bool = setting(False, "decode plainly; starts no drafter")
+    no_drafter: bool = setting(
+        False,
+        "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
+    )
     tpu_split: str | None = setting(
         None,
         "TPU chips of verifier and drafter, such as `2+2`; `V+0` decodes plainly; unset: half "
@@ -45,6 +48,14 @@ class ServeSettings:
         "folder of the sockets between the processes; unset: a private temporary one",
         metavar="DIR",
     )
+    hang_timeout_seconds: float = setting(
+        10.0,
+        "how long a process that was ready may leave looks at its health unanswered before it is "
+        "killed and started again",
+        flag="hang-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
     verifier: VerifierSettings = group(
         VerifierSettings,
         title="verifier",
@@ -55,7 +66,7 @@ class ServeSettings:
         ),
     )
     drafter: DrafterSettings = group(
-        DrafterSettings, title="drafter", without=("listen", "metrics-port")
+        DrafterSettings, title="drafter", without=("listen", "metrics-port", "find")
     )
     server: ServerSettings = group(
         ServerSettings, title="server", without=("metrics-port", "control", "verifier")

@@ -43,6 +43,7 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         policy: RestartPolicy | None = None,
         sink: BinaryIO | None = None,
+        hang_seconds: float = 10.0,
     ) -> None:
         """Remember what to run.
 
@@ -51,10 +52,13 @@ class Supervisor:
                 together; they start together.
             policy: When to restart; None for the default.
             sink: Where the children's output goes; None for stderr.
+            hang_seconds: How long a child that was ready may leave probes of its health
+                unanswered before it is killed.
         """
         self._specs = tuple(specs)
         self._policy = policy or RestartPolicy()
         self._sink = sink
+        self._hang_seconds = hang_seconds
         self._children: dict[str, Child] = {}
         self._serving: set[str] = set()
         self._was_ready = {spec.name: asyncio.Event() for spec in specs}
@@ -144,6 +148,7 @@ class Supervisor:
             child.kill()
         ready = asyncio.create_task(child.ready())
         exited = asyncio.create_task(child.exited())
+        hung = None
         ready_since = None
         try:
             await asyncio.wait({ready, exited}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,11 +157,22 @@ class Supervisor:
                 ready_since = time.monotonic()
                 self._serving.add(spec.name)
                 self._was_ready[spec.name].set()
+                # Not earlier: who loads or compiles may have no time to answer.
+                hung = asyncio.create_task(child.hung(self._hang_seconds))
+                await asyncio.wait({hung, exited}, return_when=asyncio.FIRST_COMPLETED)
+                # One that is stopping has a time limit of its own.
+                if not exited.done() and not self._stopping.is_set():
+                    hung.result()
+                    logger.error(
+                        "%s has not answered for %g s: killing it", spec.name, self._hang_seconds
+                    )
+                    child.kill()
             status = await exited
         finally:
-            ready.cancel()
-            exited.cancel()
-            await asyncio.gather(ready, exited, return_exceptions=True)
+            tasks = [task for task in (ready, exited, hung) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._serving.discard(spec.name)
         del self._children[spec.name]
         return status, ready_since, child.last_lines

@@ -162,6 +162,17 @@ def test_measures_a_running_service_and_goes_on_where_it_was(
         assert "the service holds 76 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_lookup_alone(bench: Run, tmp_path: Path, capsys: Capture) -> None:
+    load = ("--concurrency", "1", "--requests", "2", "--max-sequences", "1", "--json")
+    assert bench(*load, "--no-drafter", "--lookup") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["drafter"] is None
+    assert report["service"]["engine"]["lookup"] is True
+    [speedup] = report["speedups"]
+    assert speedup["identical_share"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -183,6 +194,7 @@ def test_measures_a_running_service_and_goes_on_where_it_was(
         (("--slo-tpot-seconds", "-1"), 2, "--slo-tpot-seconds must be above 0"),
         (("--price-per-hour", "0"), 2, "--price-per-hour must be above 0"),
         (("--temperature", "-1"), 2, "--temperature must be at least 0"),
+        (("--split", "--no-drafter"), 2, "--no-drafter leaves none"),
         (("--split", "--split-concurrency", "0"), 2, "--split-concurrency must be at least 1"),
         (("--max-sequences", "0"), 2, "--max-sequences must be at least 1"),
         (("--max-prompt-tokens", "5"), 2, "cannot hold the chat template"),

@@ -3,14 +3,12 @@
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.drafter.sampled import random_sampling, reference_choice
 
 from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import pack_sampling
-from blockdraft_drafter.compiled.vocabulary import likeliest
 from blockdraft_drafter.method import GREEDY, Sampling
 
 CHOICES, VOCAB, DRAFT = 32, 50, 21
@@ -47,17 +45,23 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
 
 
 @pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("beside_sampled", [False, True])
-def test_a_greedy_sequence_gets_the_bits_it_always_got(own: bool, beside_sampled: bool) -> None:
+def test_a_greedy_sequence_gets_the_same_bits_beside_a_sampled_one(own: bool) -> None:
     logits, positions, ids = inputs(3, own)
-    beside = Sampling(1.0, seed=5) if beside_sampled else GREEDY
-    options = pack_sampling([beside, *[GREEDY] * (CHOICES - 1)])
-    tokens, log_probs = draft(logits, positions, options, ids)
-    best, expected = jax.jit(likeliest)(jnp.asarray(logits))
-    if ids is not None:
-        best = jnp.asarray(ids)[best]
-    np.testing.assert_array_equal(tokens[1:], best[1:])
-    np.testing.assert_array_equal(log_probs[1:], expected[1:])
+    greedy = [GREEDY] * (CHOICES - 1)
+    tokens, log_probs = draft(logits, positions, pack_sampling([GREEDY, *greedy]), ids)
+    beside = draft(logits, positions, pack_sampling([Sampling(1.0, seed=5), *greedy]), ids)
+    best = logits.argmax(axis=1)
+    np.testing.assert_array_equal(tokens, best if ids is None else ids[best])
+    np.testing.assert_array_equal(beside[0][1:], tokens[1:])
+    np.testing.assert_array_equal(beside[1][1:], log_probs[1:])
+
+
+def test_the_lowest_id_among_equals_is_drafted() -> None:
+    logits, positions, _ = inputs(4, False)
+    logits = np.round(logits)
+    assert ((logits == logits.max(axis=1, keepdims=True)).sum(axis=1) > 1).any()
+    tokens, _ = draft(logits, positions, pack_sampling([GREEDY] * CHOICES), None)
+    np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
 
 
 def test_great_sharpness_drafts_the_likeliest() -> None:

@@ -19,7 +19,7 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
 from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
 from blockdraft_drafter.files.known_drafters import KNOWN_DRAFTERS
-from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
+from blockdraft_drafter.files.sources import NoDrafterError, obtain_drafter, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
 Tensors = dict[str, Any]
@@ -164,7 +164,7 @@ def test_specifications() -> None:
             spec, TARGET, block_size=4, num_layers=1, dtype=jnp.float32
         ).fingerprint
 
-    assert obtain("random") == obtain("random:0") == obtain("auto")
+    assert obtain("random") == obtain("random:0")
     assert obtain("random:1") != obtain("random:0")
     with pytest.raises(ResolveError, match="must be a whole number"):
         obtain("random:x")
@@ -200,7 +200,8 @@ def test_auto_fetches_the_drafter_published_for_a_hub_id(
     assert fetched == ["z-lab/Qwen3-8B-DFlash-b16"]
     assert drafter.fingerprint == random_drafter(drafter_config()).fingerprint
     # The name of a folder is no hub id, whatever is in it.
-    assert not obtain(target_spec="/models/Qwen3-8B").model.config.trained
+    with pytest.raises(NoDrafterError, match="no drafter is known for this target"):
+        obtain(target_spec="/models/Qwen3-8B")
     assert len(fetched) == 1
 
 

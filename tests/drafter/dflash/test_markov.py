@@ -17,7 +17,12 @@ from blockdraft_drafter.compiled.packing import pack_blocks
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.markov import MarkovHead, draft_in_turn
 from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
-from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.files.checkpoint import (
+    build,
+    load_drafter,
+    published_arrays,
+    save_drafter,
+)
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.errors import CheckpointError
 
@@ -61,6 +66,20 @@ def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
 def test_a_new_head_changes_nothing() -> None:
     head = MarkovHead(VOCAB, DRAFT, RANK, dtype=jnp.float32, rngs=nnx.Rngs(0))
     assert not jax.device_get(head(jnp.arange(VOCAB))).any()
+
+
+def test_a_platform_may_hold_it_in_another_form() -> None:
+    config = drafter_config(markov_rank=RANK)
+    arrays = published_arrays(DFLASH, random_drafter(config).model)
+    model = build(DFLASH, config, arrays, dtype=jnp.bfloat16)
+    head = model.markov_head
+    assert head is not None
+    before = jax.device_get(head(jnp.arange(VOCAB)))
+    model.suit("tpu")
+    assert head.markov_w2[...].dtype == jnp.bfloat16
+    model.suit("cpu")
+    assert head.markov_w1[...].dtype == head.markov_w2[...].dtype == jnp.float32
+    np.testing.assert_allclose(head(jnp.arange(VOCAB)), before, rtol=1e-5, atol=1e-6)
 
 
 def saved(path: Path) -> Path:

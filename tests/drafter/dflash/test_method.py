@@ -32,7 +32,14 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.dflash.steps import DFlashSteps, denoise
 from blockdraft_drafter.files.checkpoint import build, published_arrays
-from blockdraft_drafter.method import GREEDY, ContextRow, ContextsLostError, Proposal, Sampling
+from blockdraft_drafter.method import (
+    GREEDY,
+    ContextRow,
+    ContextsLostError,
+    MethodLostError,
+    Proposal,
+    Sampling,
+)
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 VOCAB = TARGET.config.vocab_size
@@ -63,7 +70,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A warm method and what the reference needs."""
+    """A method and what the reference needs."""
 
     drafter: Drafter[DFlash]
     method: CompiledMethod
@@ -103,7 +110,8 @@ class Setup:
         np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
 
 
-def make_setup(architecture: str, tied: bool = True, **overrides: Any) -> Setup:
+def make_setup(architecture: str, tied: bool = True, warm: bool = False, **overrides: Any) -> Setup:
+    """A cold method compiles what a test uses, which is less than what serving may use."""
     drafter = random_drafter(drafter_config(**ARCHITECTURES[architecture]))
     recompiled: list[bool] = []
     method = make_method(
@@ -112,7 +120,8 @@ def make_setup(architecture: str, tied: bool = True, **overrides: Any) -> Setup:
         on_recompilation=lambda: recompiled.append(True),
         **overrides,
     )
-    method.warm_up()
+    if warm:
+        method.warm_up()
     return Setup(drafter, method, tied, recompiled)
 
 
@@ -122,7 +131,8 @@ def setups() -> Callable[..., Setup]:
 
     def get(architecture: str = "published", tied: bool = True) -> Setup:
         if (architecture, tied) not in made:
-            made[architecture, tied] = make_setup(architecture, tied)
+            warm = (architecture, tied) == ("published", True)
+            made[architecture, tied] = make_setup(architecture, tied, warm)
         return made[architecture, tied]
 
     return get
@@ -303,7 +313,6 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
     """Whoever applies the first linear map: in float32 nothing is rounded on the way."""
     raw = make_setup(architecture)
     method = make_method(raw.drafter, target_parts(), projected=True)
-    method.warm_up()
     spec = method.spec
     assert spec.projection is not None
     assert spec.feature_width == spec.projection.width == TARGET.config.hidden_size
@@ -346,3 +355,17 @@ def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -
             setup.method.step([ContextRow(0, 0, features, 5, 3)])
     (proposal,) = setup.method.step([ContextRow(0, 0, features, 5, 3)])
     setup.check(proposal, features, 5)
+
+
+def test_a_method_that_gets_no_new_buffer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = make_setup("published", max_sequences=1)
+
+    def fail(*arguments: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setitem(setup.method._executables, ("draft", 1), fail)
+    monkeypatch.setattr(buffer, "allocate", fail)
+    with pytest.raises(MethodLostError, match="no new context buffer"):
+        setup.method.step([ContextRow(0, 0, features_of(setup, 2, 0), 5, 3)])
+    # What is left of the old one does not stand in the way of another try.
+    assert setup.method._context is None

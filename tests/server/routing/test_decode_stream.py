@@ -26,8 +26,9 @@ async def take_all(link: VerifierLink) -> list[int]:
 async def test_a_broken_stream_leaves_nothing_behind() -> None:
     fake = FakeVerifier(break_after=[1, 1, 1])
     async with running_verifier(fake) as address:
-        before = asyncio.all_tasks()
         link = VerifierLink(address)
+        await link.poll()
+        before = asyncio.all_tasks()
         for _ in range(3):
             with pytest.raises(BrokenOffError, match="UNAVAILABLE"):
                 await take_all(link)
@@ -41,6 +42,7 @@ async def test_a_stream_is_opened_once_and_closed_with_its_sequences() -> None:
     fake = FakeVerifier(delay_seconds=0.05)
     async with running_verifier(fake) as address:
         link = VerifierLink(address)
+        await link.poll()
         assert link.load == 0
         tasks = [asyncio.ensure_future(take_all(link)) for _ in range(3)]
         await until(lambda: len(fake.requests) == 3)

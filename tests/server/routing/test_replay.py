@@ -1,8 +1,11 @@
 import pytest
 
 from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.usage import CallMeter, total_usage
+
+COMPUTATION = "00112233445566ff"
 
 
 def new_replay(max_replays: int = 2) -> Replay:
@@ -18,11 +21,11 @@ def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
 
 def test_the_next_call_carries_the_tokens_received() -> None:
     replay = new_replay()
-    assert list(replay.begin(0.0).emitted_token_ids) == []
+    assert list(replay.begin(0.0, COMPUTATION).emitted_token_ids) == []
     replay.received(message(4), 1.0)
     replay.received(message(5, 6), 2.0)
-    assert replay.broken() == 0.0
-    request = replay.begin(3.0)
+    assert replay.broken() is not None
+    request = replay.begin(3.0, COMPUTATION)
     assert list(request.emitted_token_ids) == [4, 5, 6]
     assert list(request.prompt_token_ids) == [1, 2, 3]
     assert request.max_output_tokens == 6
@@ -31,44 +34,73 @@ def test_the_next_call_carries_the_tokens_received() -> None:
 
 def test_gives_up_after_failures_without_a_token_between_them() -> None:
     replay = new_replay(max_replays=2)
-    replay.begin(0.0)
-    assert replay.broken() == 0.0
-    assert 0.025 <= (replay.broken() or 0.0) <= 0.05
+    replay.begin(0.0, COMPUTATION)
+    assert 0.05 <= (replay.broken() or 0.0) <= 0.1
+    assert 0.1 <= (replay.broken() or 0.0) <= 0.2
     assert replay.broken() is None
+
+
+def test_has_a_budget_that_tokens_do_not_refill() -> None:
     replay = new_replay(max_replays=1)
     for token in range(4):
-        replay.begin(0.0)
+        replay.begin(0.0, COMPUTATION)
         replay.received(message(token), 0.0)
-        assert replay.broken() == 0.0
+        assert 0.05 <= (replay.broken() or 0.0) <= 0.1
+    replay.begin(0.0, COMPUTATION)
+    replay.received(message(4), 0.0)
+    assert replay.broken() is None
+    assert replay.replays == 4
 
 
 def test_requests_that_one_crash_broke_do_not_come_back_together() -> None:
     replays = [new_replay() for _ in range(32)]
     for replay in replays:
-        replay.begin(0.0)
-    assert {replay.broken() for replay in replays} == {0.0}
-    assert len({replay.broken() for replay in replays}) == len(replays)
+        replay.begin(0.0, COMPUTATION)
+    for _ in range(2):
+        assert len({replay.broken() for replay in replays}) == len(replays)
+
+
+def test_only_deaths_without_gain_between_them_make_a_suspect() -> None:
+    replay = new_replay()
+    replay.begin(0.0, COMPUTATION)
+    replay.saw(Death("a", alone=True))
+    # The same process cannot die twice.
+    replay.saw(Death("a", alone=True))
+    assert not replay.suspected
+    replay.received(message(*range(TRIED_TOKENS - 1)), 0.0)
+    replay.saw(Death("b", alone=False))
+    assert replay.suspected
+    assert not replay.convicted
+    replay.saw(Death("c", alone=True))
+    assert replay.convicted
+    # It was the connection that broke, for this one and another.
+    replay.forget_deaths({"a", "c"}.__contains__)
+    assert not replay.suspected
+    replay.saw(Death("d", alone=True))
+    assert replay.convicted
+    replay.received(message(*range(TRIED_TOKENS)), 0.0)
+    assert not replay.suspected
 
 
 def test_knows_from_the_tokens_alone_that_the_answer_is_complete() -> None:
     replay = new_replay()
-    replay.begin(0.0)
+    replay.begin(0.0, COMPUTATION)
     assert replay.finished is None
     replay.received(message(4, 9), 1.0)
     assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_STOP
     replay = new_replay()
-    replay.begin(0.0)
+    replay.begin(0.0, COMPUTATION)
     replay.received(message(1, 2, 3, 4, 5, 6), 1.0)
     assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_LENGTH
 
 
 def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     replay = new_replay()
-    replay.begin(10.0)
+    replay.begin(10.0, COMPUTATION)
     replay.received(message(4), 12.0)
     replay.received(message(5, 6, 7), 13.5)
     replay.broken()
-    replay.begin(20.0)
+    replay.begin(20.0, COMPUTATION)
     last = message(8)
     last.usage.output_tokens = 1
     last.usage.drafted_tokens = 3
@@ -99,7 +131,7 @@ def test_steps_that_came_in_one_message_count_as_those_they_are() -> None:
     merged = message()
     merged.ClearField("step_sizes")
     for replay in (each, at_once):
-        replay.begin(0.0)
+        replay.begin(0.0, COMPUTATION)
     for step in (message(4), message(5, 6, 7), message(8)):
         each.received(step, 1.0)
         merged.MergeFrom(step)

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from tests.server.support import (
     whole,
 )
 
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument
 
@@ -19,8 +21,15 @@ PROMPT = [1, 2]
 COUNT = 20  # 1 + 7 messages of at most 3 tokens
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
-@pytest.mark.parametrize("broken_after", range(8))
+@pytest.mark.parametrize(
+    ("broken_after", "code"),
+    [
+        *((after, grpc.StatusCode.UNAVAILABLE) for after in range(8)),
+        *((after, grpc.StatusCode.CANCELLED) for after in (0, 3, 7)),
+        # What gRPC says when a message was being written just then.
+        *((after, grpc.StatusCode.INTERNAL) for after in (0, 3, 7)),
+    ],
+)
 async def test_an_answer_broken_at_any_message_is_the_same(
     broken_after: int, code: grpc.StatusCode
 ) -> None:
@@ -246,3 +255,79 @@ async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> 
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert len(draining.requests) == len(other.requests) == 1
+
+
+async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_room() -> None:
+    breaking, full = FakeVerifier(break_after=[2]), FakeVerifier(full=3)
+    full.load.waiting_sequences = 100
+    async with (
+        running_verifier(breaking) as first,
+        running_verifier(full) as second,
+        running_server(settings_for(first, second)) as server,
+    ):
+        await until(lambda: server.app._pool.capacity == 8)
+        # It goes nowhere else: the one that broke stays away.
+        breaking.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
+        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert full.full == 0
+    assert not breaking.requests[0].replay
+    assert all(request.replay for request in full.requests)
+
+
+async def test_a_new_request_that_one_verifier_refuses_goes_to_another() -> None:
+    full, other = FakeVerifier(full=1), FakeVerifier()
+    other.load.waiting_sequences = 100
+    async with (
+        running_verifier(full) as first,
+        running_verifier(other) as second,
+        running_server(settings_for(first, second)) as server,
+    ):
+        await until(lambda: server.app._pool.capacity == 8)
+        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        assert server.metric("replays_total") == 0
+        # Only when all refuse is the caller told, once each was asked.
+        full.full = other.full = 1
+        error = await failure(server.stub.Generate(whole(text_request(max_output_tokens=COUNT))))
+    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert (error.reason, error.retry_after_seconds) == ("QUEUE_FULL", 1.0)
+    assert full.full == other.full == 0
+    assert not any(request.replay for request in (*full.requests, *other.requests))
+
+
+def of_another_target() -> FakeVerifier:
+    fake = FakeVerifier()
+    fake.description.target_fingerprint = "f" * 16
+    fake.description.computation_fingerprint = "e" * 16
+    return fake
+
+
+async def test_one_name_stands_for_one_target(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = FakeVerifier(), of_another_target()
+    limits = LimitsSettings(recovery_seconds=1.0)
+    async with running_verifier(second, healthy=False) as other:
+        crash = running_verifier(first)
+        address = await crash.__aenter__()
+        with caplog.at_level(logging.ERROR, logger="blockdraft_server"):
+            async with running_server(settings_for(address, other, limits=limits)) as server:
+                await second.set_healthy(True)
+                await until(lambda: other in caplog.text)
+                assert "f" * 16 in caplog.text
+                assert server.app._pool.capacity == 4
+                await asyncio.gather(
+                    *(server.stub.Generate(whole(text_request())) for _ in range(6))
+                )
+                assert (len(first.requests), len(second.requests)) == (6, 0)
+                model = await server.stub.GetModel(inference_pb2.GetModelRequest())
+                assert model.target_fingerprint == "0123456789abcdef"
+                # It may come back, so the other target does not take its place at once.
+                await crash.__aexit__(None, None, None)
+                await server.until_healthy(False)
+                refused = await failure(server.stub.Generate(whole(text_request())))
+                assert refused.reason == "VERIFIER_UNAVAILABLE"
+                await server.until_healthy(True)
+                await server.stub.Generate(whole(text_request()))
+                model = await server.stub.GetModel(inference_pb2.GetModelRequest())
+                assert model.target_fingerprint == "f" * 16
+    assert len(second.requests) == 1
+    assert sum(other in record.getMessage() for record in caplog.records) == 1

@@ -23,15 +23,17 @@ def test_a_setting_reaches_the_processes_it_concerns() -> None:
     result = plan(
         *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
         *("--page-size", "8", "--metrics-port", "9100", "--drain-timeout", "4"),
+        *("--max-waiting", "1000"),
     )
     server, verifier, drafter = (child.command[3:] for child in result.children())
     shared = {"--target=t", "--drain-timeout=4.0"}
     assert set(server) == shared | {
         *("--verifier=unix:/run/bd/verifier.sock", "--control=unix:/run/bd/server.sock"),
-        *("--model-name=t", "--metrics-port=9100"),
+        *("--model-name=t", "--metrics-port=9100", "--max-waiting=1000"),
     }
     assert set(verifier) == shared | {
         *("--dtype=float32", "--max-sequences=3", "--page-size=8", "--metrics-port=9101"),
+        "--max-waiting=1000",
         *("--listen=unix:/run/bd/verifier.sock", "--drafter=unix:/run/bd/drafter.sock"),
     }
     assert set(drafter) == shared | {
@@ -203,13 +205,11 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
     for role in ("server", "verifier", "drafter"):
         (tmp_path / f"blockdraft_{role}.py").write_text(f"role = {role!r}\n{ROLE}")
     program = (
-        "import argparse, os, sys\n"
-        "from blockdraft_server.supervise import command\n"
+        "import os, sys\n"
+        "from blockdraft_client.cli.main import main\n"
         f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
-        "parser = argparse.ArgumentParser()\n"
-        "command.add_arguments(parser)\n"
-        "args = parser.parse_args(['--log-level', 'error', '--listen', 'host:1'])\n"
-        "sys.exit(command.run(args))\n"
+        "flags = ['--log-level', 'error', '--listen', 'host:1', '--drafter', 'named']\n"
+        "sys.exit(main(['serve', *flags]))\n"
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE

@@ -101,6 +101,23 @@ async def test_a_dead_child_is_started_again(family: Family) -> None:
     assert family.ended() == ["a", "b"]
 
 
+async def test_a_child_that_hangs_is_replaced_unless_it_is_still_loading(family: Family) -> None:
+    children = [family.dummy("loading", "--never-ready"), family.dummy("hanging")]
+    supervisor = Supervisor(children, QUICK, io.BytesIO(), hang_seconds=0.5)
+    stop = asyncio.Event()
+    task = asyncio.create_task(supervisor.run(stop))
+    await until(lambda: "hanging" in supervisor.serving)
+    before = supervisor.process_ids
+    for pid in before.values():
+        os.kill(pid, signal.SIGSTOP)
+    await until(lambda: supervisor.process_ids.get("hanging", 0) not in (0, before["hanging"]))
+    await until(lambda: "hanging" in supervisor.serving)
+    assert supervisor.process_ids["loading"] == before["loading"]
+    os.kill(before["loading"], signal.SIGCONT)
+    stop.set()
+    await asyncio.wait_for(task, 20)
+
+
 async def test_a_child_with_a_wrong_command_line_is_not_tried_again(family: Family) -> None:
     code = f"open({str(family.log)!r}, 'a').write('x'); raise SystemExit(2)"
     bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")

@@ -37,6 +37,7 @@ def weights_of(trained: TrainedDrafter) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(
         tmp_path / "run",

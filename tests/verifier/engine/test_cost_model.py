@@ -39,6 +39,25 @@ def test_expected_accepted_is_a_sum_of_products() -> None:
     assert expected_accepted([estimate], 4) == pytest.approx([*wanted, unknown])
 
 
+@pytest.mark.parametrize(
+    ("verify", "tokens", "slowdown", "room"),
+    [
+        (LINEAR, 4, 1.0, 4),  # prompts go on in any case
+        (LINEAR, 4, 2.0, 4),
+        (LINEAR, 4, 3.9, 4),
+        (LINEAR, 4, 4.0, 12),
+        (LINEAR, 3, 4.0, 13),
+        (LINEAR, 8, 100.0, 24),
+        (LINEAR, 31, 1.0, 1),
+        (FLAT, 4, 1.0, 28),
+    ],
+)
+def test_prompts_get_room_as_long_as_a_step_stays_short(
+    verify: dict[Bucket, float], tokens: int, slowdown: float, room: int
+) -> None:
+    assert CostModel(verify).prompt_room(3, tokens, slowdown) == room
+
+
 def test_what_is_accepted_of_several_sequences_adds_up() -> None:
     estimates = [
         AcceptanceEstimate([0.5, 0.5, 0.25]),

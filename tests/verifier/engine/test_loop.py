@@ -169,6 +169,21 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
         np.testing.assert_allclose(context, truth[: len(context)], rtol=0.02, atol=0.02)
 
 
+def test_a_prefix_is_shared_only_under_the_same_salt(plain: Engine) -> None:
+    prompt = tuple(range(130, 160))
+    cached = []
+    answers = set()
+    for salt in (b"a", b"b", b"", b"b", b"a", b""):
+        request = GenerationRequest("s", prompt, max_output_tokens=4, cache_salt=salt)
+        [outcome] = decode(plain, [request])
+        usage = outcome.events[-1].usage
+        assert usage is not None
+        cached.append(usage.cached_prompt_tokens)
+        answers.add(tuple(outcome.tokens))
+    assert cached == [0, 0, 0, 28, 28, 28]
+    assert len(answers) == 1
+
+
 def test_a_drafter_with_another_projection_gets_its_own_features(
     plain: Engine, decoder: Decoder
 ) -> None:
@@ -376,13 +391,24 @@ def test_cancelling_frees_the_pages(plain: Engine) -> None:
     assert outcomes[0].tokens == expected.tokens
 
 
-def test_a_full_queue_is_refused(decoder: Decoder, plain: Engine) -> None:
-    limits = SchedulerSettings(4, 16, 96, max_waiting=0)
+def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(plain: Engine) -> None:
     engine = Engine.__new__(Engine)
     engine.__dict__.update(plain.__dict__)
-    engine._settings = replace(TINY_ENGINE, scheduler=limits)
-    with pytest.raises(QueueFullError):
-        engine.submit(GenerationRequest("q", (1,)), Outcome())
+    engine._settings = replace(TINY_ENGINE, scheduler=SchedulerSettings(4, 16, 96, max_waiting=2))
+    new = GenerationRequest("q", (1, 2), max_output_tokens=3)
+    replay = replace(new, replay=True)
+    outcome = Outcome()
+    # All at once, so that none of them runs yet: those that will run at once wait for no place.
+    for request in (*[new] * 6, *[replay] * 6):
+        engine.submit(request, outcome)
+    for request in (new, replay):
+        with pytest.raises(QueueFullError):
+            engine.submit(request, outcome)
+    while engine.step():
+        pass
+    assert len(outcome.tokens) == 12 * 3
+    # Every place is free again.
+    assert len(decode(engine, [new] * 6)) == 6
 
 
 def test_speculation_can_be_turned_off_and_bounded(

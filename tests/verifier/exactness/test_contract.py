@@ -24,7 +24,7 @@ from blockdraft_verifier.device.runner import ModelRunner
 SETTINGS = EngineSettings(
     page_size=8,
     num_pages=160,
-    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=64, max_context_tokens=256),
+    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=32, max_context_tokens=256),
     dtype="bfloat16",
 )
 CONFIGS: dict[str, dict[str, Any]] = {

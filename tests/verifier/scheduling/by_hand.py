@@ -1,6 +1,7 @@
 """A target that can be computed by hand, which checks every plan it runs."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
@@ -35,8 +36,12 @@ class Driver:
     preemptions: int = 0
     preempted: int = 0  # in the last step
 
-    def step(self, max_rows: int | None = None) -> tuple[Row, ...]:
-        rows = self.scheduler.plan(max_rows)
+    def step(
+        self,
+        max_rows: int | None = None,
+        prompt_room: Callable[[int, int], int] | None = None,
+    ) -> tuple[Row, ...]:
+        rows = self.scheduler.plan(max_rows, prompt_room)
         self.check(rows, max_rows)
         self.preempted = len(self.scheduler.preempted)
         self.preemptions += self.preempted

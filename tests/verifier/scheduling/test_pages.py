@@ -5,7 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
+from blockdraft_verifier.scheduling.pages import (
+    OutOfPagesError,
+    PageAllocator,
+    page_hash,
+    root_name,
+)
 
 NUM_PAGES = 6
 PAGE_SIZE = 2
@@ -128,6 +133,22 @@ def test_the_name_of_a_page_depends_on_everything_before_it() -> None:
     assert page_hash(b"", [1, 2]) != page_hash(b"", [2, 1])
     assert page_hash(page_hash(b"", [1, 2]), [3]) != page_hash(page_hash(b"", [2, 1]), [3])
     assert page_hash(b"", [1, 256]) != page_hash(b"", [257, 0])
+
+
+def test_prefixes_of_different_roots_share_nothing() -> None:
+    roots = [root_name(salt) for salt in (b"", b"a", b"b", b"a" * 64)]
+    assert roots[0] == b""
+    tokens = list(range(10, 19))
+    names = [page_hash(root, tokens[:PAGE_SIZE]) for root in roots]
+    assert len(set(names)) == len(roots)
+    # Nor is a root the name of a page, whatever the salt.
+    assert root_name(names[0]) not in (*names, *roots)
+    pages = PageAllocator(NUM_PAGES, PAGE_SIZE)
+    held = pages.allocate(len(roots))
+    for page, name in zip(held, names, strict=True):
+        pages.name(page, name)
+    for page, root in zip(held, roots, strict=True):
+        assert pages.take_prefix(tokens, root)[0] == [page]
 
 
 @pytest.mark.parametrize(("length", "taken"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (9, 2)])

@@ -174,6 +174,28 @@ def test_drafts_do_not_starve_a_prompt() -> None:
     assert late.output_count > 0
 
 
+def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
+    driver = Driver(scheduler(max_step_tokens=16, max_context_tokens=64, num_pages=32))
+    asked: list[tuple[int, int]] = []
+
+    def room(rows: int, tokens: int) -> int:
+        asked.append((rows, tokens))
+        return 5
+
+    driver.scheduler.add(first := new(0, [1, 2], 40))
+    driver.step(prompt_room=room)
+    assert first.decoding
+    assert not asked  # nobody is held up
+    for number in (1, 2):
+        driver.scheduler.add(new(number, range(8), 4))
+    first.proposal = Proposal((0, 0))
+    rows = driver.step(prompt_room=room)
+    assert asked == [(1, 3)]
+    assert [len(row.token_ids) for row in rows] == [3, 5]
+    rows = driver.step(prompt_room=room)
+    assert [len(row.token_ids) for row in rows] == [1, 3, 2]
+
+
 def test_drafts_share_the_budget() -> None:
     driver = Driver(scheduler(max_step_tokens=8, max_sequences=3))
     for number in range(3):

@@ -2,7 +2,8 @@
 
 Read `loop` first; `draft_lengths` chooses what to draft: how far by what `cost_model` expects of
 it, and for whom by lookup (`lookups`, `match_acceptance`) as `source_choice` finds fastest;
-`listeners` tells what was gained, and `metrics` counts what happens. It decides when things happen;
+`listeners` tells what was gained, `metrics` counts what happens, and `step_watch` notices a step
+that never ends. It decides when things happen;
 what happens is decided in `scheduling`, `drafting` and `device`. It knows no gRPC: callers come
 through `service`.
 """

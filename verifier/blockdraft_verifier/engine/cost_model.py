@@ -162,6 +162,22 @@ class CostModel:
         """Return the tokens of every compiled step that holds `rows` sequences."""
         return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
 
+    def prompt_room(self, rows: int, tokens: int, slowdown: float) -> int:
+        """Return how many prompt tokens to compute beside decoding sequences.
+
+        As many as fill the largest step that takes at most `slowdown` times as long as decoding
+        alone; if there is none, the next larger one, because prompts have to go on too.
+
+        Args:
+            rows: Decoding sequences.
+            tokens: Their tokens in the step, fewer than the largest step holds.
+            slowdown: At least 1.
+        """
+        larger = sorted(size for size in self.step_sizes(rows + 1) if size > tokens)
+        allowed = slowdown * self.verify_seconds(rows, tokens)
+        fitting = [size for size in larger if self._step_seconds(rows + 1, size) <= allowed]
+        return max(fitting, default=larger[0]) - tokens
+
     def draft_seconds(self, rows: int) -> float:
         """Return the seconds of one proposal for `rows` sequences, transport included."""
         if not self._draft_seconds:

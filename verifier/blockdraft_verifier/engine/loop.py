@@ -26,6 +26,7 @@ from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.finished_step import FinishedStep
 from blockdraft_verifier.engine.listeners import Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
+from blockdraft_verifier.engine.step_watch import StepWatch
 from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
@@ -34,10 +35,13 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_SECONDS = 0.2
+# Replays are taken up to so many times what new sequences are: all that another verifier of the
+# same size held when it died can go on here.
+REPLAY_ROOM = 2
 
 
 class QueueFullError(RuntimeError):
-    """Too many sequences are waiting."""
+    """Too many sequences run and wait."""
 
 
 class EngineStoppedError(RuntimeError):
@@ -89,12 +93,15 @@ class Engine:
             if link is not None
             else None
         )
+        self.watch = StepWatch(settings.step_timeout_seconds)
         self._features: FeatureStore | None = None
         self._lengths = DraftLengths(settings)
         self._listeners = Listeners()
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
+        # Those submitted and not ended; any thread may ask how many they are.
+        self._held: set[Sequence] = set()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -123,15 +130,17 @@ class Engine:
                 submitted with the same one.
 
         Raises:
-            QueueFullError: If too many sequences are waiting.
+            QueueFullError: If too many sequences run and wait.
             EngineStoppedError: If the engine is not running any more.
         """
         self._refuse_if_stopping()
-        # What came in during the present step is in the inbox still.
-        waiting = len(self.scheduler.waiting) + self._inbox.qsize()
-        if waiting >= self._settings.scheduler.max_waiting:
-            raise QueueFullError(f"{waiting} sequences are waiting already")
+        limits = self._settings.scheduler
+        room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)
+        held = len(self._held)
+        if held >= room:
+            raise QueueFullError(f"{held} sequences run and wait already")
         sequence = Sequence(next(self._ids), request, self._clock())
+        self._held.add(sequence)
 
         def add() -> None:
             self._listeners.add(sequence, listener, on_step_end)
@@ -193,7 +202,8 @@ class Engine:
             # Whoever was to run may have given way to others, whose turn is next.
             return preempted
         # While the device computes, what came of the step before is counted and told.
-        result = self._runner.run(rows, meanwhile=self.conclude)
+        with self.watch.step():
+            result = self._runner.run(rows, meanwhile=self.conclude)
         ended_at = self._clock()
         self._lengths.observe_step(rows, result.seconds)
         progress = [
@@ -240,9 +250,9 @@ class Engine:
         if costs is None or not self._runner.compiled_for(features, max_block):
             if self._guard is not None:
                 self._guard.disarm()
-            costs = self._lengths.costs = CostModel(
-                self._runner.warm_up(features, max_block, progress)
-            )
+            step_seconds = self._runner.warm_up(features, max_block, progress)
+            costs = self._lengths.costs = CostModel(step_seconds)
+            self.watch.expect(step_seconds)
             # Pages written so far have no features of this form, so nothing in them can be
             # drafted from, and the self-test writes to them: owners compute theirs again.
             self.scheduler.preempt_all()
@@ -290,7 +300,7 @@ class Engine:
         max_rows = None
         if self._settings.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
-        rows = self.scheduler.plan(max_rows)
+        rows = self.scheduler.plan(max_rows, self._prompt_room)
         preempted = list(self.scheduler.preempted)
         self.scheduler.preempted.clear()
         for sequence in preempted:
@@ -298,6 +308,12 @@ class Engine:
             if self.drafts is not None:
                 self.drafts.release(sequence)
         return rows, bool(preempted)
+
+    def _prompt_room(self, rows: int, tokens: int) -> int:
+        costs = self._lengths.costs
+        if costs is None:
+            return self._settings.scheduler.max_step_tokens
+        return costs.prompt_room(rows, tokens, self._settings.prompt_slowdown)
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
         if self._features is None:
@@ -338,6 +354,7 @@ class Engine:
         self._listeners.forget(sequence)
 
     def _remove(self, sequence: Sequence) -> None:
+        self._held.discard(sequence)
         self.scheduler.remove(sequence)
         if self.drafts is not None:
             self.drafts.release(sequence)

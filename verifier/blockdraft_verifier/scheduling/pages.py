@@ -1,8 +1,9 @@
 """Who owns which page of the KV cache; pure bookkeeping, the arrays are in `device/cache.py`.
 
 A full page whose tokens are all committed is named by a hash of its tokens and of everything
-before them. When its last owner leaves, a named page keeps its contents and can be taken over by a
-later sequence with the same prefix, until the space is needed (least recently used first).
+before them, the salt of a tenant included. When its last owner leaves, a named page keeps its
+contents and can be taken over by a later sequence with the same prefix, until the space is needed
+(least recently used first).
 Source of the scheme: vLLM's automatic prefix caching.
 """
 
@@ -22,6 +23,11 @@ def page_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:
     A cryptographic hash, because a collision would change a request's output.
     """
     return hashlib.blake2b(previous + array("q", token_ids).tobytes(), digest_size=16).digest()
+
+
+def root_name(salt: bytes) -> bytes:
+    """Return what stands for the prefix before a sequence's first page; empty without a salt."""
+    return hashlib.blake2b(salt, digest_size=16, person=b"salt").digest() if salt else b""
 
 
 class PageAllocator:
@@ -92,17 +98,23 @@ class PageAllocator:
             self._page_of_name[name] = page
             self._name_of_page[page] = name
 
-    def take_prefix(self, token_ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
+    def take_prefix(
+        self, token_ids: Sequence[int], root: bytes = b""
+    ) -> tuple[list[int], list[bytes]]:
         """Own the longest run of named pages that holds a proper prefix of `token_ids`.
 
         At least one token is left out, because its forward pass gives the next one.
+
+        Args:
+            token_ids: The tokens of a sequence.
+            root: The `root_name` of its salt.
 
         Returns:
             The pages and their names, in order.
         """
         pages: list[int] = []
         names: list[bytes] = []
-        name = b""
+        name = root
         for start in range(0, len(token_ids) - self.page_size, self.page_size):
             name = page_hash(name, token_ids[start : start + self.page_size])
             page = self._page_of_name.get(name)

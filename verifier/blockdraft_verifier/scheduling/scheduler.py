@@ -1,17 +1,23 @@
 """Which tokens of which sequences run in the next step; pure Python.
 
 Continuous batching: every step takes all decoding sequences first (anchor and proposal), then
-spends what is left of the token budget on prompts, oldest first, in chunks. When pages run out the
+spends what is left of the token budget on prompts, oldest first, in chunks, which are small where
+they would hold the decoding sequences up. When pages run out the
 youngest sequence is preempted: it gives its pages back and is computed again later, from its
 tokens, to the same output.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_verifier.scheduling.pages import OutOfPagesError, PageAllocator, page_hash
+from blockdraft_verifier.scheduling.pages import (
+    OutOfPagesError,
+    PageAllocator,
+    page_hash,
+    root_name,
+)
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
@@ -113,7 +119,11 @@ class Scheduler:
         while self.running:
             self._preempt(self.running[-1])
 
-    def plan(self, max_rows: int | None = None) -> tuple[Row, ...]:
+    def plan(
+        self,
+        max_rows: int | None = None,
+        prompt_room: Callable[[int, int], int] | None = None,
+    ) -> tuple[Row, ...]:
         """Choose the rows of the next step and allocate their pages.
 
         Sequences whose proposal is still being drafted are left out.
@@ -121,6 +131,8 @@ class Scheduler:
         Args:
             max_rows: Most decoding rows; the others' turn comes next (two groups, one drafting
                 while the other is verified).
+            prompt_room: Returns most prompt tokens beside so many decoding rows of so many tokens;
+                None for all that a step holds.
 
         Returns:
             The rows; empty when nothing can run.
@@ -146,12 +158,16 @@ class Scheduler:
             if row is not None:
                 rows.append(row)
                 budget -= len(row.token_ids)
+        used = self.settings.max_step_tokens - budget
+        if rows and prompts and prompt_room is not None:
+            budget = min(budget, prompt_room(len(rows), used))
         for sequence in prompts:
             if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue
-            row = self._prefill_row(sequence, budget, rows)
+            row = self._prefill_row(sequence, used, budget, rows)
             if row is not None:
                 rows.append(row)
+                used += len(row.token_ids)
                 budget -= len(row.token_ids)
         return tuple(rows)
 
@@ -194,7 +210,9 @@ class Scheduler:
             if self.running and needed > self.pages.available:
                 return
             self.waiting.popleft()
-            cached, sequence.page_hashes = self.pages.take_prefix(sequence.tokens)
+            cached, sequence.page_hashes = self.pages.take_prefix(
+                sequence.tokens, root_name(sequence.request.cache_salt)
+            )
             sequence.pages.extend(cached)
             sequence.committed = len(sequence.pages) * self.pages.page_size
             if sequence.output_count == len(sequence.request.emitted):
@@ -212,9 +230,10 @@ class Scheduler:
             return None
         return Row(sequence, start, (sequence.anchor, *drafted[:count]), count, proposal.source)
 
-    def _prefill_row(self, sequence: Sequence, budget: int, rows: list[Row]) -> Row | None:
+    def _prefill_row(
+        self, sequence: Sequence, used: int, budget: int, rows: list[Row]
+    ) -> Row | None:
         start = sequence.committed
-        used = self.settings.max_step_tokens - budget
         count = prefill_chunk(len(sequence.tokens) - start, used, budget)
         if not self._grow(sequence, start + count, rows):
             return None
@@ -253,7 +272,10 @@ class Scheduler:
         size = self.pages.page_size
         while (len(sequence.page_hashes) + 1) * size <= sequence.committed:
             start = len(sequence.page_hashes) * size
-            previous = sequence.page_hashes[-1] if sequence.page_hashes else b""
+            if sequence.page_hashes:
+                previous = sequence.page_hashes[-1]
+            else:
+                previous = root_name(sequence.request.cache_salt)
             name = page_hash(previous, sequence.tokens[start : start + size])
             self.pages.name(sequence.pages[len(sequence.page_hashes)], name)
             sequence.page_hashes.append(name)

@@ -56,6 +56,8 @@ class GenerationRequest:
         log_probs: Number of alternatives to report per token, None for no log probabilities.
         max_draft_tokens: Most tokens to draft per step, None for as many as were compiled for.
         lookup: Whether earlier text may be looked up for drafts.
+        replay: Whether an earlier attempt broke off.
+        cache_salt: Pages are shared only with sequences of the same one.
     """
 
     request_id: str
@@ -67,6 +69,8 @@ class GenerationRequest:
     log_probs: int | None = None
     max_draft_tokens: int | None = None
     lookup: bool = True
+    replay: bool = False
+    cache_salt: bytes = b""
 
 
 class DraftSource(enum.Enum):

@@ -1,0 +1,130 @@
+"""Draws the dashboards from what a Prometheus knows, for whoever has no Grafana at hand.
+
+    python deploy/grafana/draw.py http://localhost:9090 FOLDER --minutes 5
+
+writes FOLDER/service.png and so on. Needs matplotlib.
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+HERE = Path(__file__).parent
+_POINTS = 150
+_SHORTEST_STEP_SECONDS = 1.0
+_SHORTEST_RATE_SECONDS = 10
+_NAMES = {
+    "s": "seconds",
+    "bytes": "bytes",
+    "percentunit": "share",
+    "reqps": "per second",
+    "percent": "%",
+}
+
+
+class Window:
+    """The time that is drawn, and where its values come from."""
+
+    def __init__(self, address: str, minutes: float) -> None:
+        """Look at the last `minutes` of the Prometheus at `address`."""
+        self._address = address.rstrip("/")
+        self.end = time.time()
+        self.start = self.end - 60 * minutes
+        self._step = max(_SHORTEST_STEP_SECONDS, (self.end - self.start) / _POINTS)
+
+    def series(self, expression: str) -> list[dict[str, Any]]:
+        """Return the series of a panel's query, with values over time."""
+        rate = max(_SHORTEST_RATE_SECONDS, int(self.end - self.start) // 6)
+        query = expression.replace("$__rate_interval", f"{rate}s").replace("$instance", ".*")
+        fields = {"query": query, "start": self.start, "end": self.end, "step": self._step}
+        url = f"{self._address}/api/v1/query_range?{urllib.parse.urlencode(fields)}"
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return list(json.load(response)["data"]["result"])
+
+
+def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:
+    """Draw a dashboard into a file; return how many of its panels have data.
+
+    Args:
+        dashboard: As Grafana imports it.
+        window: What to draw of it.
+        path: The image.
+    """
+    panels = dashboard["panels"]
+    rows = 1 + max(panel["gridPos"]["y"] for panel in panels) // panels[0]["gridPos"]["h"]
+    figure = plt.figure(figsize=(16, 3.2 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, 24)
+    filled = 0
+    for panel in panels:
+        place = panel["gridPos"]
+        columns = slice(place["x"], place["x"] + place["w"])
+        axes = figure.add_subplot(grid[place["y"] // place["h"], columns])
+        filled += _draw_panel(axes, panel, window)
+    figure.suptitle(dashboard["title"])
+    figure.savefig(path, dpi=70)
+    plt.close(figure)
+    return filled
+
+
+def _draw_panel(axes: Axes, panel: dict[str, Any], window: Window) -> bool:
+    defaults = panel["fieldConfig"]["defaults"]
+    seen: list[float] = []
+    for target in panel["targets"]:
+        for one in window.series(target["expr"]):
+            times = [point[0] - window.start for point in one["values"]]
+            values = [float(point[1]) for point in one["values"]]
+            axes.plot(
+                times,
+                values,
+                marker="." if len(times) < 5 else None,
+                label=_legend(target["legendFormat"], one["metric"]),
+            )
+            seen += filter(math.isfinite, values)
+    axes.set_title(f"{panel['title']} ({_NAMES.get(defaults['unit'], 'number')})", fontsize=9)
+    axes.set_xlim(0, window.end - window.start)
+    axes.tick_params(labelsize=7)
+    if not seen:
+        axes.text(0.5, 0.5, defaults["noValue"], transform=axes.transAxes, ha="center")
+        return False
+    axes.set_ylim(1.1 * min(*seen, 0), 1.1 * max(seen) or 1)
+    if steps := defaults.get("thresholds", {}).get("steps"):
+        axes.axhline(steps[-1]["value"], color="red", linewidth=0.8, linestyle="--")
+    handles, labels = axes.get_legend_handles_labels()
+    if any(labels):
+        axes.legend(handles[:12], labels[:12], fontsize=6, loc="upper left")
+    return True
+
+
+def _legend(form: str, labels: dict[str, str]) -> str:
+    return re.sub(r"{{(\w+)}}", lambda name: labels.get(name[1], ""), form).strip()
+
+
+def main() -> int:
+    """Draw all dashboards."""
+    parser = argparse.ArgumentParser(description="Draw the dashboards from a Prometheus.")
+    parser.add_argument("address", help="of the Prometheus, such as http://localhost:9090")
+    parser.add_argument("folder", type=Path, help="where the images go")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how far back (default: 5)")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    window = Window(args.address, args.minutes)
+    for source in sorted(HERE.glob("*.json")):
+        dashboard = json.loads(source.read_text(encoding="utf-8"))
+        path = args.folder / f"{source.stem}.png"
+        filled = draw(dashboard, window, path)
+        print(f"{path}: {filled} of {len(dashboard['panels'])} panels have data")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""How large a request is, told from its encoded bytes, before lists are made of them. Pure.
+
+Decoding holds the event loop, and so does everything that looks at each element of a list: four
+million token ids, or half a million empty messages, fit into a few megabytes. So the bytes are
+walked first, no further than a request of a sensible size goes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Shorter requests cannot hold anybody up.
+UNCHECKED_BYTES = 4096
+# Most fields of a request: a message of a conversation takes three.
+MAX_FIELDS = 4096
+# Most bytes of all but the prompt: stop sequences, stop tokens, names.
+MAX_OTHER_BYTES = 64 * 1024
+
+_PROMPT = 2
+_TEXT, _TOKEN_IDS, _CONVERSATION = 1, 2, 3
+_VALUES, _MESSAGES, _CONTENT = 1, 1, 2
+
+_VARINT, _FIXED_64, _BYTES, _GROUP, _GROUP_END, _FIXED_32 = range(6)
+
+
+class TooManyFieldsError(ValueError):
+    """A request has more than `MAX_FIELDS` fields."""
+
+
+@dataclass(slots=True)
+class EncodedSize:
+    """The parts of an encoded request that has a `Prompt` in field 2.
+
+    Attributes:
+        text_bytes: Text of the prompt, of all messages of a conversation together.
+        id_bytes: Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
+        other_bytes: All but the prompt.
+    """
+
+    text_bytes: int = 0
+    id_bytes: int = 0
+    other_bytes: int = 0
+
+
+def encoded_size(data: bytes) -> EncodedSize:
+    """Return the size of an encoded request.
+
+    Args:
+        data: A `GenerateRequest`, a `StreamGenerateRequest` or a `TokenizeRequest`.
+
+    Raises:
+        TooManyFieldsError: If it has more than `MAX_FIELDS` fields.
+        ValueError: If it is no encoded message.
+    """
+    size = EncodedSize(other_bytes=len(data))
+    walk = _Walk(data)
+    for number, kind, start, end in walk.fields(0, len(data)):
+        if (number, kind) == (_PROMPT, _BYTES):
+            size.other_bytes -= end - start
+            _add_prompt(size, walk, start, end)
+    return size
+
+
+def _add_prompt(size: EncodedSize, walk: "_Walk", start: int, end: int) -> None:
+    for number, kind, inner, inner_end in walk.fields(start, end):
+        if kind != _BYTES:
+            continue
+        if number == _TEXT:
+            size.text_bytes += inner_end - inner
+        elif number == _TOKEN_IDS:
+            for field, _, first, last in walk.fields(inner, inner_end):
+                # Ids that are not packed are fields of their own.
+                size.id_bytes += (last - first) * (field == _VALUES)
+        elif number == _CONVERSATION:
+            for message in walk.fields(inner, inner_end):
+                if message[:2] == (_MESSAGES, _BYTES):
+                    for field, _, first, last in walk.fields(*message[2:]):
+                        size.text_bytes += (last - first) * (field == _CONTENT)
+
+
+class _Walk:
+    """Walks over the fields of encoded messages, and counts them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._fields = 0
+
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, wire type, and where the value begins and ends, of each field.
+
+        What is in a group is taken for fields of the message around it.
+        """
+        while start < end:
+            self._fields += 1
+            if self._fields > MAX_FIELDS:
+                raise TooManyFieldsError
+            tag, start = self._varint(start, end)
+            kind, value_end = tag & 7, start
+            if kind == _VARINT:
+                _, value_end = self._varint(start, end)
+            elif kind == _BYTES:
+                length, start = self._varint(start, end)
+                value_end = start + length
+            elif kind in (_FIXED_32, _FIXED_64):
+                value_end = start + (4 if kind == _FIXED_32 else 8)
+            elif kind not in (_GROUP, _GROUP_END):
+                raise ValueError("unknown wire type")
+            if value_end > end:
+                raise ValueError("a field goes beyond its message")
+            yield tag >> 3, kind, start, value_end
+            start = value_end
+
+    def _varint(self, start: int, end: int) -> tuple[int, int]:
+        value = 0
+        for index in range(start, min(start + 10, end)):
+            byte = self._data[index]
+            value |= (byte & 0x7F) << (7 * (index - start))
+            if byte < 0x80:
+                return value, index + 1
+        raise ValueError("a number does not end")

@@ -1,0 +1,251 @@
+"""The manifests render, fit the schemas of their kinds, and name nothing that is not there."""
+
+import os
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, run
+from tests.docs.pages import blocks
+
+from blockdraft_server.supervise.command import CONFIGURATION
+
+pytestmark = pytest.mark.deploy
+# The oldest that is still offered and the newest that there are schemas of.
+KUBERNETES = ("1.33", "1.37")
+SCHEMAS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text())
+ROLES = ("leader", "worker")
+LIBRARY_VARIABLES = {"JAX_PLATFORMS"}
+# Each component on its own, on an overlay that has none of them.
+SUBJECTS = (*OVERLAYS, *(f"components/{name}" for name in COMPONENTS))
+
+
+@cache
+def rendered(subject: str) -> str:
+    if not subject.startswith("components/"):
+        return run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / subject)
+    with tempfile.TemporaryDirectory() as name:
+        parts = (("resources", "overlays/cpu-dev"), ("components", subject))
+        paths = {key: [os.path.relpath(DEPLOY / "k8s" / path, name)] for key, path in parts}
+        kustomization = {"namespace": "blockdraft", **paths}
+        (Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        return run("kubectl", "kustomize", name)
+
+
+def made_of(subject: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(rendered(subject)))
+
+
+@pytest.fixture(params=SUBJECTS)
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return made_of(request.param)
+
+
+def kind(manifest: Manifest) -> str:
+    return f"{manifest['apiVersion']} {manifest['kind']}"
+
+
+def pods(manifests: list[Manifest]) -> list[Manifest]:
+    """Return every pod that the manifests make, as a manifest of its own."""
+    found = []
+    for manifest in manifests:
+        spec = manifest.get("spec", {})
+        group = spec.get("leaderWorkerTemplate", {})
+        for template in (spec.get("template"), *(group.get(f"{x}Template") for x in ROLES)):
+            if template is not None:
+                name = {**template["metadata"], "name": "pod", "namespace": "blockdraft"}
+                found.append({"apiVersion": "v1", "kind": "Pod", **template, "metadata": name})
+    return found
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have no fields but those it lists."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **inner} if schema.get("type") == "object" else inner
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_built_in_kinds_are_valid(version: str, tmp_path: Path) -> None:
+    count = 0
+    for number, subject in enumerate(SUBJECTS):
+        manifests = made_of(subject)
+        known = [one for one in manifests if kind(one) not in SCHEMAS] + pods(manifests)
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(known))
+        count += len(known)
+    files = tmp_path.glob("*.yaml")
+    said = run("kubernetes-validate", "--strict", "-k", version, *files)
+    assert "WARN" not in said, said
+    assert said.count("INFO") == count
+
+
+def test_custom_kinds_fit_their_schemas(manifests: list[Manifest]) -> None:
+    for manifest in manifests:
+        if schema := SCHEMAS.get(kind(manifest)):
+            Draft202012Validator(closed(schema)).validate(manifest["spec"])
+
+
+def test_everything_is_in_the_namespace(manifests: list[Manifest]) -> None:
+    for manifest in manifests:
+        if manifest["kind"] not in ("Namespace", "PersistentVolume"):
+            assert manifest["metadata"]["namespace"] == "blockdraft", kind(manifest)
+
+
+def test_flags_and_variables_are_settings_that_serve_takes(manifests: list[Manifest]) -> None:
+    settings = [one["data"] for one in manifests if one["kind"] == "ConfigMap"]
+    assert settings
+    for values in settings:
+        ours = {name for name in values if name.startswith("BLOCKDRAFT_")}
+        assert set(values) - ours <= LIBRARY_VARIABLES
+        for pod in pods(manifests):
+            [container] = pod["spec"]["containers"]
+            arguments = container["args"]
+            assert arguments[0] == "serve"
+            flags = dict(flag.removeprefix("--").split("=") for flag in arguments[1:])
+            assert set(flags) <= set(CONFIGURATION.settings)
+            # The values, too, are what the command takes.
+            variables = {f"BLOCKDRAFT_SERVE_{x.upper().replace('-', '_')}": flags[x] for x in flags}
+            assert not set(variables) & ours
+            told = CONFIGURATION.resolve({}, {**values, **variables})
+            assert told.server.process.address == "0.0.0.0:50051"
+            assert ours <= CONFIGURATION.variables
+
+
+def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
+    names = {(one["kind"], one["metadata"]["name"]) for one in manifests}
+    labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
+    for pod in pods(manifests):
+        spec, [container] = pod["spec"], pod["spec"]["containers"]
+        assert ("ServiceAccount", spec["serviceAccountName"]) in names
+        for source in container["envFrom"]:
+            assert ("ConfigMap", source["configMapRef"]["name"]) in names
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
+        ports = {port["containerPort"] for port in container["ports"]}
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            for how in ("grpc", "tcpSocket"):
+                port = container.get(name, {}).get(how, {}).get("port", 50051)
+                assert port in ports
+    for manifest in manifests:
+        spec = manifest.get("spec", {})
+        if target := spec.get("scaleTargetRef"):
+            assert ("Deployment", target["name"]) in names
+        if manifest["kind"] in ("Service", "PodMonitoring"):
+            wanted = spec["selector"].get("matchLabels", spec["selector"])
+            assert any(wanted.items() <= one.items() for one in labels)
+
+
+def test_pods_are_restricted(manifests: list[Manifest]) -> None:
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards, which the namespace asks.
+    for pod in pods(manifests):
+        spec, [container] = pod["spec"], pod["spec"]["containers"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        kinds = {key for volume in spec["volumes"] for key in volume} - {"name"}
+        assert kinds <= {"emptyDir", "csi", "persistentVolumeClaim", "secret"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_a_verifier_that_is_away_restarts_no_pod(manifests: list[Manifest]) -> None:
+    for pod in pods(manifests):
+        [container] = pod["spec"]["containers"]
+        follows = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "follower"
+        alive = None if follows else {"port": 50051}
+        assert container.get("livenessProbe", {}).get("tcpSocket") == alive
+        assert "startupProbe" in container
+
+
+def test_pods_stop_within_their_grace_period(manifests: list[Manifest]) -> None:
+    [values] = [one["data"] for one in manifests if one["kind"] == "ConfigMap"]
+    drain = float(values["BLOCKDRAFT_SERVE_DRAIN_TIMEOUT"])
+    for pod in pods(manifests):
+        spec, [container] = pod["spec"], pod["spec"]["containers"]
+        wait = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        if "cloud.google.com/gke-spot" in spec.get("nodeSelector", {}):
+            # What the node leaves a pod; the processes that drain are killed at the end.
+            assert wait + drain < spec["terminationGracePeriodSeconds"] <= 15
+        else:
+            assert wait + 3 * (drain + 10) + 15 <= spec["terminationGracePeriodSeconds"]
+
+
+def test_pods_use_all_chips_of_the_nodes_they_select(manifests: list[Manifest]) -> None:
+    for pod in pods(manifests):
+        selector = pod["spec"].get("nodeSelector", {})
+        topology = selector.get("cloud.google.com/gke-tpu-topology")
+        resources = pod["spec"]["containers"][0]["resources"]
+        if topology is None:
+            assert "google.com/tpu" not in resources["limits"]
+            continue
+        chips = 1
+        for size in re.findall(r"\d+", topology):
+            chips *= int(size)
+        hosts = next(
+            (m["spec"]["leaderWorkerTemplate"]["size"] for m in manifests if "Leader" in m["kind"]),
+            1,
+        )
+        assert resources["limits"]["google.com/tpu"] == str(chips // hosts)
+        assert resources["requests"]["google.com/tpu"] == str(chips // hosts)
+
+
+def test_the_leader_worker_set_keeps_what_kustomize_would_drop() -> None:
+    folder = DEPLOY / "k8s" / "overlays" / "gke-multihost"
+    written = yaml.safe_load((folder / "leaderworkerset.yaml").read_text())
+    [made] = [one for one in made_of("gke-multihost") if one["kind"] == "LeaderWorkerSet"]
+    assert made["spec"]["replicas"] == written["spec"]["replicas"]
+    assert made["spec"]["leaderWorkerTemplate"]["size"] == 2
+    before, after = pods([written]), pods([made])
+    assert len(before) == len(after) == 2
+    for old, new in zip(before, after, strict=True):
+        [wanted], [container] = old["spec"]["containers"], new["spec"]["containers"]
+        assert container["image"] == "blockdraft:tpu"
+        assert container["args"] == wanted["args"]
+        assert container["volumeMounts"] == wanted["volumeMounts"]
+
+
+def test_the_overlay_that_the_documentation_shows(tmp_path: Path) -> None:
+    [shown] = [one.text for one in blocks("yaml") if one.page == "docs/deploy-gke.md"]
+    overlays = os.path.relpath(DEPLOY / "k8s" / "overlays", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("OVERLAYS", overlays))
+    made = list(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path)))
+    [settings] = [one["data"] for one in made if one["kind"] == "ConfigMap"]
+    assert settings["BLOCKDRAFT_SERVE_NUM_PAGES"] == "16384"
+    assert settings["BLOCKDRAFT_SERVE_TPU_SPLIT"] == "2+2"
+    [pod] = pods(made)
+    assert pod["spec"]["containers"][0]["image"].endswith("/blockdraft/tpu@sha256:" + 64 * "0")
+    buckets = {
+        one["name"]: one["csi"]["volumeAttributes"]
+        for one in pod["spec"]["volumes"]
+        if "csi" in one
+    }
+    assert {name: one["bucketName"] for name, one in buckets.items()} == {
+        "weights": "WEIGHTS",
+        "compiled": "CACHE",
+    }
+    assert all("mountOptions" in one for one in buckets.values())
+
+
+def test_checkov_finds_nothing(tmp_path: Path) -> None:
+    for name in OVERLAYS:
+        made = made_of(name)
+        known = [one for one in made if kind(one) not in SCHEMAS]
+        # checkov knows no LeaderWorkerSet, but pods.
+        more = [] if pods(known) else pods(made)
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all([*known, *more]))
+    config = Path(__file__).parent / "checkov.yaml"
+    said = run("checkov", "--config-file", config, "--output", "json", "--directory", tmp_path)
+    [summary] = re.findall(r'"passed": (\d+)', said)
+    assert int(summary) > 100
