@@ -138,5 +138,6 @@ def test_a_one_token_answer_has_no_speed() -> None:
     report = demo_report(model(attached=False), runs, runs, runs)
     assert report.plain.tokens_per_second is None
     assert report.speedup is None
-    assert (report.drafter, report.trained) == ("none", False)
+    assert (report.drafter, report.trained) == (None, False)
+    assert "There is no drafter for target: what was drafted is what" in verdict(report)
     assert table_rows(report)[0] == ("tokens/s", "-", "-")

@@ -25,6 +25,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: None if mode == "stubborn" else stop.set())
     with running_fake(port=int(listen.rpartition(":")[2])):
+        print(f"blockdraft serves fake on {listen}", flush=True)
         while not stop.wait(0.05):
             pass
     # The child is left behind on purpose.

@@ -92,8 +92,7 @@ def _service(settings: ServeSettings, run: Run) -> Iterator["RunningService"]:
     starting = run.phase("starting the service")
     drafter = None if wanted.no_drafter else wanted.drafter
     arguments = serve_arguments(settings.prompts.target, drafter, settings.engine)
-    needed = drafter is not None
-    with own_service(arguments, timeout_seconds, needs_drafter=needed) as service:
+    with own_service(arguments, timeout_seconds) as service:
         starting.reach(1, 1)
         yield service
 

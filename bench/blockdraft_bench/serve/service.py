@@ -86,25 +86,20 @@ def running_service(connection: Connection, *, needs_drafter: bool) -> RunningSe
 
 
 @contextlib.contextmanager
-def own_service(
-    arguments: Sequence[str], timeout_seconds: float, *, needs_drafter: bool = True
-) -> Iterator[RunningService]:
+def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[RunningService]:
     """Run `blockdraft serve`, all its processes, for as long as the `with` block.
 
     Args:
         arguments: What it is told.
         timeout_seconds: Deadline of each request.
-        needs_drafter: Whether to wait until a drafter is attached.
 
     Raises:
         CommandFailedError: If it does not get ready.
     """
     with LocalServer(arguments) as server:
+        server.wait_ready(STARTUP_SECONDS, lambda line: None)
         connection = Connection(server.address, "", False, timeout_seconds)
         with connection.client() as client:
-            server.wait_ready(
-                client, STARTUP_SECONDS, lambda line: None, needs_drafter=needs_drafter
-            )
             model = client.model()
         yield RunningService(connection, model, server.process_id)
 

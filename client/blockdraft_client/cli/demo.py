@@ -113,14 +113,14 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
     from blockdraft_client.client import Client
 
     with LocalServer(serve_arguments(args)) as server:
+        console.print(f"starting server, verifier and drafter for {args.target}")
+        with console.status("loading") as status:
+
+            def show(line: str) -> None:
+                status.update(Text(line or "loading", overflow="ellipsis", no_wrap=True))
+
+            server.wait_ready(STARTUP_SECONDS, show)
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
-            console.print(f"starting server, verifier and drafter for {args.target}")
-            with console.status("loading") as status:
-
-                def show(line: str) -> None:
-                    status.update(Text(line or "loading", overflow="ellipsis", no_wrap=True))
-
-                server.wait_ready(client, STARTUP_SECONDS, show)
             model = client.model()
             console.print("answering, with drafting:")
             warm_up = [_stream(client, args), _answer(client, args, drafted=False)]

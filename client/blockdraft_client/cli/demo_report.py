@@ -75,7 +75,7 @@ class DemoReport:
         acceptance_length: τ over all drafted runs; None if they took no step.
         acceptance_per_position: Share of accepted tokens per draft position, over those runs.
         target: Name of the target.
-        drafter: Method and fingerprint of the drafter.
+        drafter: Method and fingerprint of the drafter; None if there is none, and lookup drafts.
         trained: Whether the drafter was trained for the target.
     """
 
@@ -86,7 +86,7 @@ class DemoReport:
     acceptance_length: float | None
     acceptance_per_position: tuple[float, ...]
     target: str
-    drafter: str
+    drafter: str | None
     trained: bool
 
     @property
@@ -142,7 +142,7 @@ def demo_report(
         acceptance_length=total.acceptance_length,
         acceptance_per_position=total.acceptance_per_position,
         target=model.name,
-        drafter=f"{attached.method}:{attached.fingerprint}" if attached is not None else "none",
+        drafter=f"{attached.method}:{attached.fingerprint}" if attached is not None else None,
         trained=attached is not None and attached.trained,
     )
 
@@ -185,6 +185,11 @@ def verdict(report: DemoReport) -> str:
         sentences.append(f"With drafting, decoding ran at {report.speedup:.2f}x the plain speed.")
     if report.trained:
         sentences.append(f"The drafter ({report.drafter}) was trained for {report.target}.")
+    elif report.drafter is None:
+        sentences.append(
+            f"There is no drafter for {report.target}: what was drafted is what prompt and answer "
+            "repeat."
+        )
     else:
         sentences.append(
             f"The drafter ({report.drafter}) is NOT trained for {report.target}: its guesses are "

@@ -11,20 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.exit_codes import CommandFailedError
-from blockdraft_client.errors import DeadlineExceededError
-
-if TYPE_CHECKING:
-    from blockdraft_client.client import Client
 
 # The same as `blockdraft serve`, but of this interpreter whatever PATH says.
 SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")
 STOP_SECONDS = 10.0
 FORCED_STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 40
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
+# How the line begins with which it says that it, and the drafter if it starts one, are ready.
+ANNOUNCEMENT = "blockdraft serves "
 
 
 class LocalServer:
@@ -82,44 +79,29 @@ class LocalServer:
         assert self._process is not None
         return self._process.pid
 
-    def wait_ready(
-        self,
-        client: "Client",
-        timeout: float,
-        on_progress: Callable[[str], None],
-        *,
-        needs_drafter: bool = True,
-    ) -> None:
-        """Wait until the server serves and a drafter is attached.
+    def wait_ready(self, timeout: float, on_progress: Callable[[str], None]) -> None:
+        """Wait until it says that it serves: with its drafter attached, if it starts one.
 
         Args:
-            client: A client of this server.
             timeout: How long to wait, in seconds.
             on_progress: Told now and then what the processes logged last.
-            needs_drafter: Whether one is started at all.
 
         Raises:
             CommandFailedError: If the processes end or are not ready in time; the message ends
                 with the last lines they logged.
         """
         deadline = time.monotonic() + timeout
-        while not self._is_ready(client, needs_drafter):
+        while not self._has_announced():
             assert self._process is not None
             if self._process.poll() is not None:
                 raise self._failure(f"the server ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise self._failure(f"the server was not ready within {timeout:g} s")
             on_progress("".join(self._last_lines(1)))
+            time.sleep(POLL_SECONDS)
 
-    def _is_ready(self, client: "Client", needs_drafter: bool) -> bool:
-        try:
-            client.wait_ready(POLL_SECONDS)
-        except DeadlineExceededError:
-            return False
-        if not needs_drafter or client.model().drafter is not None:
-            return True
-        time.sleep(POLL_SECONDS)
-        return False
+    def _has_announced(self) -> bool:
+        return any(line.startswith(ANNOUNCEMENT) for line in self._last_lines(LOG_TAIL_LINES))
 
     def _failure(self, message: str) -> CommandFailedError:
         lines = self._last_lines(LOG_TAIL_LINES)

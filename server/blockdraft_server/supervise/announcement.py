@@ -1,9 +1,16 @@
 """The line with which `blockdraft serve` says that everything is ready."""
 
+import asyncio
+import time
+
 import grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_server.supervise.plan import ServePlan
+
+# A drafter that is ready is found within moments; one that died again is not waited for.
+ATTACH_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 
 async def announcement(plan: ServePlan, seconds: float) -> str:
@@ -18,21 +25,30 @@ async def announcement(plan: ServePlan, seconds: float) -> str:
             f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
             f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
         )
-    drafter = await describe_drafter(plan.verifier.process.address)
+    patience = 0.0 if plan.drafter is None else ATTACH_SECONDS
+    drafter = await describe_drafter(plan.verifier.process.address, patience)
     return (
         f"blockdraft serves {plan.server.served_name} on {plan.server.process.address}, "
         f"drafter: {drafter}, ready after {seconds:.1f} s"
     )
 
 
-async def describe_drafter(verifier_address: str) -> str:
-    """Return a few words about the drafter attached to a verifier."""
+async def describe_drafter(verifier_address: str, patience_seconds: float) -> str:
+    """Return a few words about the drafter attached to a verifier.
+
+    Args:
+        verifier_address: Where it listens.
+        patience_seconds: How long to wait for a drafter to be attached.
+    """
+    deadline = time.monotonic() + patience_seconds
+    request = verifier_pb2.VerifierServiceDescribeRequest()
     async with grpc.aio.insecure_channel(verifier_address) as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         try:
-            description = await stub.Describe(
-                verifier_pb2.VerifierServiceDescribeRequest(), timeout=5
-            )
+            description = await stub.Describe(request, timeout=5)
+            while not description.HasField("drafter") and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_SECONDS)
+                description = await stub.Describe(request, timeout=5)
         except grpc.aio.AioRpcError as error:
             return f"unknown ({error.code().name})"
     if not description.HasField("drafter"):

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 from tests.bench.support import write_target
 from tests.fakes.inference import MODEL, running_fake
+from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_bench.serve import settings
 from blockdraft_bench.serve.service import own_service
 from blockdraft_client.cli import local_server
 from blockdraft_client.cli.main import main
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1.inference_pb2 import GetModelResponse
 
 TOKENS = 12
@@ -163,14 +167,37 @@ def test_measures_a_running_service_and_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_lookup_alone(bench: Run, tmp_path: Path, capsys: Capture) -> None:
+def test_lookup_alone(
+    bench: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: Capture
+) -> None:
+    echo = tmp_path_factory.mktemp("echo")
+    write_echoing_target(echo)
     load = ("--concurrency", "1", "--requests", "2", "--max-sequences", "1", "--json")
-    assert bench(*load, "--no-drafter", "--lookup") == 0
+    assert bench(*load, "--target", str(echo), "--no-drafter", "--lookup") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["drafter"] is None
     assert report["service"]["engine"]["lookup"] is True
+    drafted, plain = report["results"]
+    assert drafted["acceptance_length"] > 2.0
+    assert plain["acceptance_length"] == 1.0
     [speedup] = report["speedups"]
     assert speedup["identical_share"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_target_for_which_no_drafter_is_known_is_not_waited_for(target: Path) -> None:
+    arguments = ["--target", str(target), "--max-sequences", "1"]
+    arguments += ["--max-context-tokens", "76", "--max-step-tokens", "16"]
+    with own_service(arguments, 60.0) as service:
+        assert service.model.drafter is None
+
+
+def write_echoing_target(directory: Path) -> None:
+    """Write a target that gives back the token it was given, so that lookup is always right."""
+    decoder = Decoder(tiny_config(), dtype=jnp.float32, rngs=nnx.Rngs(0))
+    # What the layers add is nothing beside the embedding, which is the head too.
+    decoder.embedding.table.value = 1e4 * decoder.embedding.table.value
+    write_hf_checkpoint(decoder, directory)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_runtime.settings.slice import SliceSettings
 from blockdraft_server.supervise.announcement import describe_drafter
@@ -169,11 +170,15 @@ def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) ->
 async def test_the_attached_drafter_in_words() -> None:
     fake = FakeVerifier()
     async with running_verifier(fake) as address:
-        assert await describe_drafter(address) == "none"
+        assert await describe_drafter(address, 0.0) == "none"
+        found = asyncio.create_task(describe_drafter(address, PATIENCE_SECONDS))
+        await asyncio.sleep(0.3)
+        assert not found.done()
         fake.description.drafter.method = "dflash"
         fake.description.drafter.block_size = 8
-        assert await describe_drafter(address) == "dflash, block of 8, untrained"
-    assert await describe_drafter(address) == "unknown (UNAVAILABLE)"
+        assert await found == "dflash, block of 8, untrained"
+        assert await describe_drafter(address, 0.0) == "dflash, block of 8, untrained"
+    assert await describe_drafter(address, 0.0) == "unknown (UNAVAILABLE)"
 
 
 ROLE = """
