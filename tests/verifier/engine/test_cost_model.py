@@ -13,6 +13,7 @@ from blockdraft_verifier.engine.cost_model import (
     TIME_LEARNING_RATE,
     AcceptanceEstimate,
     CostModel,
+    WaitingPrompts,
     expected_accepted,
 )
 
@@ -56,6 +57,46 @@ def test_prompts_get_room_as_long_as_a_step_stays_short(
     verify: dict[Bucket, float], tokens: int, slowdown: float, room: int
 ) -> None:
     assert CostModel(verify).prompt_room(3, tokens, slowdown) == room
+
+
+def test_a_prompt_token_counts_for_what_it_takes() -> None:
+    # A step of 8 tokens takes 1 s, of 64 takes 4: 1/16 s for a prompt token, 1/4 s for a gained one
+    # when 16 sequences decode plainly.
+    costs = CostModel({Bucket(16, 8, 8): 1.0, Bucket(16, 64, 64): 4.0})
+    many = WaitingPrompts(1000, 10.0)
+    assert costs.worth(8, 8, 8.0, 0.0, WaitingPrompts()) == 8.0
+    assert costs.worth(8, 8, 8.0, 0.0, many) == pytest.approx((8.0 + 56 / 4) / 4.0)
+    # No more than there are.
+    few = WaitingPrompts(6, 10.0)
+    assert costs.worth(8, 8, 8.0, 0.0, few) == pytest.approx((8 + 1.5) / 4)
+    # Drafts find room beside these, and do not take the room of those.
+    assert costs.worth(8, 58, 20.0, 1.0, few) == pytest.approx((20 + 1.5) / 5)
+    assert costs.worth(8, 59, 20.0, 1.0, few) == 0.0
+    assert costs.worth(8, 9, 20.0, 1.0, many) == 0.0
+    # A full house has no row for a prompt.
+    assert costs.worth(16, 16, 16.0, 0.0, many) == 16.0 / 4
+
+
+@pytest.mark.parametrize(("waiting", "longest"), [(0, 3), (10, 2), (32, 1), (48, 0), (10_000, 0)])
+def test_drafts_leave_prompts_their_room(waiting: int, longest: int) -> None:
+    # Sixteen sequences of three drafted tokens each would fill the step.
+    costs = model({Bucket(32, 16, 16): 0.8, Bucket(32, 64, 64): 1.0}, *[0.1] * 6)
+    prompts = WaitingPrompts(waiting, 2.0)
+    sure = [AcceptanceEstimate([0.99] * 3)] * 16
+    assert costs.best_draft_length(sure, 3, prompts=prompts) == longest
+    # Nor are drafts tried where not even one that is always right would leave them that.
+    poor = AcceptanceEstimate([0.2] * 3)
+    tried = costs.try_length([poor.successor() for _ in range(16)], poor, 3, prompts)
+    assert bool(tried) == bool(longest)
+
+
+def test_what_another_length_loses() -> None:
+    costs = model(LINEAR, 0.5)
+    # 8 tokens take 2 s, the drafter half a second more; plain decoding gains one token a second.
+    fair = estimates(0.5)
+    gained = 1 + 0.5 + 0.25 + 0.125 + 0.0625
+    assert costs.lost_seconds(fair, 4, 0) == pytest.approx(2.5 - gained)
+    assert costs.lost_seconds(fair, 0, 0) == pytest.approx(0.0)
 
 
 def test_what_is_accepted_of_several_sequences_adds_up() -> None:
@@ -103,19 +144,19 @@ def test_an_unknown_sequence_gets_a_few_tries() -> None:
     heir = poor.successor()
     assert costs.best_draft_length([heir], 7) == 0
     for _ in range(FIRST_PROPOSALS):
-        assert costs.draft_length([heir], poor, 7) > 0
+        assert costs.try_length([heir], poor, 7) > 0
         heir.update(7, 0)
-    assert costs.draft_length([heir], poor, 7) == 0
+    assert costs.try_length([heir], poor, 7) == 0
     # One for whom drafts are right goes on.
     lucky = poor.successor()
     for _ in range(FIRST_PROPOSALS):
         lucky.update(7, 4)
-    assert costs.draft_length([lucky], poor, 7) == costs.best_draft_length([lucky], 7) > 0
+    assert costs.best_draft_length([lucky], 7) > 0
     # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.
-    assert costs.draft_length([heir, poor.successor()], poor, 7) == 0
-    assert costs.draft_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
-    assert costs.draft_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
-    assert model(FLAT, 10.0).draft_length([poor.successor()], poor, 7) == 0
+    assert costs.try_length([heir, poor.successor()], poor, 7) == 0
+    assert costs.try_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
+    assert costs.try_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
+    assert model(FLAT, 10.0).try_length([poor.successor()], poor, 7) == 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

@@ -1,5 +1,6 @@
 """Whom to draft for and how far, without an engine."""
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,13 @@ import pytest
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
-from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, CostModel
+from blockdraft_verifier.engine.cost_model import (
+    EXPLORE_EVERY_STEPS,
+    TRY_SHARE,
+    TRY_STEPS,
+    AcceptanceEstimate,
+    CostModel,
+)
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.lookups import INDEXED_PER_STEP
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
@@ -42,10 +49,22 @@ def decoding(lengths: DraftLengths, *, output: int = 20, **options: Any) -> Sequ
     return sequence
 
 
+def test_drafts_leave_room_for_prompts() -> None:
+    lengths = DraftLengths(EngineSettings(draft_policy="adaptive", lookup=False))
+    # Verifying is free up to the largest step, which four drafted tokens fill.
+    lengths.costs = CostModel({Bucket(2, tokens, tokens): 1.0 for tokens in (1, 5)})
+    lengths.costs.attach_drafter((0.1,))
+    sequence = decoding(lengths)
+    lengths._steps = 1  # not one of those that try
+    lengths._estimates[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
+    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
+    assert lengths.wanted([sequence], BLOCK_SIZE, 4) == []
+
+
 def test_prompts_only_send_and_answers_are_drafted_for() -> None:
     lengths = made()
     answer, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
-    wanted = lengths.wanted([answer, prompt], BLOCK_SIZE)
+    wanted = lengths.wanted([answer, prompt], BLOCK_SIZE, 0)
     assert wanted == [(prompt, 0), (answer, BLOCK_SIZE - 1)]
 
 
@@ -63,7 +82,7 @@ def test_who_cannot_use_a_proposal_is_left_out(change: dict[str, Any]) -> None:
     sequence = decoding(lengths)
     for name, value in change.items():
         setattr(sequence, name, value)
-    assert lengths.wanted([sequence], BLOCK_SIZE) == []
+    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -75,17 +94,17 @@ def test_neither_the_request_nor_its_end_is_exceeded(
 ) -> None:
     lengths = made()
     sequence = decoding(lengths, output=output, max_draft_tokens=allowed)
-    assert lengths.wanted([sequence], BLOCK_SIZE) == [(sequence, expected)]
+    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, expected)]
 
 
 def test_a_request_without_drafts_sends_nothing() -> None:
     lengths = made()
-    assert lengths.wanted([decoding(lengths, max_draft_tokens=0)], BLOCK_SIZE) == []
+    assert lengths.wanted([decoding(lengths, max_draft_tokens=0)], BLOCK_SIZE, 0) == []
 
 
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
     lengths = DraftLengths(EngineSettings())
-    assert lengths.wanted([decoding(lengths)], BLOCK_SIZE) == []
+    assert lengths.wanted([decoding(lengths)], BLOCK_SIZE, 0) == []
 
 
 def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
@@ -94,11 +113,24 @@ def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
+    assert lengths.costs is not None
     drafted = []
-    for _ in range(2 * EXPLORE_EVERY_STEPS):
-        drafted.append(bool(lengths.wanted([sequence], BLOCK_SIZE)))
+    for _ in range(1000):
+        drafted.append(bool(lengths.wanted([sequence], BLOCK_SIZE, 0)))
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
-    assert [step for step, tried in enumerate(drafted) if tried] == [0, EXPLORE_EVERY_STEPS]
+    tried = [step for step, once in enumerate(drafted) if once]
+    # Five tokens are verified in 8 s, the drafter takes half a second, and nothing is gained.
+    lost = lengths.costs.lost_seconds([lengths._estimates[sequence]], 4, 0)
+    assert lost == pytest.approx(7.5, abs=0.1)
+    steps = EXPLORE_EVERY_STEPS * math.ceil(lost / TRY_SHARE / EXPLORE_EVERY_STEPS)
+    assert tried == [steps, 2 * steps]
+
+
+def test_the_credit_for_tries_is_bounded() -> None:
+    lengths = made("adaptive")
+    for _ in range(2 * TRY_STEPS):
+        lengths.observe_step([], 1.0)
+    assert lengths._credit_seconds == pytest.approx(TRY_SHARE * TRY_STEPS)
 
 
 def test_what_was_caught_up_is_not_charged_to_drafting() -> None:
@@ -160,7 +192,7 @@ class Run:
         seconds = costs.verify_seconds(1, 1 + len(drafted))
         self.seconds += seconds
         self.lengths.observe_step([row], seconds)
-        self.lengths.wanted([sequence], 1)
+        self.lengths.wanted([sequence], 1, 0)
         self.lengths.observe_acceptance([Progress(row, accepted, gained, accepted + 1)])
 
     def all(self) -> float:
@@ -241,7 +273,7 @@ def test_the_context_of_who_copies_is_kept_up() -> None:
     # Sure that it goes on so.
     for acceptance in (lengths._lookups._of[copying].acceptance, lengths._lookups._overall):
         acceptance._rates[:] = [1.0] * len(acceptance._rates)
-    wanted = lengths.wanted([copying, other], BLOCK_SIZE)
+    wanted = lengths.wanted([copying, other], BLOCK_SIZE, 0)
     assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
     assert copying.proposal is not None
     assert copying.proposal.source is DraftSource.LOOKUP

@@ -1,5 +1,8 @@
 """How many tokens to draft: the number that maximizes expected tokens per second.
 
+While prompts wait for room in the steps, their tokens count too: a drafted token takes the place of
+a prompt token, so that somebody else's first token comes later.
+
 Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
 draft step for each batch size. Measured while serving: both again, since the processes of a host
 warm up while the others compile, and contexts grow; how often the drafted token at each position
@@ -22,6 +25,10 @@ TIME_LEARNING_RATE = 0.2
 PRIOR_WEIGHT = 4
 # Drafting that does not pay is tried again this often, in steps: text changes.
 EXPLORE_EVERY_STEPS = 64
+# Tries may cost such a share of the time, so they are rarer where they are dear,
+TRY_SHARE = 0.02
+# of that of so many steps at most, however long there was none.
+TRY_STEPS = 1024
 # A sequence gets so many proposals before the others' acceptance can decide against drafting: text
 # differs, and one that is never drafted for can never show it,
 FIRST_PROPOSALS = 4
@@ -107,6 +114,22 @@ def expected_accepted(
     return np.concatenate([[0.0], np.cumsum(alive)])
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingPrompts:
+    """What is to be computed of prompts, beside the sequences that are decoding.
+
+    Attributes:
+        tokens: How many are left.
+        slowdown: How many times as long they may make a step; at least 1.
+    """
+
+    tokens: int = 0
+    slowdown: float = 1.0
+
+
+NO_PROMPTS = WaitingPrompts()
+
+
 class CostModel:
     """Seconds of verification and drafting, from measurements."""
 
@@ -116,6 +139,17 @@ class CostModel:
         self._buckets = tuple(sorted(verify_seconds))
         self._draft_seconds: list[float] = []
         self._transport_seconds = 0.0
+
+    def milliseconds(self) -> dict[str, object]:
+        """Return what is known now of the time that steps take, for the person who asks."""
+        return {
+            "verify_by_rows_x_tokens": {
+                f"{bucket.rows}x{bucket.tokens}": round(1e3 * seconds, 3)
+                for bucket, seconds in self._verify_seconds.items()
+            },
+            "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._draft_seconds],
+            "transport": round(1e3 * self._transport_seconds, 3),
+        }
 
     def attach_drafter(self, step_seconds: Sequence[float]) -> None:
         """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences."""
@@ -187,25 +221,68 @@ class CostModel:
     def _draft_index(self, rows: int) -> int:
         return min((rows - 1).bit_length(), len(self._draft_seconds) - 1)
 
+    def worth(
+        self, rows: int, tokens: int, gain: float, draft_seconds: float, prompts: WaitingPrompts
+    ) -> float:
+        """Return what a step gains, in tokens per second, its prompt tokens included.
+
+        Each of these counts for as much of a gained token as it takes of the time, in a service
+        that is full: who waits for a first token is a row less in every step. For the same reason
+        prompts have as much room as beside plain decoding, and a step in which drafts take it from
+        them is worth nothing.
+
+        Args:
+            rows: Sequences that are decoding.
+            tokens: What is verified of all of them.
+            gain: Tokens they are expected to gain.
+            draft_seconds: What drafting took before.
+            prompts: What waits for room in the step.
+        """
+        if not prompts.tokens or all(size <= rows for size in self.step_sizes(rows + 1)):
+            return gain / (self.verify_seconds(rows, tokens) + draft_seconds)
+        room = min(prompts.tokens, self.prompt_room(rows, rows, prompts.slowdown))
+        if tokens > rows and all(size < tokens + room for size in self.step_sizes(rows + 1)):
+            return 0.0
+        seconds = self.verify_seconds(rows + 1, tokens + room) + draft_seconds
+        return (gain + room * self._prompt_token_worth) / seconds
+
+    @property
+    def _prompt_token_worth(self) -> float:
+        """How much of a gained token's time a prompt token takes, each where it is cheapest."""
+        fullest = max(bucket.rows for bucket in self._buckets)
+        gained_token_seconds = self.verify_seconds(fullest, fullest) / fullest
+        prompt_token_seconds = min(
+            took / bucket.tokens for bucket, took in self._verify_seconds.items()
+        )
+        return prompt_token_seconds / gained_token_seconds
+
     def best_draft_length(
-        self, estimates: Sequence[AcceptanceEstimate], limit: int, *, least: int = 0
+        self,
+        estimates: Sequence[AcceptanceEstimate],
+        limit: int,
+        *,
+        least: int = 0,
+        prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return the draft length, at most `limit`, that gains the most tokens per second.
+        """Return the draft length, at most `limit`, with which a step is worth most.
 
         Args:
             estimates: The acceptance estimate of each sequence of the batch; at least one.
             limit: Most tokens the drafter can draft.
             least: Fewest, where drafting is to be tried.
+            prompts: What waits for room in the step.
         """
         rows = len(estimates)
         accepted = expected_accepted(estimates, limit).tolist()
+        return max(
+            range(least, limit + 1),
+            key=lambda length: self._worth_of(rows, length, accepted[length], prompts),
+        )
 
-        def tokens_per_second(length: int) -> float:
-            seconds = self.verify_seconds(rows, rows * (1 + length))
-            seconds += self.draft_seconds(rows) if length else 0.0
-            return float((rows + accepted[length]) / seconds)
-
-        return max(range(least, limit + 1), key=tokens_per_second)
+    def _worth_of(self, rows: int, length: int, accepted: float, prompts: WaitingPrompts) -> float:
+        """Return what a step is worth with drafts of one length, of which so much is accepted."""
+        seconds = self.draft_seconds(rows) if length else 0.0
+        return self.worth(rows, rows * (1 + length), rows + accepted, seconds, prompts)
 
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
@@ -226,21 +303,48 @@ class CostModel:
             seconds = min(seconds, gained * plain - verified)
         return max(seconds, WAIT_SHARE * plain)
 
-    def draft_length(
-        self, estimates: Sequence[AcceptanceEstimate], overall: AcceptanceEstimate, limit: int
+    def try_length(
+        self,
+        estimates: Sequence[AcceptanceEstimate],
+        overall: AcceptanceEstimate,
+        limit: int,
+        prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return how far to draft: the best length, or a try where too little is known.
+        """Return how far to draft where it does not seem to pay but too little is known; 0 if not.
 
         Args:
             estimates: The acceptance estimate of each sequence of the batch; at least one.
             overall: That of all sequences so far.
             limit: Most tokens the drafter can draft.
+            prompts: What waits for room in the step.
         """
-        best = self.best_draft_length(estimates, limit)
-        if best > 0 or overall.hopeless:
-            return best
         unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
         perfect = [AcceptanceEstimate([1.0] * limit)] * len(estimates)
-        if 2 * unknown <= len(estimates) or not self.best_draft_length(perfect, limit):
+        if overall.hopeless or 2 * unknown <= len(estimates):
             return 0
-        return self.best_draft_length(estimates, limit, least=1)
+        if not self.best_draft_length(perfect, limit, prompts=prompts):
+            return 0
+        return self.best_draft_length(estimates, limit, least=1, prompts=prompts)
+
+    def lost_seconds(
+        self,
+        estimates: Sequence[AcceptanceEstimate],
+        length: int,
+        best: int,
+        prompts: WaitingPrompts = NO_PROMPTS,
+    ) -> float:
+        """Return what a step with another than the best draft length is expected to waste.
+
+        Args:
+            estimates: The acceptance estimate of each sequence of the batch; at least one.
+            length: The other length.
+            best: The best one.
+            prompts: What waits for room in the step.
+        """
+        rows = len(estimates)
+        seconds = self.verify_seconds(rows, rows * (1 + length)) + self.draft_seconds(rows)
+        accepted = expected_accepted(estimates, max(length, best)).tolist()
+        worth, most = (
+            self._worth_of(rows, each, accepted[each], prompts) for each in (length, best)
+        )
+        return seconds * (1.0 - worth / most)

@@ -6,8 +6,11 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
+    TRY_SHARE,
+    TRY_STEPS,
     AcceptanceEstimate,
     CostModel,
+    WaitingPrompts,
     accepted_of,
 )
 from blockdraft_verifier.engine.lookups import Lookups
@@ -32,12 +35,20 @@ class DraftLengths:
         """
         self.costs: CostModel | None = None
         self._policy = settings.draft_policy
+        self._prompt_slowdown = settings.prompt_slowdown
         self._lookup_block = settings.lookup_block if settings.lookup else 1
         self._max_block = 1
         self._lookups = Lookups()
         self._overall = AcceptanceEstimate()
         self._estimates: dict[Sequence, AcceptanceEstimate] = {}
         self._steps = 0
+        # What tries may cost by now.
+        self._credit_seconds = 0.0
+
+    @property
+    def acceptance(self) -> list[float]:
+        """How often a token at each position is right, given that those before it are."""
+        return list(self._overall.by_position)
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.
@@ -84,6 +95,8 @@ class DraftLengths:
     def observe_step(self, rows: Iterable[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""
         self._steps += 1
+        allowed = TRY_SHARE * seconds
+        self._credit_seconds = min(self._credit_seconds + allowed, TRY_STEPS * allowed)
         if self.costs is not None:
             lengths = [len(row.token_ids) for row in rows]
             self.costs.observe_verification(len(lengths), sum(lengths), seconds)
@@ -96,12 +109,26 @@ class DraftLengths:
                 for estimate in (self._estimates[change.row.sequence], self._overall):
                     estimate.update(change.row.draft_count, change.accepted)
 
-    def wanted(self, running: list[Sequence], block_size: int) -> list[tuple[Sequence, int]]:
+    def prompt_room(self, rows: int, tokens: int) -> int | None:
+        """Return most prompt tokens beside decoding sequences; None before anything was measured.
+
+        Args:
+            rows: Decoding sequences.
+            tokens: Their tokens in the step, fewer than the largest step holds.
+        """
+        if self.costs is None:
+            return None
+        return self.costs.prompt_room(rows, tokens, self._prompt_slowdown)
+
+    def wanted(
+        self, running: list[Sequence], block_size: int, prompt_tokens: int
+    ) -> list[tuple[Sequence, int]]:
         """Propose what lookup found where that is best, and return what to ask the drafter.
 
         Args:
             running: All sequences that are being decoded.
             block_size: Of the drafter; 1 if there is none to ask.
+            prompt_tokens: What is to be computed of prompts.
 
         Returns:
             Sequences and draft lengths; 0 where new features shall only be sent.
@@ -120,9 +147,10 @@ class DraftLengths:
         if self.costs is None:
             return wanted
         draftable = [sequence for sequence in decoding if sequence.draftable]
-        length = self._length(draftable, block_size - 1)
+        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown)
+        length = self._length(draftable, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
-        shares = self._shares(self.costs, offers, draftable, length)
+        shares = self._shares(self.costs, offers, draftable, length, prompts)
         for sequence, share in zip(decoding, shares, strict=True):
             if share.lookup:
                 tokens = self._lookups.continuation(sequence, share.lookup)
@@ -154,7 +182,12 @@ class DraftLengths:
         return Offer(found, drafted, accepted_of(self._estimates[sequence], drafted))
 
     def _shares(
-        self, costs: CostModel, offers: list[Offer], draftable: list[Sequence], length: int
+        self,
+        costs: CostModel,
+        offers: list[Offer],
+        draftable: list[Sequence],
+        length: int,
+        prompts: WaitingPrompts,
     ) -> list[Share]:
         """Return which offers are taken, the drafter's being for `length` tokens."""
         if not any(offer.survival for offer in offers):
@@ -164,9 +197,9 @@ class DraftLengths:
         # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
         estimates = [self._estimates[sequence] for sequence in draftable]
         must_draft = length > 0 and (
-            self._explores or not costs.best_draft_length(estimates, length)
+            self._explores or not costs.best_draft_length(estimates, length, prompts=prompts)
         )
-        shares = fastest(costs, offers, must_draft=must_draft)
+        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
         return with_tries(shares, offers) if self._explores else shares
 
     @property
@@ -174,17 +207,28 @@ class DraftLengths:
         """Whether what does not seem to pay is tried in this step."""
         return self._steps % EXPLORE_EVERY_STEPS == 0
 
-    def _length(self, sequences: list[Sequence], most: int) -> int:
+    def _length(self, sequences: list[Sequence], most: int, prompts: WaitingPrompts) -> int:
         """Return how many tokens to ask the drafter for, for each of `sequences`, at most `most`.
 
         Lookup is left out of account.
         """
         if not sequences or self.costs is None or most < 1:
             return 0
-        if self._policy == "fixed" or self._explores:
+        if self._policy == "fixed":
             return most
         estimates = [self._estimates[sequence] for sequence in sequences]
-        return self.costs.draft_length(estimates, self._overall, most)
+        best = tried = self.costs.best_draft_length(estimates, most, prompts=prompts)
+        if self._explores:
+            tried = most
+        elif best == 0:
+            tried = self.costs.try_length(estimates, self._overall, most, prompts)
+        if tried == best:
+            return best
+        lost = self.costs.lost_seconds(estimates, tried, best, prompts)
+        if lost > self._credit_seconds:
+            return best
+        self._credit_seconds -= lost
+        return tried
 
 
 def _limited(sequence: Sequence, length: int) -> int:

@@ -95,7 +95,7 @@ class Engine:
         )
         self.watch = StepWatch(settings.step_timeout_seconds)
         self._features: FeatureStore | None = None
-        self._lengths = DraftLengths(settings)
+        self.lengths = DraftLengths(settings)
         self._listeners = Listeners()
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -144,7 +144,7 @@ class Engine:
 
         def add() -> None:
             self._listeners.add(sequence, listener, on_step_end)
-            self._lengths.add(sequence)
+            self.lengths.add(sequence)
             self.scheduler.add(sequence)
 
         self._inbox.put(add)
@@ -205,7 +205,7 @@ class Engine:
         with self.watch.step():
             result = self._runner.run(rows, meanwhile=self.conclude)
         ended_at = self._clock()
-        self._lengths.observe_step(rows, result.seconds)
+        self.lengths.observe_step(rows, result.seconds)
         progress = [
             self.scheduler.commit(row, outcome)
             for row, outcome in zip(rows, result.rows, strict=True)
@@ -213,7 +213,7 @@ class Engine:
         self._keep_features(progress, result)
         self._request_drafts()
         self._untold = FinishedStep(progress, result, times, ended_at)
-        self._lengths.observe_acceptance(progress)
+        self.lengths.observe_acceptance(progress)
         self._retire(progress)
         if self._next_step_waits():
             self.conclude()
@@ -244,14 +244,14 @@ class Engine:
         # Compiling takes minutes, for which nobody shall wait who has gained tokens.
         self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
-        max_block = self._lengths.use_blocks(drafter.block_size if drafter is not None else 1)
-        self._lengths.forget_acceptance()
-        costs = self._lengths.costs
+        max_block = self.lengths.use_blocks(drafter.block_size if drafter is not None else 1)
+        self.lengths.forget_acceptance()
+        costs = self.lengths.costs
         if costs is None or not self._runner.compiled_for(features, max_block):
             if self._guard is not None:
                 self._guard.disarm()
             step_seconds = self._runner.warm_up(features, max_block, progress)
-            costs = self._lengths.costs = CostModel(step_seconds)
+            costs = self.lengths.costs = CostModel(step_seconds)
             self.watch.expect(step_seconds)
             # Pages written so far have no features of this form, so nothing in them can be
             # drafted from, and the self-test writes to them: owners compute theirs again.
@@ -291,7 +291,7 @@ class Engine:
     def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
         assert self.drafts is not None
         times = self.drafts.collect(wait=wait)
-        self._lengths.observe_drafting(times)
+        self.lengths.observe_drafting(times)
         self.metrics.late_drafts.inc(times.missed)
         return times
 
@@ -300,7 +300,7 @@ class Engine:
         max_rows = None
         if self._settings.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
-        rows = self.scheduler.plan(max_rows, self._prompt_room)
+        rows = self.scheduler.plan(max_rows, self.lengths.prompt_room)
         preempted = list(self.scheduler.preempted)
         self.scheduler.preempted.clear()
         for sequence in preempted:
@@ -308,12 +308,6 @@ class Engine:
             if self.drafts is not None:
                 self.drafts.release(sequence)
         return rows, bool(preempted)
-
-    def _prompt_room(self, rows: int, tokens: int) -> int:
-        costs = self._lengths.costs
-        if costs is None:
-            return self._settings.scheduler.max_step_tokens
-        return costs.prompt_room(rows, tokens, self._settings.prompt_slowdown)
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
         if self._features is None:
@@ -326,9 +320,10 @@ class Engine:
         """Propose what lookup found, send new features, and ask for proposals where that pays."""
         drafter = self.drafter if self._features is not None else None
         block_size = drafter.block_size if drafter is not None else 1
-        wanted = self._lengths.wanted(self.scheduler.running, block_size)
+        prompt_tokens = self.scheduler.prompt_tokens
+        wanted = self.lengths.wanted(self.scheduler.running, block_size, prompt_tokens)
         if wanted and self.drafts is not None and drafter is not None:
-            usual = self._lengths.wait_seconds(wanted)
+            usual = self.lengths.wait_seconds(wanted)
             patient = max(self._settings.draft_patience_seconds, usual)
             self.drafts.request(wanted, min(patient, self._settings.draft_timeout_seconds))
 
@@ -358,7 +353,7 @@ class Engine:
         self.scheduler.remove(sequence)
         if self.drafts is not None:
             self.drafts.release(sequence)
-        self._lengths.forget(sequence)
+        self.lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.is_set():

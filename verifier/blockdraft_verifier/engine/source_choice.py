@@ -1,15 +1,15 @@
 """Which sequence's next tokens are proposed by lookup, which by the drafter, and how many.
 
 The step's tokens are what all of them share. So the tokens found by lookup, of all sequences, are
-taken in order of how likely they are to be right, as many as fill the step that gains the most
-tokens per second: a step is padded up to a compiled size, and filling it costs nothing.
+taken in order of how likely they are to be right, as many as fill the step that is worth most: a
+step is padded up to a compiled size, and filling it costs nothing, unless prompts wait for room.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     shares: list[Share]
-    tokens_per_second: float
+    worth: float
 
 
 def longest(offers: Sequence[Offer]) -> list[Share]:
@@ -54,21 +54,28 @@ def longest(offers: Sequence[Offer]) -> list[Share]:
     ]
 
 
-def fastest(costs: CostModel, offers: Sequence[Offer], *, must_draft: bool) -> list[Share]:
-    """Return what gains the most tokens per second.
+def fastest(
+    costs: CostModel,
+    offers: Sequence[Offer],
+    *,
+    must_draft: bool,
+    prompts: WaitingPrompts = NO_PROMPTS,
+) -> list[Share]:
+    """Return what makes the step worth most.
 
     Args:
         costs: What steps and drafts cost.
         offers: Of all sequences of the batch; at least one.
         must_draft: Whether sequences that do better with the drafter are drafted for even if the
             batch as a whole would do better without: the drafter is to be tried.
+        prompts: What waits for room in the step.
     """
     drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
-    mixed = _plan(costs, offers, drafting)
+    mixed = _plan(costs, offers, drafting, prompts)
     if not any(drafting) or must_draft:
         return mixed.shares
-    free = _plan(costs, offers, [False] * len(offers))
-    return max(free, mixed, key=lambda plan: plan.tokens_per_second).shares
+    free = _plan(costs, offers, [False] * len(offers), prompts)
+    return max(free, mixed, key=lambda plan: plan.worth).shares
 
 
 def with_tries(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]:
@@ -83,12 +90,14 @@ def with_tries(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]:
     ]
 
 
-def _plan(costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool]) -> _Plan:
+def _plan(
+    costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool], prompts: WaitingPrompts
+) -> _Plan:
     """Fill up a step in which some sequences are drafted for with what lookup found for others."""
     rows = len(offers)
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
     tokens = rows + sum(offer.draft_length for offer in drafted)
-    gain = rows + sum(offer.draft_gain for offer in drafted)
+    gain = float(rows) + sum(offer.draft_gain for offer in drafted)
     seconds = costs.draft_seconds(len(drafted)) if drafted else 0.0
     # A later token of a sequence is never likelier than one before it.
     found = [
@@ -100,11 +109,11 @@ def _plan(costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool]) -
     found.sort(reverse=True)
     gains = list(accumulate((alive for alive, _ in found), initial=gain))
 
-    def tokens_per_second(count: int) -> float:
-        return gains[count] / (costs.verify_seconds(rows, tokens + count) + seconds)
+    def worth(count: int) -> float:
+        return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
 
     sizes = {min(size - tokens, len(found)) for size in costs.step_sizes(rows) if size >= tokens}
-    count = max(sorted({0, *sizes}), key=tokens_per_second)
+    count = max(sorted({0, *sizes}), key=worth)
     taken = [0] * rows
     for _, index in found[:count]:
         taken[index] += 1
@@ -112,4 +121,4 @@ def _plan(costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool]) -
         Share(draft=offer.draft_length) if drafts else Share(lookup)
         for offer, drafts, lookup in zip(offers, drafting, taken, strict=True)
     ]
-    return _Plan(shares, tokens_per_second(count))
+    return _Plan(shares, worth(count))

@@ -7,6 +7,7 @@ youngest sequence is preempted: it gives its pages back and is computed again la
 tokens, to the same output.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -102,6 +103,14 @@ class Scheduler:
         self.preempted: list[Sequence] = []  # since the engine last looked; it empties the list
         self._turns = 0
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens to be computed of sequences that are not decoding, waiting ones with a slot."""
+        free = self.settings.max_sequences - len(self.running)
+        waiting = itertools.islice(self.waiting, free)
+        prompts = (s for s in self.running if not s.decoding)
+        return sum(len(s.tokens) - s.committed for s in (*prompts, *waiting))
+
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self.waiting.append(sequence)
@@ -122,7 +131,7 @@ class Scheduler:
     def plan(
         self,
         max_rows: int | None = None,
-        prompt_room: Callable[[int, int], int] | None = None,
+        prompt_room: Callable[[int, int], int | None] = lambda rows, tokens: None,
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step and allocate their pages.
 
@@ -131,8 +140,8 @@ class Scheduler:
         Args:
             max_rows: Most decoding rows; the others' turn comes next (two groups, one drafting
                 while the other is verified).
-            prompt_room: Returns most prompt tokens beside so many decoding rows of so many tokens;
-                None for all that a step holds.
+            prompt_room: Returns most prompt tokens beside so many decoding rows of so many tokens,
+                or None for all that a step holds.
 
         Returns:
             The rows; empty when nothing can run.
@@ -159,8 +168,9 @@ class Scheduler:
                 rows.append(row)
                 budget -= len(row.token_ids)
         used = self.settings.max_step_tokens - budget
-        if rows and prompts and prompt_room is not None:
-            budget = min(budget, prompt_room(len(rows), used))
+        room_beside = prompt_room(len(rows), used) if rows and prompts else None
+        if room_beside is not None:
+            budget = min(budget, room_beside)
         for sequence in prompts:
             if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue
