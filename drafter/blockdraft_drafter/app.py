@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 import ml_dtypes
@@ -39,11 +39,15 @@ class DrafterApp:
     Make it inside a running event loop.
 
     Attributes:
+        role: Which process this is.
+        internal: Only verifiers call it.
         service_names: Names under which health is reported.
         loading: Loads the method.
         failed: Whether the method cannot draft any more.
     """
 
+    role = "drafter"
+    internal = True
     service_names: Sequence[str] = (SERVICE_NAME,)
 
     def __init__(
@@ -87,6 +91,10 @@ class DrafterApp:
 
     async def stop(self) -> None:
         """Do nothing; no call is in flight any more."""
+
+    def inspect(self) -> Mapping[str, object]:
+        """Return what the method holds."""
+        return self._service.state()
 
     def _fail(self) -> None:
         self.failed = True

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a drafter until SIGTERM or SIGINT, or only find it; return the exit code."""
     settings = CONFIGURATION.read(args)
-    configure_logging("drafter", settings.process.log_level)
+    configure_logging("drafter", settings.process.log_level, settings.process.log_format)
     try:
         if settings.find:
             return _find(settings)

@@ -71,6 +71,20 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._loaded: LoadedMethod | None = None
         self._projection: drafter_pb2.FeatureProjection | None = None
         self._draining = asyncio.Event()
+        self._sessions: set[Session] = set()
+
+    def state(self) -> dict[str, object]:
+        """Return what the method holds, stream by stream, as values that JSON can hold."""
+        if self._loaded is None:
+            return {"loading": True}
+        spec, pool = self._loaded.method.spec, self._loaded.pool
+        return {
+            "drafter": f"{spec.name}:{spec.fingerprint}",
+            "draining": self._draining.is_set(),
+            "slots": {"used": pool.used, "total": pool.size, "generation": pool.generation},
+            "step_milliseconds": [1e3 * each for each in self._loaded.method.step_seconds],
+            "streams": [session.state() for session in self._sessions],
+        }
 
     def serve(self, loaded: LoadedMethod) -> None:
         """Accept calls from now on."""
@@ -151,11 +165,13 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         shared = self._attach(context)
         await context.send_initial_metadata(() if shared is None else MAPPED)
         session = Session(loaded.method, loaded.pool, shared)
+        self._sessions.add(session)
         draining = asyncio.ensure_future(self._draining.wait())
 
         def ended(_: Any) -> None:
             draining.cancel()
             session.close()
+            self._sessions.discard(session)
 
         # Unlike a finally clause, this runs at once however the call ends.
         context.add_done_callback(ended)

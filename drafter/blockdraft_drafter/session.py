@@ -4,6 +4,7 @@ Keeps the invariant that must never break: a context's length here equals the ve
 committed length. Whatever does not fit is refused for that sequence alone and touches nothing.
 """
 
+import logging
 import mmap
 import time
 from collections import Counter
@@ -21,6 +22,8 @@ from blockdraft_drafter.requests import (
     read_sampling,
 )
 from blockdraft_protos.v1 import drafter_pb2
+
+logger = logging.getLogger(__name__)
 
 
 class StepOutOfOrderError(Exception):
@@ -73,6 +76,17 @@ class Session:
     def context_lengths(self) -> dict[int, int]:
         """Committed positions of every sequence that has a context."""
         return self._contexts.lengths()
+
+    def state(self) -> dict[str, object]:
+        """Return the stream's contexts, as values that JSON can hold."""
+        return {
+            "steps": self._last_step_id,
+            "shares_memory": self._shared is not None,
+            "contexts": [
+                {"sequence": sequence_id, "tokens": each.length, "request_id": each.request_id}
+                for sequence_id, each in self._contexts
+            ],
+        }
 
     def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
         """Serve one request.
@@ -146,6 +160,12 @@ class Session:
                 accepted.append(self._accept(sequence, features.of(index), sampling))
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
+                logger.debug(
+                    "sequence %d is refused: %s",
+                    sequence_id,
+                    error,
+                    extra={"request_id": sequence.request_id},
+                )
                 response.sequence_errors.add(
                     sequence_id=sequence_id,
                     code=error.code,
@@ -162,7 +182,7 @@ class Session:
         Raises:
             SequenceRefusedError: If there is none.
         """
-        context = self._contexts.open(sequence.sequence_id)
+        context = self._contexts.open(sequence.sequence_id, sequence.request_id)
         if context is None:
             raise SequenceRefusedError(
                 drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,

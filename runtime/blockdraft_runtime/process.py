@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import grpc
@@ -14,6 +14,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
+from blockdraft_protos.v1 import debug_pb2_grpc
+from blockdraft_runtime import debug
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.settings.process import ProcessSettings
 
@@ -21,8 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 class Application(Protocol):
-    """What a serving process does between binding its port and stopping."""
+    """What a serving process does between binding its port and stopping.
 
+    Attributes:
+        role: Which process it is, such as "verifier".
+        internal: Whether only other processes of the service call it.
+        service_names: The services it registers.
+    """
+
+    role: str
+    internal: bool
     service_names: Sequence[str]
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -36,6 +46,9 @@ class Application(Protocol):
 
     async def stop(self) -> None:
         """Release everything; no call is in flight any more."""
+
+    def inspect(self) -> Mapping[str, object]:
+        """Return what it is doing, for `DebugService`; may be called at any time."""
 
 
 async def serve(
@@ -82,26 +95,35 @@ async def serve(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     application.register(server)
     names = ("", *application.service_names)
-    reflection.enable_server_reflection(
-        (
-            *application.service_names,
-            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-            reflection.SERVICE_NAME,
-        ),
-        server,
-    )
+    reflected = [
+        *application.service_names,
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        reflection.SERVICE_NAME,
+    ]
+    inside = debug.DebugService(application.role, application.inspect)
+    if application.internal:
+        debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, server)
+        reflected.append(debug.SERVICE)
+    reflection.enable_server_reflection(reflected, server)
     if credentials is None:
         server.add_insecure_port(settings.address)
     else:
         server.add_secure_port(settings.address, credentials)
+    # A server of its own: what it offers is not for those who call the public address.
+    control = None
     if settings.control_address is not None:
-        server.add_insecure_port(settings.control_address)
+        control = grpc.aio.server()
+        health_pb2_grpc.add_HealthServicer_to_server(health, control)
+        debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, control)
+        control.add_insecure_port(settings.control_address)
     endpoint = None
     if settings.metrics_port is not None:
         endpoint = start_http_server(settings.metrics_port, registry=registry)
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
+    if control is not None:
+        await control.start()
 
     starting = asyncio.ensure_future(application.start())
     stopping = asyncio.ensure_future(stop_requested.wait())
@@ -124,6 +146,8 @@ async def serve(
         await asyncio.gather(starting, stopping, return_exceptions=True)
         await server.stop(settings.drain_seconds)
         await application.stop()
+        if control is not None:
+            await control.stop(None)
         if endpoint is not None:
             http_server, thread = endpoint
             await asyncio.to_thread(http_server.shutdown)

@@ -4,7 +4,7 @@ import asyncio
 import importlib.metadata
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -25,6 +25,7 @@ from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.router import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService, Tokenizing
 from blockdraft_server.tokenizer import Tokenizer
+from blockdraft_server.traces import NoTraces, Traces
 from blockdraft_server.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)
@@ -37,10 +38,14 @@ class ServerApp:
     """The front door; an `Application` of `blockdraft_runtime.process`.
 
     Attributes:
+        role: Which process this is.
+        internal: Anybody may call it.
         service_names: The services it registers.
         health: Reports SERVING only while at least one verifier is healthy.
     """
 
+    role = "server"
+    internal = False
     service_names: Sequence[str] = (SERVICE,)
 
     def __init__(
@@ -49,6 +54,7 @@ class ServerApp:
         *,
         api_keys: frozenset[str] = frozenset(),
         tokenizer: Tokenizer | None = None,
+        traces: Traces | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         """Wire the parts; nothing connects before `start`.
@@ -57,6 +63,7 @@ class ServerApp:
             settings: What the server is told.
             api_keys: Bearer tokens that are let in; empty lets everyone in.
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
+            traces: Traces requests; None for none.
             registry: Where to register the metrics.
         """
         self.health = HealthServicer()
@@ -80,6 +87,7 @@ class ServerApp:
         )
         self._tokenizing = Admission(settings.limits.max_waiting, lambda: TOKENIZERS)
         self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
+        self._traces = traces or NoTraces()
         self._service = InferenceService(
             settings,
             self._pool,
@@ -88,7 +96,8 @@ class ServerApp:
             self._api_keys,
             self._admission,
             metrics,
-            version=_version(),
+            self._traces,
+            version=version(),
         )
 
     def make_server(self) -> grpc.aio.Server:
@@ -148,7 +157,17 @@ class ServerApp:
             await asyncio.gather(self._health_task, return_exceptions=True)
         await self._pool.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._traces.close)
         self._held_loop.stop()
+
+    def inspect(self) -> Mapping[str, object]:
+        """Return who is served, and what is known of the verifiers."""
+        return {
+            "admitted": self._admission.admitted,
+            "tokenizing": self._tokenizing.admitted,
+            "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,
+            **self._pool.state(),
+        }
 
     async def _report_health(self) -> None:
         while True:
@@ -179,6 +198,7 @@ async def run_server(
     *,
     api_keys: frozenset[str] = frozenset(),
     tokenizer: Tokenizer | None = None,
+    traces: Traces | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
@@ -189,11 +209,14 @@ async def run_server(
         settings: What the server is told.
         api_keys: Bearer tokens that are let in; empty lets everyone in.
         tokenizer: The target's tokenizer; None loads it.
+        traces: Traces requests; None for none.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the server serves.
     """
-    app = ServerApp(settings, api_keys=api_keys, tokenizer=tokenizer, registry=registry)
+    app = ServerApp(
+        settings, api_keys=api_keys, tokenizer=tokenizer, traces=traces, registry=registry
+    )
     started = time.monotonic()
 
     async def ready() -> None:
@@ -226,7 +249,8 @@ def _load_tokenizer(target: str) -> Tokenizer:
     return load_tokenizer(resolve_target(target))
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the version of this server."""
     try:
         return importlib.metadata.version("blockdraft")
     except importlib.metadata.PackageNotFoundError:

@@ -1,5 +1,6 @@
 """What the server measures, for Prometheus."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
+
+logger = logging.getLogger(__name__)
 
 # From a cached prompt on an accelerator to a long prompt that waits on a CPU.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -83,9 +86,11 @@ class ServerMetrics:
         )
 
     @contextmanager
-    def request(self, clock: Callable[[], float] = time.monotonic) -> "Iterator[RequestTimer]":
-        """Measure one generation request for the duration of the context."""
-        timer = RequestTimer(self, clock)
+    def request(
+        self, request_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> "Iterator[RequestTimer]":
+        """Measure one generation request for the duration of the context, and log how it went."""
+        timer = RequestTimer(self, request_id, clock)
         try:
             yield timer
         except BaseException as error:
@@ -98,8 +103,12 @@ class ServerMetrics:
 class RequestTimer:
     """The measurements of one request."""
 
-    def __init__(self, metrics: ServerMetrics, clock: Callable[[], float]) -> None:
+    def __init__(self, metrics: ServerMetrics, request_id: str, clock: Callable[[], float]) -> None:
         """Begin now, waiting for the first token."""
+        self._request_id = request_id
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._first: float | None = None
         # What remains if the answer ends without a last chunk.
         self._outcome = "cancelled"
         self._metrics = metrics
@@ -110,6 +119,7 @@ class RequestTimer:
 
     def prompt(self, count: int) -> None:
         """Note that the prompt has `count` tokens."""
+        self._prompt_tokens = count
         self._metrics.prompt_tokens.inc(count)
 
     def tokens(self, count: int) -> None:
@@ -117,8 +127,10 @@ class RequestTimer:
         if count == 0:
             return
         now = self._clock()
+        self._output_tokens += count
         self._metrics.output_tokens.inc(count)
         if self._last is None:
+            self._first = now
             self._metrics.time_to_first_token.observe(now - self._started)
             self._metrics.waiting.dec()
             self._metrics.running.inc()
@@ -145,6 +157,21 @@ class RequestTimer:
 
     def close(self) -> None:
         """Record the end of the request."""
+        seconds = self._clock() - self._started
         (self._metrics.waiting if self._last is None else self._metrics.running).dec()
-        self._metrics.request_latency.observe(self._clock() - self._started)
+        self._metrics.request_latency.observe(seconds)
         self._metrics.requests.labels(outcome=self._outcome).inc()
+        about = {
+            "request_id": self._request_id,
+            "outcome": self._outcome,
+            "prompt_tokens": self._prompt_tokens,
+            "output_tokens": self._output_tokens,
+            "first_token_seconds": None if self._first is None else self._first - self._started,
+            "seconds": seconds,
+        }
+        logger.info(
+            "request %(request_id)s: %(outcome)s after %(seconds).3f s, "
+            "%(prompt_tokens)d prompt and %(output_tokens)d output tokens",
+            about,
+            extra=about,
+        )

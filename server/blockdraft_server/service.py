@@ -32,6 +32,7 @@ from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter
 from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, prompt_too_long
 from blockdraft_server.tokenizer import Tokenizer
+from blockdraft_server.traces import Traces
 
 SERVICE = "blockdraft.v1.InferenceService"
 
@@ -66,6 +67,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         api_keys: ApiKeys,
         admission: Admission,
         metrics: ServerMetrics,
+        traces: Traces,
         version: str,
     ) -> None:
         """Serve what `pool` holds under the name and limits of `settings`."""
@@ -78,6 +80,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._router = router
         self._admission = admission
         self._metrics = metrics
+        self._traces = traces
         self._version = version
 
     def open(self, tokenizer: Tokenizer, longest_token: int) -> None:
@@ -193,7 +196,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         if remaining is None:
             remaining = self._settings.limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
-        with self._metrics.request() as timer, _errors_name(request_id):
+        name, metadata = self._settings.served_name, tuple(context.invocation_metadata() or ())
+        with (
+            self._metrics.request(request_id) as timer,
+            self._traces.request(request_id, name, metadata) as trace,
+            _errors_name(request_id),
+        ):
             check_model(request.model, self._settings.served_name)
             check_request(request)
             text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
@@ -208,7 +216,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
                 timer.prompt(len(token_ids))
                 message = spec.to_proto(request_id)
-                caller = authorization_of(context.invocation_metadata())
+                caller = authorization_of(metadata)
                 message.cache_salt = self._api_keys.cache_salt(caller)
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
@@ -217,6 +225,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         timer.tokens(len(chunk.token_ids))
                         if chunk.finish_reason is not None:
                             timer.finished(chunk.finish_reason)
+                        if chunk.usage is not None:
+                            trace.finished(chunk.usage)
                         yield chunk
 
     def _limits(self) -> ModelLimits:

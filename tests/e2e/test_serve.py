@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from blockdraft_client import (
     SamplingParams,
     SpeculationParams,
 )
+from blockdraft_client.cli.main import main
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import EngineSettings
 
@@ -45,6 +47,7 @@ class Service:
     process: subprocess.Popen[bytes]
     address: str
     metrics_port: int
+    directory: Path
 
     def child(self, role: str) -> psutil.Process:
         """Return the process of a role."""
@@ -73,6 +76,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
     command += ["--dtype", "bfloat16", "--hang-timeout", "6"]
+    command += ["--run-dir", str(directory), "--log-format", "json"]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
@@ -80,7 +84,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         with Client(address) as client:
             client.wait_ready(READY_SECONDS)
             until(lambda: client.model().drafter is not None)
-        yield Service(process, address, port)
+        yield Service(process, address, port, directory)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -114,6 +118,34 @@ def test_drafting_does_not_change_the_answer(client: Client, sampling: SamplingP
     assert drafted.usage.output_tokens == 24
     steps = drafted.usage.verification_steps
     assert 1 + steps + drafted.usage.accepted_tokens >= 24
+
+
+def test_a_request_can_be_followed_through_all_processes(
+    service: Service, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with client.stream("How deep is the pond?", sampling=LONG) as stream:
+        chunks = iter(stream)
+        for _ in range(3):
+            next(chunks)
+        assert main(["debug", "--run-dir", str(service.directory), "--json"]) == 0
+        shown = {
+            each["role"]: each["state"] for each in json.loads(capsys.readouterr().out).values()
+        }
+        for _ in chunks:
+            pass
+        request_id = stream.completion().request_id
+    assert set(shown) == {"server", "verifier", "drafter"}
+    assert shown["server"]["admitted"] == 1
+    [sequence] = shown["verifier"]["running"]
+    assert sequence["request_id"] == request_id
+    assert sequence["output_tokens"] >= 3
+    assert sequence["pages"] > 0
+    [stream_state] = shown["drafter"]["streams"]
+    [context] = stream_state["contexts"]
+    assert context["request_id"] == request_id
+    lines = (service.directory / "log").read_text().splitlines()
+    logged = [json.loads(line) for line in lines if f'"request_id": "{request_id}"' in line]
+    assert [(each["role"], each["outcome"]) for each in logged] == [("server", "length")]
 
 
 def test_a_crowd_of_mixed_requests_hears_what_each_would_alone(

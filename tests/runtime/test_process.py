@@ -3,15 +3,18 @@ import os
 import signal
 import urllib.request
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Counter
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.process import ProcessSettings
 
@@ -22,9 +25,11 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 class App:
     """Records its life; loads until told to go on."""
 
+    role = "tester"
     service_names: Sequence[str] = ("test.T",)
 
-    def __init__(self) -> None:
+    def __init__(self, *, internal: bool = False) -> None:
+        self.internal = internal
         self.loaded = asyncio.Event()
         self.life: list[str] = []
         self.failure: Exception | None = None
@@ -47,6 +52,9 @@ class App:
 
     async def stop(self) -> None:
         self.life.append("stop")
+
+    def inspect(self) -> dict[str, object]:
+        return {"life": self.life, "parts": [{"name": "a", "count": 3}, {"name": "b"}]}
 
 
 async def status(address: str, service: str = "") -> int:
@@ -159,6 +167,38 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
         await asyncio.wait_for(serving, PATIENCE_SECONDS)
     with pytest.raises(OSError, match="refused"):
         await asyncio.to_thread(fetch)
+
+
+async def state(address: str) -> debug_pb2.GetStateResponse:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = debug_pb2_grpc.DebugServiceStub(channel)
+        response: debug_pb2.GetStateResponse = await stub.GetState(
+            debug_pb2.GetStateRequest(), wait_for_ready=True, timeout=5
+        )
+        return response
+
+
+@pytest.mark.parametrize("internal", [False, True])
+async def test_only_its_operator_sees_a_process_from_inside(internal: bool) -> None:
+    app, stop = App(internal=internal), asyncio.Event()
+    with unix_address() as address:
+        control = address.replace("v.sock", "control.sock")
+        listen = ProcessSettings(address, control_address=control)
+        serving = asyncio.ensure_future(serve(app, listen, stop_requested=stop))
+        # Also while it loads.
+        seen = await state(control)
+        assert (seen.role, seen.process_id) == ("tester", os.getpid())
+        found = MessageToDict(seen.state)
+        assert found["life"] == ["register"]
+        assert found["parts"] == [{"name": "a", "count": 3}, {"name": "b"}]
+        if internal:
+            assert (await state(address)).role == "tester"
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await state(address)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        stop.set()
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
 def test_a_negative_drain_time_is_refused() -> None:

@@ -19,6 +19,7 @@ from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
+from blockdraft_server.traces import Traces
 
 EOS = 256
 
@@ -81,6 +82,7 @@ async def running_server(
     settings: ServerSettings,
     *,
     api_keys: frozenset[str] = frozenset(),
+    traces: Traces | None = None,
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
@@ -88,7 +90,13 @@ async def running_server(
     """Run a server on a unix socket; waits until it serves unless told not to."""
     registry = CollectorRegistry()
     stop_requested, ready = asyncio.Event(), asyncio.Event()
-    app = ServerApp(settings, api_keys=api_keys, tokenizer=ByteTokenizer(), registry=registry)
+    app = ServerApp(
+        settings,
+        api_keys=api_keys,
+        tokenizer=ByteTokenizer(),
+        traces=traces,
+        registry=registry,
+    )
 
     async def on_ready() -> None:
         ready.set()

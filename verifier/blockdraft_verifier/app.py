@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -21,6 +21,7 @@ from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.engine.state import engine_state
 from blockdraft_verifier.exactness.self_test import self_test
 from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.service import VerifierService
@@ -38,6 +39,8 @@ _LEAVE_SECONDS = 3.0
 class VerifierApp:
     """The verifier; an `Application` of `blockdraft_runtime.process`."""
 
+    role = "verifier"
+    internal = True
     service_names: Sequence[str] = (
         verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name,
     )
@@ -93,6 +96,10 @@ class VerifierApp:
             await asyncio.to_thread(self.engine.stop)
         if self._leader is not None:
             self._leader.stop()
+
+    def inspect(self) -> Mapping[str, object]:
+        """Return what the engine is doing."""
+        return {"loading": True} if self.engine is None else engine_state(self.engine)
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verifier until SIGTERM or SIGINT; return the exit code."""
     settings = CONFIGURATION.read(args)
-    configure_logging("verifier", settings.process.log_level)
+    configure_logging("verifier", settings.process.log_level, settings.process.log_format)
     try:
         if settings.slice is None:
             host = TpuHost.from_environment(os.environ)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import grpc
@@ -24,6 +24,8 @@ class FollowerApp:
         failed: Whether the leader was lost, or left before its end.
     """
 
+    role = "verifier"
+    internal = True
     service_names: Sequence[str] = ()
 
     def __init__(self, settings: VerifierSettings, stop_requested: asyncio.Event) -> None:
@@ -43,6 +45,10 @@ class FollowerApp:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Serve nothing."""
+
+    def inspect(self) -> Mapping[str, object]:
+        """Say that this is a follower, and whether it takes part in steps yet."""
+        return {"follows": True, "compiled": self._compiled.is_set()}
 
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""

@@ -51,6 +51,7 @@ COMMANDS = {
     "chat": Command("blockdraft_client.cli.chat", "talk to the model"),
     "health": Command("blockdraft_client.cli.health", "say whether the server takes requests"),
     "models": Command("blockdraft_client.cli.models", "describe the served model and drafter"),
+    "debug": Command("blockdraft_client.cli.debug", "show processes on this host from inside"),
     "demo": Command("blockdraft_client.cli.demo", "start everything, measure, stop", "serve"),
     "serve": Command(
         "blockdraft_server.supervise.command", "run server, verifier, drafter", "serve"

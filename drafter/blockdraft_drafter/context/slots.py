@@ -4,6 +4,7 @@ Pure host bookkeeping, without jax, so that it can be tested exhaustively. Slots
 streams of the process; the table of sequences belongs to one stream.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -73,10 +74,12 @@ class Context:
     Attributes:
         slot: Its row of the context buffer.
         length: Committed positions in it.
+        request_id: The request it belongs to, for logs; empty if that was not said.
     """
 
     slot: int
     length: int = 0
+    request_id: str = ""
 
 
 class ContextTable:
@@ -101,14 +104,18 @@ class ContextTable:
         """Return the committed positions of every known sequence."""
         return {sequence_id: context.length for sequence_id, context in self._contexts.items()}
 
-    def open(self, sequence_id: int) -> Context | None:
+    def __iter__(self) -> Iterator[tuple[int, Context]]:
+        """Iterate over the sequences and their contexts."""
+        return iter(self._contexts.items())
+
+    def open(self, sequence_id: int, request_id: str = "") -> Context | None:
         """Return a sequence's context, begun if need be, or None when no slot is free."""
         context = self._contexts.get(sequence_id)
         if context is None:
             slot = self._pool.acquire()
             if slot is None:
                 return None
-            context = self._contexts[sequence_id] = Context(slot)
+            context = self._contexts[sequence_id] = Context(slot, 0, request_id)
         return context
 
     def release(self, sequence_id: int) -> None:

@@ -9,6 +9,7 @@ DEFAULT_TARGET = "smollm2-135m"
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ProcessSettings:
         metavar="ADDRESS",
     )
     log_level: LogLevel = setting("info", "least severe messages to log")
+    log_format: LogFormat = setting("text", "one line of text for each event, or one JSON object")
 
     def __post_init__(self) -> None:
         """Check the ranges."""

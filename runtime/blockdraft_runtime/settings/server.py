@@ -97,6 +97,12 @@ class ServerSettings:
         "let in only these keys, one per line; blank lines and lines with `#` are skipped",
         metavar="FILE",
     )
+    trace_endpoint: str | None = setting(
+        None,
+        "OpenTelemetry collector to send a trace of each request to, by OTLP over gRPC, such as "
+        "`http://localhost:4317`; needs blockdraft[trace]",
+        metavar="URL",
+    )
     servers: int = setting(
         1,
         "server processes behind one port; each admits its share of the requests. `serve` starts "

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -59,6 +59,19 @@ class VerifierLink:
         See `decode_stream.TRIED_TOKENS`.
         """
         return self._stream.untried if self._stream is not None else 0
+
+    def state(self) -> Mapping[str, object]:
+        """Return what is known of the verifier, as values that JSON can hold."""
+        known = self.description
+        return {
+            "address": self.address,
+            "healthy": self.healthy,
+            "target": None if known is None else f"{known.model}:{known.target_fingerprint}",
+            "drafter": known.drafter.fingerprint if known and known.HasField("drafter") else None,
+            "sequences_of_this_server": self._in_flight,
+            "sequences_reported": self._reported_load,
+            "untried": self.untried,
+        }
 
     @contextlib.contextmanager
     def decode(self, request: verifier_pb2.SequenceRequest) -> Iterator[Feed]:

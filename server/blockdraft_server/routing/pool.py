@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.request import ModelLimits
@@ -76,6 +76,13 @@ class VerifierPool:
             vocabulary_size=min(description.vocabulary_size for description in healthy),
             max_context_tokens=min(description.max_context_tokens for description in healthy),
         )
+
+    def state(self) -> Mapping[str, object]:
+        """Return what is known of each verifier, as values that JSON can hold."""
+        return {
+            "verifiers": [link.state() for link in self._links],
+            "kept_for_trial": None if self.trials.kept is None else self.trials.kept.address,
+        }
 
     def start(self) -> None:
         """Connect, and begin to look at the verifiers. Needs a running event loop."""

@@ -174,6 +174,7 @@ class TokenRouter:
             emitted,
             last.address,
             broken,
+            extra={"request_id": replay.request_id},
         )
         link = await self._next_after(pause, last, replay, deadline, trial)
         self._on_replay()
@@ -219,6 +220,7 @@ class TokenRouter:
                 "%d verifiers died with request %s: it is tried alone",
                 replay.deaths,
                 replay.request_id,
+                extra={"request_id": replay.request_id},
             )
             link = await self._pool.trials.begin(computation, changed)
             trial.callback(self._pool.end_trial)
@@ -236,6 +238,7 @@ def _poison(replay: Replay) -> ServiceError:
         replay.request_id,
         replay.deaths,
         emitted,
+        extra={"request_id": replay.request_id},
     )
     return ServiceError(
         grpc.StatusCode.INTERNAL,

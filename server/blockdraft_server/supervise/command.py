@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     settings = CONFIGURATION.read(args)
-    configure_logging("serve", settings.server.process.log_level)
+    process = settings.server.process
+    configure_logging("serve", process.log_level, process.log_format)
     folder = settings.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:
         try:

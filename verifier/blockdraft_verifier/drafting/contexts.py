@@ -63,6 +63,10 @@ class Contexts:
         """Iterate over the contexts."""
         return iter(self._of_sequence.values())
 
+    def snapshot(self) -> tuple[Context, ...]:
+        """Return the contexts there are now; any thread may ask."""
+        return tuple(self._of_sequence.values())
+
     def __getitem__(self, sequence: Sequence) -> Context:
         """Return the context of a sequence that has one."""
         return self._of_sequence[sequence]

@@ -114,6 +114,7 @@ def to_request(
             draft_length=part.draft_length,
             token_ids=sequence.tokens[start : part.stop],
             sampling=to_sampling(sequence.request.sampling) if part.draft_length else None,
+            request_id="" if start else sequence.request.request_id,
         )
         positions.append(Positions(sequence.pages, start, part.stop))
     if any(place.rows for place in positions):

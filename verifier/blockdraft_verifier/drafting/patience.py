@@ -32,6 +32,11 @@ class Patience:
         """Whether the drafter may be asked now."""
         return self._clock() >= self._asks_from
 
+    @property
+    def pause_seconds(self) -> float:
+        """How long the drafter is still left alone; 0 if it may be asked."""
+        return max(0.0, self._asks_from - self._clock())
+
     def missed(self) -> None:
         """Learn that a deadline passed."""
         self._asks_from = self._clock() + self._backoff.pause_seconds()

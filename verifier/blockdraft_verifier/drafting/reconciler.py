@@ -84,7 +84,13 @@ class Reconciler:
         context.refusals += 1
         hopeless = error.code == pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
         if hopeless or context.refusals > MAX_REFUSALS:
-            logger.info("no drafting for sequence %d: %s", sequence.sequence_id, error.message)
+            request_id = sequence.request.request_id
+            logger.info(
+                "no drafting for request %s: %s",
+                request_id,
+                error.message,
+                extra={"request_id": request_id},
+            )
             sequence.draftable = False
             self._contexts.release(sequence)
         elif 0 <= error.expected_context_start <= sequence.committed:

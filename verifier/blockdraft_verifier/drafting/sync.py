@@ -79,6 +79,16 @@ class DraftSync:
         """Whether any sequence waits for its proposal."""
         return self.contexts.awaiting
 
+    @property
+    def left_alone_seconds(self) -> float:
+        """How long the drafter is still asked nothing, since it was late."""
+        return self._patience.pause_seconds
+
+    @property
+    def unanswered(self) -> int:
+        """Requests to the drafter that have no answer yet."""
+        return len(self._pending)
+
     def poll(self) -> DrafterDescription | None:
         """Notice a new connection, or the end of an idle one; return a new one's description."""
         if self._transport is not None and not self._pending:

@@ -1,0 +1,134 @@
+"""`blockdraft debug`: show the processes of a service from inside, on the host where they run."""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError
+from blockdraft_client.cli.output import print_json
+
+CALL_SECONDS = 5.0
+# What `blockdraft serve` calls its folder where none is named.
+RUN_FOLDERS = "blockdraft-*"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `blockdraft debug`."""
+    parser.description = (
+        "Prints scheduler, sequences, contexts, verifiers and recent faults of each process of "
+        "`blockdraft serve`. Exits 1 if one does not answer."
+    )
+    parser.add_argument(
+        "address",
+        nargs="*",
+        help="internal address of a verifier or drafter, or control address of a server "
+        "(default: those in the run folders)",
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the sockets, as told to `serve` (default: all temporary ones)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the state of each process."""
+    addresses = args.address or _addresses(args.run_dir)
+    if not addresses:
+        where = args.run_dir or Path(tempfile.gettempdir()) / RUN_FOLDERS
+        raise CommandFailedError(f"no sockets of a service in {where}")
+    found = {address: _ask(address) for address in addresses}
+    if args.json:
+        print_json(found)
+    else:
+        print("\n\n".join("\n".join(_lines(*each)) for each in found.items()))
+    return OK if all("error" not in state for state in found.values()) else FAILED
+
+
+def _addresses(run_dir: Path | None) -> list[str]:
+    folders = [run_dir] if run_dir else sorted(Path(tempfile.gettempdir()).glob(RUN_FOLDERS))
+    return [f"unix:{socket}" for folder in folders for socket in sorted(folder.glob("*.sock"))]
+
+
+def _ask(address: str) -> dict[str, Any]:
+    """Return what a process says of itself, or the error that stood in the way."""
+    # Imported here: `blockdraft --help` must not wait for gRPC.
+    import grpc
+    from google.protobuf.json_format import MessageToDict
+
+    from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
+
+    with grpc.insecure_channel(address) as channel:
+        stub = debug_pb2_grpc.DebugServiceStub(channel)
+        try:
+            answer = stub.GetState(debug_pb2.GetStateRequest(), timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
+            return {"error": code}
+    return {
+        "role": answer.role,
+        "process_id": answer.process_id,
+        "uptime_seconds": round(answer.uptime_seconds, 1),
+        "state": _whole_numbers(MessageToDict(answer.state)),
+        "recent_faults": [
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(fault.time_seconds)),
+                "level": fault.level,
+                "logger": fault.logger,
+                "message": fault.message,
+            }
+            for fault in answer.recent_faults
+        ],
+    }
+
+
+def _whole_numbers(value: Any) -> Any:
+    """Return a value as it was before a Struct made floats of all numbers; names in order."""
+    if isinstance(value, dict):
+        return {name: _whole_numbers(value[name]) for name in sorted(value)}
+    if isinstance(value, list):
+        return [_whole_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _lines(address: str, found: Mapping[str, Any]) -> Iterator[str]:
+    if "error" in found:
+        yield f"{address}: {found['error']}"
+        return
+    about = f"process {found['process_id']}, up {found['uptime_seconds']:g} s"
+    yield f"{found['role']} at {address} ({about})"
+    yield from _entries(found["state"], "  ")
+    yield "  recent faults:" + ("" if found["recent_faults"] else " none")
+    for fault in found["recent_faults"]:
+        yield f"    {fault['time']} {fault['level']} {fault['logger']}: {fault['message']}"
+
+
+def _entries(values: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield from _entries(value, indent + "  ")
+        elif _is_table(value):
+            yield f"{indent}{name}: {len(value)}"
+            yield from (f"{indent}  {_pairs(each)}" for each in value)
+        else:
+            yield f"{indent}{name}: {_text(value)}"
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_text(each)}" for name, each in values.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + " ".join(_text(each) for each in value) + "]"
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"

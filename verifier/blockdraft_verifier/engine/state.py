@@ -1,0 +1,73 @@
+"""What an engine is doing, for the person who has to find out.
+
+Read from another thread while the engine runs: figures may belong to neighbouring steps, and an
+engine whose step never ends is shown all the same.
+"""
+
+import time
+from collections.abc import Mapping
+
+from blockdraft_verifier.drafting.sync import DraftSync
+from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.sequence import Sequence
+
+
+def engine_state(engine: Engine) -> Mapping[str, object]:
+    """Return scheduler, sequences, drafter and cost model as values that JSON can hold."""
+    load, now = engine.load(), time.perf_counter()
+    scheduler = engine.scheduler
+    return {
+        "step": {"overdue": engine.watch.overdue, "rounding": _rounding(engine)},
+        "pages": {"used": load.used_pages, "total": load.total_pages},
+        "waiting": [_sequence(each, now) for each in tuple(scheduler.waiting)],
+        "running": [_sequence(each, now) for each in tuple(scheduler.running)],
+        "drafter": None if engine.drafts is None else _drafter(engine.drafts),
+        "drafting": _drafting(engine.lengths),
+    }
+
+
+def _sequence(sequence: Sequence, now: float) -> dict[str, object]:
+    return {
+        "request_id": sequence.request.request_id,
+        "sequence": sequence.sequence_id,
+        "seconds": round(now - sequence.arrival_time, 3),
+        "prompt_tokens": len(sequence.request.prompt),
+        "output_tokens": sequence.output_count,
+        "committed_tokens": sequence.committed,
+        "pages": len(sequence.pages),
+        "decoding": sequence.decoding,
+        "replay": sequence.request.replay,
+        "draftable": sequence.draftable,
+        "awaits_draft": sequence.awaiting_draft,
+    }
+
+
+def _rounding(engine: Engine) -> str:
+    return "not tested" if engine.exactness is None else engine.exactness.summary()
+
+
+def _drafter(drafts: DraftSync) -> dict[str, object]:
+    attached = drafts.description
+    return {
+        "attached": None if attached is None else f"{attached.method}:{attached.fingerprint}",
+        "left_alone_seconds": round(drafts.left_alone_seconds, 3),
+        "unanswered_requests": drafts.unanswered,
+        "contexts": [
+            {
+                "context": context.context_id,
+                "request_id": context.sequence.request.request_id,
+                "tokens": context.length,
+                "refusals": context.refusals,
+            }
+            for context in drafts.contexts.snapshot()
+        ],
+    }
+
+
+def _drafting(lengths: DraftLengths) -> dict[str, object]:
+    costs = lengths.costs
+    return {
+        "acceptance_by_position": [round(each, 3) for each in lengths.acceptance],
+        "milliseconds": None if costs is None else costs.milliseconds(),
+    }
