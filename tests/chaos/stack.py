@@ -49,6 +49,7 @@ class Stack:
         proxies: By hop.
         address: Of the server, behind its proxy.
         log: What the processes say.
+        target: The checkpoint they serve.
     """
 
     def __init__(self, folder: Path, max_waiting: int = 256) -> None:
@@ -60,6 +61,7 @@ class Stack:
         """
         write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
         self._folder = folder
+        self.target = folder / "target"
         ports = free_ports(4)
         self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
         server, front = f"127.0.0.1:{ports + 2}", f"127.0.0.1:{ports + 3}"
@@ -176,7 +178,7 @@ class Stack:
 
     def _server(self, address: str, max_waiting: int) -> ChildSpec:
         settings = ServerSettings(
-            target=str(self._folder / "target"),
+            target=str(self.target),
             verifiers=tuple(self.proxies[f"server-{name}"].address for name in VERIFIERS),
             limits=LimitsSettings(max_waiting=max_waiting),
             process=ProcessSettings(
@@ -190,7 +192,7 @@ class Stack:
 
     def _verifier(self, name: str) -> ChildSpec:
         settings = VerifierSettings(
-            target=str(self._folder / "target"),
+            target=str(self.target),
             drafter_address=self.proxies[f"{name}-drafter"].address,
             drafter_wait_seconds=20.0,
             engine=EngineSettings(
@@ -208,7 +210,7 @@ class Stack:
 
     def _drafter(self) -> ChildSpec:
         settings = DrafterSettings(
-            target=str(self._folder / "target"),
+            target=str(self.target),
             drafter="random",
             max_sequences=2 * SEQUENCES,
             max_context_tokens=256,
