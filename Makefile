@@ -10,6 +10,8 @@ TPU := $(VENV)/.installed-tpu
 # The tools that check deploy/ have a virtual environment of their own: they pin what others need.
 DEPLOY := $(VENV)/deploy
 TOOLS := $(DEPLOY)/.installed
+# Of `make chaos` and `make fuzz`.
+SEED := 1
 PINS := pyproject.toml constraints.txt
 WORKERS := -n 3
 # A file stays on one worker, so what its fixtures start is started once. Files come in the order of
@@ -18,7 +20,7 @@ PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-tpu test-slow test-deploy lint types protos docs locks format clean
+.PHONY: help setup demo bench test chaos fuzz test-tpu test-slow test-deploy lint types protos docs locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -68,6 +70,12 @@ test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as 
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 \
 	  -m "slow and not tpu and not optimized"
+
+chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see that nothing is lost
+	$(BIN)/python -m tests.chaos --seed $(SEED)
+
+fuzz: $(DEV)  ## send 100,000 mutated messages to each service, and open 10,000 mutated files
+	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/
 	BLOCKDRAFT_DEPLOY_TOOLS=$(abspath $(DEPLOY)/bin) \
