@@ -7,13 +7,12 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 from tests.chaos.run import defects, until_nothing_is_held
+from tests.chaos.sizes import Size
 from tests.chaos.stack import Stack, running_stack
 from tests.fuzz import calls, files
 from tests.fuzz.services import (
@@ -33,21 +32,6 @@ from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 # What a process may have more of after all messages than after the first fifth of them.
 MOST_GROWTH_MIB = 64
 MOST_MORE_DESCRIPTORS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a process has."""
-
-    mib: float
-    descriptors: int
-    threads: int
-
-    @classmethod
-    def of(cls, process: int) -> "Size":
-        """Look at a process."""
-        found = psutil.Process(process)
-        return cls(found.memory_info().rss / 2**20, found.num_fds(), found.num_threads())
 
 
 async def fuzz_messages(seed: int, messages: int) -> dict[str, Any]:
