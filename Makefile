@@ -10,6 +10,9 @@ TPU := $(VENV)/.installed-tpu
 # The tools that check deploy/ have a virtual environment of their own: they pin what others need.
 DEPLOY := $(VENV)/deploy
 TOOLS := $(DEPLOY)/.installed
+# Of `make chaos`, `make fuzz` and `make soak`, which takes so many minutes.
+SEED := 1
+MINUTES := 30
 PINS := pyproject.toml constraints.txt
 WORKERS := -n 3
 # A file stays on one worker, so what its fixtures start is started once. Files come in the order of
@@ -18,7 +21,7 @@ PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-tpu test-slow test-deploy lint types protos docs locks format clean
+.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy lint types protos docs locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -68,6 +71,16 @@ test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as 
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 \
 	  -m "slow and not tpu and not optimized"
+
+chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see that nothing is lost
+	$(BIN)/python -m tests.chaos --seed $(SEED)
+	$(BIN)/python -m tests.chaos.overload --seed $(SEED)
+
+soak: $(DEV)  ## load for MINUTES, 30 by default, and see that nothing grows
+	$(BIN)/python -m tests.chaos.soak --seed $(SEED) --minutes $(MINUTES)
+
+fuzz: $(DEV)  ## send 100,000 mutated messages to each service, and open 10,000 mutated files
+	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/
 	BLOCKDRAFT_DEPLOY_TOOLS=$(abspath $(DEPLOY)/bin) \

@@ -27,6 +27,7 @@ from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
+from blockdraft_runtime.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class DrafterApp:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(self._service, server)
+        add_strictly(drafter_pb2_grpc.add_DrafterServiceServicer_to_server, self._service, server)
 
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls.

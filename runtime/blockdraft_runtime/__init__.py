@@ -1,6 +1,7 @@
 """What every serving process shares.
 
-Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first.
+Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first;
+`undecodable` tells a caller of bytes that are no message.
 `settings/` is what each process is told, `configuration/` how it is told: by flags, variables and
 files. `channel` holds the options of the connections between processes, `backoff` the pauses
 before they try again; `loading` loads beside the event loop, `held_loop` tells how long that is

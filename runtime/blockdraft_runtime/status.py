@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 ERROR_DOMAIN = "blockdraft"
 
+# A status travels in headers, of which gRPC may refuse more than 8 KiB: an error that repeats what
+# a caller sent would not reach it. The message is in there three times, once in a longer encoding.
+_MOST_MESSAGE_BYTES = 512
+_MOST_VALUE_BYTES = 256
+
 
 class ServiceError(Exception):
     """An error with everything the caller needs to act on it.
@@ -30,8 +35,8 @@ class ServiceError(Exception):
     Attributes:
         code: The gRPC status code.
         reason: UPPER_SNAKE_CASE identifier of the cause, stable across versions.
-        message: One sentence for a person.
-        metadata: Every dynamic value the message mentions.
+        message: One sentence for a person; cut off after 512 bytes.
+        metadata: Every dynamic value the message mentions; each is cut off after 256 bytes.
         field: Path of the request field at fault, if one is.
         retry_after_seconds: When to try again, if that may help.
     """
@@ -47,11 +52,14 @@ class ServiceError(Exception):
         retry_after_seconds: float | None = None,
     ) -> None:
         """Keep the parts; see the class for their meaning."""
-        super().__init__(message)
         self.code = code
         self.reason = reason
-        self.message = message
-        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
+        self.message = _shortened(message, _MOST_MESSAGE_BYTES)
+        super().__init__(self.message)
+        self.metadata = {
+            key: _shortened(str(value), _MOST_VALUE_BYTES)
+            for key, value in (metadata or {}).items()
+        }
         self.field = field
         self.retry_after_seconds = retry_after_seconds
 
@@ -77,6 +85,11 @@ class ServiceError(Exception):
             packed[-1].Pack(detail)
         number: int = self.code.value[0]
         return Status(code=number, message=self.message, details=packed)
+
+
+def _shortened(text: str, most_bytes: int) -> str:
+    data = text.encode()
+    return text if len(data) <= most_bytes else data[:most_bytes].decode(errors="ignore") + "…"
 
 
 def invalid_argument(field: str, message: str, **metadata: object) -> ServiceError:

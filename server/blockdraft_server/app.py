@@ -17,6 +17,7 @@ from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_runtime.undecodable import add_strictly
 from blockdraft_server.admission import Admission
 from blockdraft_server.auth import ApiKeys, AuthInterceptor
 from blockdraft_server.metrics import ServerMetrics
@@ -26,7 +27,6 @@ from blockdraft_server.routing.router import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService, Tokenizing
 from blockdraft_server.tokenizer import Tokenizer
 from blockdraft_server.traces import NoTraces, Traces
-from blockdraft_server.undecodable import add_strictly
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 import grpc
 
 from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_runtime.undecodable import malformed
 from blockdraft_server.encoded import (
     MAX_FIELDS,
     MAX_OTHER_BYTES,
@@ -11,7 +12,6 @@ from blockdraft_server.encoded import (
     encoded_size,
 )
 from blockdraft_server.request import ModelLimits
-from blockdraft_server.undecodable import malformed
 
 # `Tokenize` lists no more tokens: encoding the answer holds the event loop.
 MAX_LISTED_TOKENS = 256 * 1024

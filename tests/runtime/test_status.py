@@ -133,3 +133,11 @@ async def test_closing_a_stream_runs_the_methods_cleanup_at_once() -> None:
     assert await anext(stream) == b"x"
     await stream.aclose()
     assert servicer.closed == 1
+
+
+def test_what_a_caller_sent_does_not_make_an_error_too_long_to_travel() -> None:
+    error = invalid_argument("role", f"got {'🦆' * 20_000}", value="🦆" * 20_000)
+    assert len(error.message.encode()) < 520
+    assert error.message.endswith("🦆…")
+    assert len(error.metadata["value"].encode()) < 260
+    assert len(error.to_proto().SerializeToString()) < 2000

@@ -138,12 +138,13 @@ async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
     assert "".join(message.text for message in messages) == "one é "
     assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_STOP
     token_ids = [token for message in messages for token in message.token_ids]
-    assert token_ids == verifier.script[: len(token_ids)]
+    # Not what came with it: that depends on how many drafts were accepted.
+    assert bytes(token_ids).decode() == "one é END"
     usage = messages[-1].usage
     assert usage.prompt_tokens == 2
     assert usage.output_tokens == len(token_ids)
     assert usage.verification_steps == -(-(len(token_ids) - 1) // tokens_per_step)
-    assert usage.accepted_tokens == len(token_ids) - 1 - usage.verification_steps
+    assert usage.accepted_tokens == usage.verification_steps * (tokens_per_step - 1)
     await until(lambda: verifier.cancelled == 1)
 
 

@@ -17,6 +17,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_t
 from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_runtime.undecodable import add_strictly
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
@@ -71,7 +72,7 @@ class VerifierApp:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer."""
-        add_VerifierServiceServicer_to_server(self._service, server)
+        add_strictly(add_VerifierServiceServicer_to_server, self._service, server)
 
     async def start(self) -> None:
         """Load the target, find the drafter, compile every step."""

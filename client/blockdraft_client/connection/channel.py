@@ -47,6 +47,8 @@ def channel_options(
     if keepalive is not None:
         options["grpc.keepalive_time_ms"] = round(keepalive.interval_seconds * 1000)
         options["grpc.keepalive_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
+        # While gRPC waits for the answer to a ping of its own, it sends none of these.
+        options["grpc.http2.ping_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
         options["grpc.http2.max_pings_without_data"] = 0
     if retry is not None and retry.max_attempts > 1:
         options["grpc.service_config"] = json.dumps(_service_config(retry))

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import TokenizerError
-from blockdraft_models.tokenizer.gguf import backend_from_gguf
+from blockdraft_models.tokenizer.gguf import backend_from_gguf, one_line, typed
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.gguf_header import read_header
 
@@ -42,22 +42,23 @@ def read_gguf(path: Path) -> TokenizerFiles:
         TokenizerError: If its tokenizer is not supported.
     """
     metadata = read_header(path).metadata
+    backend = backend_from_gguf(metadata)
 
     def token(name: str) -> int | None:
-        return metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return typed(metadata, f"tokenizer.ggml.{name}_token_id", int)
 
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    tokens = metadata["tokenizer.ggml.tokens"]
     special = {
         f"{name}_token": tokens[index]
         for name in ("bos", "eos")
         if (index := token(name)) is not None and 0 <= index < len(tokens)
     }
     return TokenizerFiles(
-        backend_from_gguf(metadata),
+        backend,
         bos_token_id=token("bos"),
         eos_token_ids=_distinct(token("eos"), token("eot"), token("eom")),
-        adds_bos=metadata.get("tokenizer.ggml.add_bos_token"),
-        template=metadata.get("tokenizer.chat_template"),
+        adds_bos=typed(metadata, "tokenizer.ggml.add_bos_token", bool),
+        template=typed(metadata, "tokenizer.chat_template", str),
         special_tokens=special,
     )
 
@@ -77,18 +78,19 @@ def read_directory(path: Path) -> TokenizerFiles:
     try:
         backend = Backend.from_file(str(file))
     except Exception as error:  # the binding raises bare Exception
-        raise TokenizerError(f"cannot read {file}: {error}") from error
+        raise TokenizerError(f"cannot read {file}: {one_line(error)}") from error
     special = {
         f"{name}_token": content
         for name in ("bos", "eos", "unk", "pad")
         if (content := _content(config.get(f"{name}_token"))) is not None
     }
     eos = model.get("eos_token_id")
+    eos_ids = eos if isinstance(eos, list) else [eos]
     ids = {name: backend.token_to_id(content) for name, content in special.items()}
     return TokenizerFiles(
         backend,
-        bos_token_id=ids.get("bos_token", model.get("bos_token_id")),
-        eos_token_ids=_distinct(*(eos if isinstance(eos, list) else [eos]), ids.get("eos_token")),
+        bos_token_id=_token_id(ids.get("bos_token", model.get("bos_token_id"))),
+        eos_token_ids=_distinct(*map(_token_id, eos_ids), ids.get("eos_token")),
         adds_bos=config.get("add_bos_token"),
         template=_directory_template(path, config),
         special_tokens=special,
@@ -98,11 +100,14 @@ def read_directory(path: Path) -> TokenizerFiles:
 def _directory_template(path: Path, config: Mapping[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"cannot read {file}: {error}") from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        entries = [entry for entry in template if isinstance(entry, dict)]
+        template = next((e.get("template") for e in entries if e.get("name") == "default"), None)
     return template if isinstance(template, str) else None
 
 
@@ -111,6 +116,17 @@ def _content(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
+
+
+def _token_id(value: Any) -> int | None:
+    """Return an id that a file names, or None.
+
+    Raises:
+        TokenizerError: If it is none.
+    """
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise TokenizerError(f"{str(value)[:50]!r} is no token id")
 
 
 def _distinct(*ids: int | None) -> tuple[int, ...]:

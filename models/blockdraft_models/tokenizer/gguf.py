@@ -1,11 +1,13 @@
 """Byte-level BPE tokenizers built from GGUF metadata."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from blockdraft_models.errors import TokenizerError
+
+Value = TypeVar("Value")
 
 # Token types of the GGUF specification.
 _CONTROL, _USER_DEFINED = 3, 4
@@ -16,6 +18,41 @@ _WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA3, _QWEN2 = _WORDS % r"\p{N}{1,3}", _WORDS % r"\p{N}"
+
+
+def typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | None:
+    """Return a value of a file's metadata, or None if it is not there.
+
+    Raises:
+        TokenizerError: If it is of another type.
+    """
+    value = metadata.get(name)
+    # Of Python's types, a truth value is a number too.
+    if value is not None and type(value) is not kind:
+        raise TokenizerError(f"{name} of the GGUF file is no {kind.__name__}")
+    if isinstance(value, str):
+        _check_unicode(name, value)
+    return value
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says on a line of its own; those of the binding may take several."""
+    return " ".join(str(error).split())
+
+
+def _texts(metadata: Mapping[str, Any], name: str) -> list[str] | None:
+    values = typed(metadata, name, list)
+    if values is not None and not all(type(value) is str for value in values):
+        raise TokenizerError(f"{name} of the GGUF file holds what is no text")
+    _check_unicode(name, "".join(values or ()))
+    return values
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{name} of the GGUF file is not UTF-8") from error
 
 
 def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -34,22 +71,23 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise TokenizerError(f"GGUF tokenizer {kind!r} is not supported (supported: gpt2)")
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    merges = metadata.get("tokenizer.ggml.merges")
+    tokens = _texts(metadata, "tokenizer.ggml.tokens")
+    merges = _texts(metadata, "tokenizer.ggml.merges")
     if not tokens or merges is None:
         raise TokenizerError("the GGUF file has no vocabulary or no merges")
-    types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
+    types = typed(metadata, "tokenizer.ggml.token_type", list) or [1] * len(tokens)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(types) != len(tokens) or len(vocab) != len(tokens):
         raise TokenizerError("the GGUF vocabulary is inconsistent: lengths differ or tokens repeat")
-    pre = metadata.get("tokenizer.ggml.pre", "default")
+    pre = typed(metadata, "tokenizer.ggml.pre", str) or "default"
     splitter = _splitter(pre)
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
         # Llama 3 takes a word that is a token as it is, even where no merges lead to it.
         model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in ("llama-bpe", "llama3"))
     except Exception as error:  # the binding raises bare Exception
-        raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {error}") from error
+        said = one_line(error)
+        raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {said}") from error
     backend = Tokenizer(model)
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()

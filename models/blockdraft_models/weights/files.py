@@ -10,6 +10,8 @@ from blockdraft_models.errors import CheckpointError
 # The largest published JSON beside a model, an index of a thousand shards, has a few megabytes.
 _MOST_JSON_BYTES = 64 << 20
 _MOST_LINKS = 16
+# GGUF allows 64; names of published safetensors are shorter than 100.
+_LONGEST_NAME = 200
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
@@ -42,6 +44,16 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")
     return value
+
+
+def check_name(path: Path, name: str) -> None:
+    """Check that the name of a tensor can be shown: errors name those that are missing or wrong.
+
+    Raises:
+        CheckpointError: If it is too long, or holds what is no text.
+    """
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise CheckpointError(f"{path}: {name[:_LONGEST_NAME]!r} is no name of a tensor")
 
 
 def check_regular(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.files import check_name
 
 _MAGIC = 0x46554747  # "GGUF"
 _STRING, _ARRAY = 8, 9
@@ -140,6 +141,7 @@ def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
     infos = []
     for _ in range(tensor_count):
         name, dims = cursor.string(), cursor.take("I")
+        check_name(path, name)
         if not 1 <= dims <= _MAX_DIMS:
             raise CheckpointError(f"{path}: tensor {name} has {dims} dimensions")
         shape = tuple(cursor.take("Q") for _ in range(dims))[::-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.files import check_regular, read_json
+from blockdraft_models.weights.files import check_name, check_regular, read_json
 
 Index = tuple[slice, ...]
 """A part of a tensor: one slice along each axis, of step one."""
@@ -125,6 +125,7 @@ class SafetensorsWeights:
             # Checks that the tensors cover the file, without gaps and without overlap.
             shard = self._stack.enter_context(safe_open(path, framework="numpy"))
             for name in shard.offset_keys():
+                check_name(path, name)
                 if name in self._tensors:
                     first = self._tensors[name].path.name
                     raise CheckpointError(f"{path}: tensor {name} is in {first} already")

@@ -107,7 +107,7 @@ class GenerateResponse(_message.Message):
     """Why generation ended."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The generated token ids, the stopping token included."""
+        """The generated token ids, the stopping token, or the one that completed a stop sequence, included."""
 
     @_builtins.property
     def log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProbs]:

@@ -6,7 +6,7 @@ the same character, the longer one. So the decision never waits for later charac
 """
 
 import codecs
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 
 class StopMatcher:
@@ -46,7 +46,12 @@ class StopMatcher:
 
 
 class Detokenizer:
-    """Turns the tokens of one answer into text as they arrive."""
+    """Turns the tokens of one answer into text as they arrive.
+
+    Attributes:
+        tokens: How many of the tokens are part of the answer: all up to the one that completed a
+            stop sequence.
+    """
 
     def __init__(
         self, token_bytes: Callable[[int], bytes], stop_sequences: Sequence[str] = ()
@@ -62,21 +67,29 @@ class Detokenizer:
         self._matcher = StopMatcher(stop_sequences) if stop_sequences else None
         self._held = ""
         self._stopped = False
+        self.tokens = 0
 
     @property
     def stopped(self) -> bool:
         """Whether a stop sequence was found; no further text comes."""
         return self._stopped
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         """Return the new text that is certain after `token_ids`.
 
         Incomplete characters and any end that may begin a stop sequence are held back.
         """
-        if self._stopped:
-            return ""
-        data = b"".join(map(self._token_bytes, token_ids))
-        return self._release(self._decoder.decode(data))
+        if self._matcher is None:
+            self.tokens += len(token_ids)
+            return self._decoder.decode(b"".join(map(self._token_bytes, token_ids)))
+        texts = []
+        # One by one: how many tokens came together must not decide where the answer ends.
+        for token_id in token_ids:
+            if self._stopped:
+                break
+            self.tokens += 1
+            texts.append(self._release(self._decoder.decode(self._token_bytes(token_id))))
+        return "".join(texts)
 
     def finish(self) -> str:
         """Return what was held back; the token stream has ended."""

@@ -45,9 +45,9 @@ async def generate(
     """Yield the chunks of an answer; the last one carries the finish reason and the usage.
 
     A stop sequence ends the answer as soon as it is complete: the verifier's call is cancelled,
-    the text is cut before it, `token_ids` keep everything that was generated, and the usage is
-    the server's own count (see `usage`). A stop token ends it in the verifier; it is among the
-    `token_ids`, but not in the text.
+    the text is cut before it, `token_ids` end with the token that completed it, whatever came
+    with that, and the usage is the server's own count (see `usage`). A stop token ends it in the
+    verifier; it is among the `token_ids`, but not in the text.
 
     Args:
         spec: What to generate.
@@ -61,6 +61,7 @@ async def generate(
     """
     detokenizer = Detokenizer(token_bytes, spec.stop_sequences)
     stops = frozenset(spec.stop_token_ids)
+    told = 0
     async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
         async for message in messages:
             token_ids = list(message.token_ids)
@@ -69,21 +70,28 @@ async def generate(
             finish_reason = _FINISH_REASONS.get(message.finish_reason)
             if finish_reason is not None:
                 text += detokenizer.finish()
-            if detokenizer.stopped:
+            told += len(token_ids)
+            usage = replay.usage() if finish_reason is not None or detokenizer.stopped else None
+            if usage is not None and detokenizer.stopped:
                 finish_reason = inference_pb2.FINISH_REASON_STOP
+                # Of the tokens that came with the last one, none is part of the answer.
+                token_ids = token_ids[: len(token_ids) - (told - detokenizer.tokens)]
+                usage.output_tokens = detokenizer.tokens
             yield Chunk(
                 text=text,
                 token_ids=token_ids,
-                log_probs=_log_probs(message, token_bytes),
+                log_probs=_log_probs(token_ids, message, token_bytes),
                 finish_reason=finish_reason,
-                usage=replay.usage() if finish_reason is not None else None,
+                usage=usage,
             )
             if finish_reason is not None:
                 return
 
 
 def _log_probs(
-    message: verifier_pb2.SequenceTokens, token_bytes: Callable[[int], bytes]
+    token_ids: Sequence[int],
+    message: verifier_pb2.SequenceTokens,
+    token_bytes: Callable[[int], bytes],
 ) -> list[inference_pb2.TokenLogProbs]:
     if not message.log_probs:
         return []
@@ -98,5 +106,5 @@ def _log_probs(
             chosen=one(token_id, ranked.chosen_log_prob),
             alternatives=map(one, ranked.token_ids, ranked.log_probs),
         )
-        for token_id, ranked in zip(message.token_ids, message.log_probs, strict=False)
+        for token_id, ranked in zip(token_ids, message.log_probs, strict=False)
     ]

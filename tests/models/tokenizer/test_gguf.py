@@ -54,11 +54,18 @@ def test_qwen_normalizes_to_nfc() -> None:
         ({"tokenizer.ggml.tokens": ["a"] * len(TOKENS)}, "inconsistent"),
         ({"tokenizer.ggml.merges": ["x yz"]}, "do not fit"),
         ({"tokenizer.ggml.pre": "tekken"}, "pre-tokenizer 'tekken' is not supported"),
+        ({"tokenizer.ggml.pre": 5}, "pre of the GGUF file is no str"),
+        ({"tokenizer.ggml.tokens": 5}, "tokens of the GGUF file is no list"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, "tokens of the GGUF file holds what is no text"),
+        ({"tokenizer.ggml.tokens": ["\udc80", *TOKENS[1:]]}, "is not UTF-8"),
+        ({"tokenizer.ggml.merges": [0.5]}, "merges of the GGUF file holds what is no text"),
+        ({"tokenizer.ggml.token_type": True}, "token_type of the GGUF file is no list"),
     ],
 )
 def test_bad_vocabularies_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(TokenizerError, match=message):
+    with pytest.raises(TokenizerError, match=message) as caught:
         backend_from_gguf({**METADATA, **change})
+    assert "\n" not in str(caught.value)
 
 
 def test_a_gguf_tokenizer_loads_with_template_and_stop_tokens(tmp_path: Path) -> None:

@@ -179,17 +179,25 @@ def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: 
     ("template", "message"),
     [
         (None, "no chat template"),
+        ([None, 3, "x", {"name": "default", "template": 3}], "no chat template"),
         ("{% for %}", "does not compile"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refused"),
         ("{{ messages.append(1) }}", "refused"),
     ],
 )
 def test_bad_templates_are_refused(
-    checkpoint: Path, tmp_path: Path, template: str | None, message: str
+    checkpoint: Path, tmp_path: Path, template: object, message: str
 ) -> None:
     edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": template})
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path).encode_chat([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("eos", ["x", [[1]], -1, True, {}])
+def test_what_is_no_token_id_is_refused(checkpoint: Path, tmp_path: Path, eos: object) -> None:
+    edited(checkpoint, tmp_path, "config.json", {"eos_token_id": eos})
+    with pytest.raises(TokenizerError, match="is no token id"):
+        load_tokenizer(tmp_path)
 
 
 def test_trimming_templates_still_see_the_content(checkpoint: Path, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_impossible_configurations(checkpoint: Path, changes: dict[str, Any], me
         ({"a": entry([2], 0, 8)}, bytes(99), "not fully covered"),
         ({"a": entry([-2], 0, 8)}, bytes(8), "invalid value"),
         ({"a": entry([2], 0, 8, "F1000")}, bytes(8), "unknown variant|invalid JSON"),
+        ({"a\nb": entry([2], 0, 8)}, bytes(8), r"'a\\nb' is no name of a tensor"),
+        ({"a" * 5000: entry([2], 0, 8)}, bytes(8), "is no name of a tensor"),
         (b'{"a":' * 100_000, b"", "cannot read"),
         (b"", b"", "cannot read"),
     ],

@@ -39,6 +39,10 @@ def test_any_chunking_gives_the_text_of_the_whole(
     text = "".join(detokenizer.push(data[start:end]) for start, end in itertools.pairwise(edges))
     text += detokenizer.finish()
     assert (text, detokenizer.stopped) == expected_text(data, stops)
+    singly = Detokenizer(byte_token, stops)
+    for token_id in data:
+        singly.push([token_id])
+    assert detokenizer.tokens == singly.tokens
 
 
 @given(data=st.binary(max_size=64), size=st.integers(1, 5))

@@ -87,6 +87,7 @@ def test_equal_tokens_are_kept_once(corpus: Path, tmp_path: Path) -> None:
         (b'{"id":"c","source":"s","temperature":0,"prompt":[1],"response":[1.5]}', "token ids"),
         (b'{"id":"c","source":"s","temperature":0,"prompt":[1],"response":[true]}', "token ids"),
         (b"\xff\xfe", "line 3: "),
+        (b"[" * 100_000, "line 3: it is nested too deep"),
     ],
 )
 def test_damaged_line_is_named(corpus: Path, line: bytes, message: str) -> None:
@@ -128,7 +129,7 @@ def test_manifest_of_another_target(corpus: Path) -> None:
         read(corpus)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"prompts": []}'])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"prompts": []}', "[" * 100_000])
 def test_damaged_manifest(corpus: Path, text: str) -> None:
     manifest_path(corpus).write_text(text)
     with pytest.raises(CorpusError, match="is no corpus manifest"):

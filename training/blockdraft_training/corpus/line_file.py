@@ -35,6 +35,8 @@ def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
         raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
     except ValueError as error:
         raise CorpusError(f"{path}, line {number}: {error}") from error
+    except RecursionError as error:
+        raise CorpusError(f"{path}, line {number}: it is nested too deep") from error
 
 
 class LineFile:

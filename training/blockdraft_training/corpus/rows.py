@@ -110,7 +110,7 @@ def read_manifest(corpus: Path) -> CorpusManifest | None:
         return CorpusManifest(**{**fields, "prompts": tuple(fields["prompts"])})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorpusError(f"{path} is no corpus manifest: {error}") from error
 
 

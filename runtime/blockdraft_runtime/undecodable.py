@@ -5,6 +5,7 @@ Registered through `add_strictly`, they end with INVALID_ARGUMENT, reason MALFOR
 too large is refused by its bytes.
 """
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -48,7 +49,8 @@ def add_strictly(
 
     Args:
         add_to_server: The generated function, such as `add_InferenceServiceServicer_to_server`.
-        servicer: The servicer; its methods take single requests, not streams.
+        servicer: The servicer. Its methods on streams of requests hear of one that was not decoded
+            by the `ServiceError` that the stream raises.
         server: Where to register it.
         check: Called with a method's name and an encoded request; refuses it with `ServiceError`.
     """
@@ -60,9 +62,6 @@ def add_strictly(
 
 
 def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
-    if handler.request_streaming:
-        raise ValueError("methods with request streams are not supported")
-
     def deserialize(data: bytes) -> object:
         try:
             check(data)
@@ -80,14 +79,32 @@ def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
     async def stream(request: object, context: Any) -> AsyncIterator[Any]:
         if isinstance(request, _Refused):
             await abort(context, request.error)
-        async for response in handler.unary_stream(request, context):
-            yield response
+        async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
+            async for response in responses:
+                yield response
 
+    async def both(requests: AsyncIterator[object], context: Any) -> AsyncIterator[Any]:
+        decoded = _decoded(requests)
+        async with contextlib.aclosing(handler.stream_stream(decoded, context)) as responses:
+            async for response in responses:
+                yield response
+
+    serialize = handler.response_serializer
+    if handler.request_streaming:
+        if not handler.response_streaming:
+            raise ValueError("methods with a stream of requests and one answer are not supported")
+        return grpc.stream_stream_rpc_method_handler(both, deserialize, serialize)
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            stream, deserialize, handler.response_serializer
-        )
-    return grpc.unary_unary_rpc_method_handler(unary, deserialize, handler.response_serializer)
+        return grpc.unary_stream_rpc_method_handler(stream, deserialize, serialize)
+    return grpc.unary_unary_rpc_method_handler(unary, deserialize, serialize)
+
+
+async def _decoded(requests: AsyncIterator[object]) -> AsyncIterator[object]:
+    """Yield the requests of a stream; `ServiceError` at one that was not decoded."""
+    async for request in requests:
+        if isinstance(request, _Refused):
+            raise request.error
+        yield request
 
 
 def malformed() -> ServiceError:

@@ -1,0 +1,67 @@
+"""One run: true answers, then load and faults together, then what is left."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.check import judge, recovery_seconds
+from tests.chaos.faults import inject
+from tests.chaos.load import Callers, ask, true_answers
+from tests.chaos.report import Findings
+from tests.chaos.schedule import Fault
+from tests.chaos.stack import Stack, running_stack
+from tests.chaos.wanted import Wanted, wanted
+
+from blockdraft_client import Completion
+
+# Half-open connections and requests behind them are given up within 30 s.
+QUIET_SECONDS = 60.0
+CONTROLS = 32
+# What a defect leaves in a log. Errors that tell of a peer's death are none.
+DEFECT_SIGNS = ("Traceback", "unexpected error", "unexpected verifier error", "Task exception")
+
+
+async def chaos(seed: int, requests: int, planned: Sequence[Fault], at_once: int) -> Findings:
+    """Run `requests` requests of a seed, `at_once` at a time, while the faults happen."""
+    asked = wanted(seed, requests)
+    async with running_stack() as stack:
+        async with stack.client() as client:
+            true = await true_answers(client, asked, at_once)
+        callers = Callers(asked, stack.client)
+        began = time.monotonic()
+        heard, happened = await asyncio.gather(
+            callers.run(at_once), inject(planned, stack, callers)
+        )
+        seconds = time.monotonic() - began
+        await stack.until_whole()
+        held = await until_nothing_is_held(stack)
+        wrong = await control(stack, asked[:CONTROLS], true)
+        errors = defects(stack.log)
+    verdicts = [judge(*each, happened) for each in zip(asked, heard, true, strict=True)]
+    recoveries = recovery_seconds(happened, heard)
+    return Findings(seed, seconds, verdicts, happened, recoveries, held, wrong, errors)
+
+
+async def until_nothing_is_held(stack: Stack) -> dict[str, float]:
+    """Wait until requests hold nothing; return what is held in the end."""
+    end = time.monotonic() + QUIET_SECONDS
+    while any((held := await stack.held()).values()) and time.monotonic() < end:
+        await asyncio.sleep(0.5)
+    return held
+
+
+async def control(stack: Stack, asked: Sequence[Wanted], true: Sequence[Completion]) -> int:
+    """Ask again, with drafting and without faults; return how many answers are not true."""
+    async with stack.client() as client:
+        heard = await asyncio.gather(*(ask(client, each) for each in asked))
+    return sum(
+        not judge(each, one, answer, ()).fate.good
+        for each, one, answer in zip(asked, heard, true, strict=False)
+    )
+
+
+def defects(log: Path) -> list[str]:
+    """Return the lines of a log that tell of a defect."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if any(sign in line for sign in DEFECT_SIGNS)]

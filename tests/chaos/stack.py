@@ -1,0 +1,246 @@
+"""The real processes on a tiny target, with a proxy on every hop, under the real supervisor."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+from flax import nnx
+from tests.chaos.proxy import Proxy
+from tests.chaos.schedule import HOPS
+from tests.e2e.ports import free_ports
+from tests.models.tiny import tiny_config, write_hf_checkpoint
+
+from blockdraft_client import AsyncClient
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings
+from blockdraft_runtime.settings.verifier import (
+    EngineSettings,
+    SchedulerSettings,
+    VerifierSettings,
+)
+from blockdraft_server.supervise.child import ChildSpec
+from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER
+from blockdraft_server.supervise.supervisor import Supervisor
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 300.0
+HANG_SECONDS = 6.0
+SEQUENCES = 8
+VERIFIERS = ("verifier-1", "verifier-2")
+# Programs run for milliseconds here: compiling them is most of a restart.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+class Stack:
+    """Server, two verifiers, a drafter, and the proxies between them.
+
+    Attributes:
+        supervisor: Starts the processes, and what dies again.
+        proxies: By hop.
+        address: Of the server, behind its proxy.
+        log: What the processes say.
+        target: The checkpoint they serve.
+    """
+
+    def __init__(self, folder: Path, max_waiting: int = 256) -> None:
+        """Start nothing yet.
+
+        Args:
+            folder: For sockets, target and log; its path must be short.
+            max_waiting: What the server is told.
+        """
+        write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
+        self._folder = folder
+        self.target = folder / "target"
+        ports = free_ports(4)
+        self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
+        server, front = f"127.0.0.1:{ports + 2}", f"127.0.0.1:{ports + 3}"
+        self.address = front
+        ends = {
+            "client-server": (front, server),
+            **{
+                f"server-{name}": (self.socket(f"to-{name}"), self.socket(name))
+                for name in VERIFIERS
+            },
+            **{
+                f"{name}-drafter": (self.socket(f"{name}-d"), self.socket("drafter"))
+                for name in VERIFIERS
+            },
+        }
+        self.proxies = {hop: Proxy(*ends[hop]) for hop in HOPS}
+        self.log = folder / "log"
+        self._sink = self.log.open("wb")
+        self.supervisor = Supervisor(
+            [
+                self._server(server, max_waiting),
+                *map(self._verifier, VERIFIERS),
+                self._drafter(),
+            ],
+            sink=self._sink,
+            hang_seconds=HANG_SECONDS,
+        )
+
+    def socket(self, name: str) -> str:
+        """Return the address of a socket in the stack's folder."""
+        return f"unix:{self._folder}/{name}.sock"
+
+    def client(self, timeout: float = READY_SECONDS) -> AsyncClient:
+        """Return a client with a connection of its own."""
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        return AsyncClient(self.address, timeout=timeout, channel_options=options)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run everything for as long as the context lasts; begins when all of it serves."""
+        for proxy in self.proxies.values():
+            await proxy.start()
+        stop, ready = asyncio.Event(), asyncio.Event()
+
+        async def on_ready() -> None:
+            ready.set()
+
+        running = asyncio.create_task(self.supervisor.run(stop, on_ready))
+        try:
+            waiting = asyncio.create_task(ready.wait())
+            await asyncio.wait(
+                {waiting, running},
+                timeout=READY_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not ready.is_set():
+                raise RuntimeError(f"the stack is not up:\n{self.log.read_text()[-3000:]}")
+            await self.until_whole()
+            yield
+        finally:
+            stop.set()
+            for proxy in self.proxies.values():
+                await proxy.close()
+            await running
+            self._sink.close()
+
+    async def until_whole(self) -> None:
+        """Wait until every process serves and both verifiers have the drafter."""
+        async with asyncio.timeout(READY_SECONDS):
+            while not await self._whole():
+                await asyncio.sleep(0.2)
+            async with self.client() as client:
+                await client.wait_ready(READY_SECONDS)
+
+    async def _whole(self) -> bool:
+        if len(self.supervisor.serving) < len(VERIFIERS) + 2:
+            return False
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return all([await self._drafting(name) for name in VERIFIERS])
+        return False
+
+    async def _drafting(self, name: str) -> bool:
+        async with grpc.aio.insecure_channel(self.socket(name)) as channel:
+            answer = await VerifierServiceStub(channel).Describe(
+                verifier_pb2.VerifierServiceDescribeRequest(), timeout=5
+            )
+        return answer.HasField("drafter")
+
+    async def held(self) -> dict[str, float]:
+        """Return what requests hold, by name: sequences and pages, contexts, requests."""
+        held: dict[str, float] = {}
+        for name in VERIFIERS:
+            async with grpc.aio.insecure_channel(self.socket(name)) as channel:
+                load = await VerifierServiceStub(channel).GetLoad(
+                    verifier_pb2.GetLoadRequest(), timeout=5
+                )
+            held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
+            held[f"{name} pages"] = load.used_pages
+        held["drafter contexts"] = await self._metric("drafter", "blockdraft_drafter_contexts")
+        for state in ("waiting", "running"):
+            name = f"blockdraft_server_requests_{state}"
+            held[f"server requests {state}"] = await self._metric("server", name)
+        return held
+
+    async def _metric(self, process: str, name: str) -> float:
+        def read() -> float:
+            url = f"http://127.0.0.1:{self._metrics[process]}/metrics"
+            with urllib.request.urlopen(url, timeout=10) as response:
+                lines = response.read().decode().splitlines()
+            [value] = [line.rsplit(" ", 1)[1] for line in lines if line.split(" ")[0] == name]
+            return float(value)
+
+        return await asyncio.to_thread(read)
+
+    def _server(self, address: str, max_waiting: int) -> ChildSpec:
+        settings = ServerSettings(
+            target=str(self.target),
+            verifiers=tuple(self.proxies[f"server-{name}"].address for name in VERIFIERS),
+            limits=LimitsSettings(max_waiting=max_waiting),
+            process=ProcessSettings(
+                address,
+                metrics_port=self._metrics["server"],
+                control_address=self.socket("server"),
+                drain_seconds=5.0,
+            ),
+        )
+        return self._child("server", "server", SERVER.flags(settings))
+
+    def _verifier(self, name: str) -> ChildSpec:
+        settings = VerifierSettings(
+            target=str(self.target),
+            drafter_address=self.proxies[f"{name}-drafter"].address,
+            drafter_wait_seconds=20.0,
+            engine=EngineSettings(
+                scheduler=SchedulerSettings(
+                    max_sequences=SEQUENCES, max_step_tokens=32, max_context_tokens=256
+                ),
+                # Fewer than all sequences could want: some are preempted.
+                num_pages=64,
+                dtype="bfloat16",
+                draft_policy="fixed",
+            ),
+            process=ProcessSettings(self.socket(name), drain_seconds=5.0),
+        )
+        return self._child(name, "verifier", VERIFIER.flags(settings))
+
+    def _drafter(self) -> ChildSpec:
+        settings = DrafterSettings(
+            target=str(self.target),
+            drafter="random",
+            max_sequences=2 * SEQUENCES,
+            max_context_tokens=256,
+            dtype="bfloat16",
+            process=ProcessSettings(
+                self.socket("drafter"), metrics_port=self._metrics["drafter"], drain_seconds=5.0
+            ),
+        )
+        return self._child("drafter", "drafter", DRAFTER.flags(settings))
+
+    def _child(self, name: str, role: str, flags: tuple[str, ...]) -> ChildSpec:
+        return ChildSpec(
+            name=name,
+            role=role,
+            command=(sys.executable, "-m", f"blockdraft_{role}", *flags),
+            health_address=self.socket(name),
+            stop_seconds=15.0,
+            environment={
+                **os.environ,
+                "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "chaos"),
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": XLA_FLAGS,
+            },
+        )
+
+
+@contextlib.asynccontextmanager
+async def running_stack(max_waiting: int = 256) -> AsyncIterator[Stack]:
+    """Run a stack in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        stack = Stack(Path(folder), max_waiting)
+        async with stack.running():
+            yield stack

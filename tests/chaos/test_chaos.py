@@ -1,0 +1,28 @@
+"""A small run of what `make chaos` does at length."""
+
+import asyncio
+
+import pytest
+from tests.chaos.report import as_page
+from tests.chaos.run import chaos
+from tests.chaos.schedule import Fault, Kind
+
+# What takes seconds to be noticed is left to `make chaos`.
+QUICK = (
+    Fault(20, Kind.KILL, "verifier-1"),
+    Fault(40, Kind.CUT, "verifier-2-drafter"),
+    Fault(60, Kind.DELAY, "server-verifier-2"),
+    Fault(80, Kind.KILL, "drafter"),
+    Fault(100, Kind.CUT, "client-server"),
+    Fault(120, Kind.CUT, "server-verifier-1"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_in_a_small_run(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asyncio.run(chaos(1, 150, QUICK, 16))
+    with capfd.disabled():
+        print(as_page(found))
+    assert found.good, as_page(found)
+    assert len(found.happened) == len(QUICK)

@@ -1,0 +1,66 @@
+"""What callers ask for, as a pure function of a seed."""
+
+import random
+from dataclasses import dataclass
+
+from blockdraft_client import SamplingParams
+
+# Without a deadline of its own, a request may wait for whatever has to be started again.
+PATIENT_SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One request of one caller.
+
+    Attributes:
+        prompt: What to continue.
+        sampling: How; always with a seed and a limit, so that it has one true answer.
+        whole: Whether it is asked for in one message and not streamed.
+        leaves_after: So many tokens after which the caller leaves; None to stay.
+        deadline_seconds: How long it may take.
+    """
+
+    prompt: str
+    sampling: SamplingParams
+    whole: bool
+    leaves_after: int | None
+    deadline_seconds: float
+
+    @property
+    def hurried(self) -> bool:
+        """Whether the deadline may pass without a fault."""
+        return self.deadline_seconds < PATIENT_SECONDS
+
+
+def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
+    """Return `count` requests.
+
+    A third is greedy. One in five has stop strings, one in four comes whole, one in ten of the
+    streams is left, and one in ten requests has a deadline of 0.2 to 2 s.
+    """
+    draw = random.Random(f"wanted {seed}")
+    return [_request(draw, number, most_tokens) for number in range(count)]
+
+
+def _request(draw: random.Random, number: int, most_tokens: int) -> Wanted:
+    greedy = draw.random() < 1 / 3
+    whole = draw.random() < 0.25
+    leaves = not whole and draw.random() < 0.1
+    sampling = SamplingParams(
+        max_output_tokens=draw.randint(1, most_tokens),
+        temperature=0.0 if greedy else draw.choice((0.3, 0.7, 1.0, 1.5)),
+        top_p=None if greedy else draw.choice((None, 0.9)),
+        top_k=None if greedy else draw.choice((None, 20)),
+        seed=draw.getrandbits(32),
+        stop=[chr(draw.randint(97, 122)), "the"] if draw.random() < 0.2 else (),
+        ignore_eos=draw.random() < 0.5,
+    )
+    words = " ".join(draw.choice(("duck", "leg", "pond", "why", "how")) for _ in range(8))
+    return Wanted(
+        prompt=f"{number}: {words[: draw.randint(1, 40)]}",
+        sampling=sampling,
+        whole=whole,
+        leaves_after=draw.randint(1, 30) if leaves else None,
+        deadline_seconds=draw.uniform(0.2, 2.0) if draw.random() < 0.1 else PATIENT_SECONDS,
+    )

@@ -1,0 +1,122 @@
+"""`python -m tests.fuzz`: many mutated messages to real processes, and many mutated files."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+from tests.chaos.run import defects, until_nothing_is_held
+from tests.chaos.sizes import Size
+from tests.chaos.stack import Stack, running_stack
+from tests.fuzz import calls, files
+from tests.fuzz.services import (
+    Known,
+    drafter_methods,
+    inference_methods,
+    known_answer,
+    known_proposal,
+    known_tokens,
+    verifier_methods,
+)
+
+from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_protos.v1 import drafter_pb2
+from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+
+# What a process may have more of after all messages than after the first fifth of them.
+MOST_GROWTH_MIB = 64
+MOST_MORE_DESCRIPTORS = 16
+
+
+async def fuzz_messages(seed: int, messages: int) -> dict[str, Any]:
+    """Send so many messages to each service; return what came of them, by service."""
+    found: dict[str, Any] = {}
+    async with running_stack() as stack:
+        for name in ("drafter", "verifier-1", "server"):
+            found[name] = await _fuzz_process(stack, name, seed, messages)
+            print(f"{name}: {json.dumps(found[name], indent=1)}", flush=True)
+        await stack.until_whole()
+        found["held"] = {k: v for k, v in (await until_nothing_is_held(stack)).items() if v}
+        found["log_errors"] = defects(stack.log)[:20]
+    return found
+
+
+async def _fuzz_process(stack: Stack, name: str, seed: int, messages: int) -> dict[str, Any]:
+    process = stack.supervisor.process_ids[name]
+    async with grpc.aio.insecure_channel(stack.socket(name)) as channel:
+        methods, known = await _service(stack, name, channel)
+        tally = await calls.fuzz(channel, methods, known, messages // 5, seed)
+        warm = Size.of(process)
+        more = await calls.fuzz(channel, methods, known, messages - messages // 5, seed + 1)
+    end = Size.of(process)
+    bad = [(path, [part.hex() for part in sent], how) for path, sent, how in tally.bad + more.bad]
+    if stack.supervisor.process_ids.get(name) != process:
+        bad.append((name, [], "the process died"))
+    if end.mib - warm.mib > MOST_GROWTH_MIB:
+        bad.append((name, [], f"grew from {warm.mib:.0f} to {end.mib:.0f} MiB"))
+    if end.descriptors - warm.descriptors > MOST_MORE_DESCRIPTORS:
+        bad.append((name, [], f"from {warm.descriptors} to {end.descriptors} descriptors"))
+    return {
+        "messages": tally.messages + more.messages,
+        "answers": dict((tally.answers + more.answers).most_common()),
+        "mib": [round(warm.mib), round(end.mib)],
+        "descriptors": [warm.descriptors, end.descriptors],
+        "threads": [warm.threads, end.threads],
+        "bad": bad[:10],
+    }
+
+
+async def _service(
+    stack: Stack, name: str, channel: grpc.aio.Channel
+) -> tuple[tuple[calls.Method, ...], Known]:
+    if name == "server":
+        return inference_methods(), known_answer(channel)
+    if name != "drafter":
+        return verifier_methods(), known_tokens(channel)
+    stub: Any = DrafterServiceStub(channel)
+    fingerprint = load_checkpoint_config(stack.target).fingerprint
+    request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
+    methods = drafter_methods(await stub.Describe(request), fingerprint)
+    return methods, known_proposal(channel, methods)
+
+
+def fuzz_files(seed: int, count: int) -> dict[str, Any]:
+    """Open so many files; return what came of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BLOCKDRAFT_CACHE"] = f"{folder}/cache"
+        tally = files.fuzz(files.tiny_files(Path(folder)), count, seed)
+    bad = Counter(f"{name}: {ending}" for name, ending, _ in tally.bad)
+    return {"files": count, "endings": dict(sorted(tally.endings.items())), "bad": dict(bad)}
+
+
+def main() -> int:
+    """Run what the command line says; 1 if anything bad came of it."""
+    parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--messages", type=int, default=100_000, help="to each service")
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--output", type=Path, default=Path("bench-results/fuzz.json"))
+    args = parser.parse_args()
+    found: dict[str, Any] = {"seed": args.seed}
+    if args.messages:
+        found["messages"] = asyncio.run(fuzz_messages(args.seed, args.messages))
+    if args.files:
+        found["files"] = fuzz_files(args.seed, args.files)
+        print(json.dumps(found["files"], indent=1))
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    services = found.get("messages", {})
+    bad = [each["bad"] for each in services.values() if isinstance(each, dict) and "bad" in each]
+    bad += [services.get("held"), services.get("log_errors"), found.get("files", {}).get("bad")]
+    print("BAD: see above" if any(bad) else "GOOD: only answers and clear errors")
+    return int(any(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
