@@ -56,6 +56,35 @@ SERVICE = Dashboard(
         ],
         [
             Panel(
+                "Requests by tenant",
+                [(rate("server_tenant_requests_total", "tenant"), "{{tenant}}")],
+                "reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Tokens by tenant",
+                [(rate("server_tenant_tokens_total", "tenant"), "{{tenant}}")],
+                description="Of prompts and of answers.",
+                stacked=True,
+            ),
+            Panel(
+                "Refused by tenant",
+                [
+                    (
+                        rate(
+                            "server_tenant_requests_total",
+                            "tenant",
+                            ',outcome="resource_exhausted"',
+                        ),
+                        "{{tenant}}",
+                    )
+                ],
+                "reqps",
+                "Over the tenant's limits, or while the queue was full.",
+            ),
+        ],
+        [
+            Panel(
                 "Time to first token",
                 quantiles("server_time_to_first_token_seconds"),
                 "s",

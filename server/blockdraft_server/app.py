@@ -4,8 +4,9 @@ import asyncio
 import importlib.metadata
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -17,8 +18,10 @@ from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_server.admission import Admission
-from blockdraft_server.auth import ApiKeys, AuthInterceptor
+from blockdraft_server.access.admission import Admission
+from blockdraft_server.access.auth import ApiKeys, AuthInterceptor
+from blockdraft_server.access.reloaded import Reloaded
+from blockdraft_server.access.tenants import Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
 from blockdraft_server.routing.pool import VerifierPool
@@ -47,24 +50,26 @@ class ServerApp:
         self,
         settings: ServerSettings,
         *,
-        api_keys: frozenset[str] = frozenset(),
         tokenizer: Tokenizer | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        """Wire the parts; nothing connects before `start`.
+        """Read the file of keys and wire the parts; nothing connects before `start`.
 
         Args:
             settings: What the server is told.
-            api_keys: Bearer tokens that are let in; empty lets everyone in.
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
             registry: Where to register the metrics.
+
+        Raises:
+            AccessFileError: If the file of keys cannot be used.
         """
         self.health = HealthServicer()
         self._settings = settings
-        self._api_keys = ApiKeys(api_keys)
+        self._key_file = _key_file(settings)
+        self._api_keys = ApiKeys(self._keys if self._key_file is not None else None)
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
-        self._health_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         metrics = ServerMetrics(registry)
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
@@ -127,6 +132,8 @@ class ServerApp:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._held_loop.start()
         self._pool.start()
+        if self._key_file is not None:
+            self._keep(self._key_file.keep_current(self._settings.poll_seconds, lambda: None))
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
@@ -134,7 +141,7 @@ class ServerApp:
         logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
         await self._pool.wait()
         self._warn_of_mismatch(self._tokenizer)
-        self._health_task = asyncio.ensure_future(self._report_health())
+        self._keep(self._report_health())
 
     async def drain(self) -> None:
         """Refuse new requests; those admitted go on."""
@@ -143,12 +150,20 @@ class ServerApp:
 
     async def stop(self) -> None:
         """Close the connections to the verifiers."""
-        if self._health_task is not None:
-            self._health_task.cancel()
-            await asyncio.gather(self._health_task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pool.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._held_loop.stop()
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something until the end."""
+        self._tasks.append(asyncio.ensure_future(coroutine))
+
+    def _keys(self) -> Keys:
+        assert self._key_file is not None
+        return self._key_file.value
 
     async def _report_health(self) -> None:
         while True:
@@ -177,7 +192,6 @@ class ServerApp:
 async def run_server(
     settings: ServerSettings,
     *,
-    api_keys: frozenset[str] = frozenset(),
     tokenizer: Tokenizer | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
@@ -187,13 +201,15 @@ async def run_server(
 
     Args:
         settings: What the server is told.
-        api_keys: Bearer tokens that are let in; empty lets everyone in.
         tokenizer: The target's tokenizer; None loads it.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the server serves.
+
+    Raises:
+        AccessFileError: If the file of keys cannot be used.
     """
-    app = ServerApp(settings, api_keys=api_keys, tokenizer=tokenizer, registry=registry)
+    app = ServerApp(settings, tokenizer=tokenizer, registry=registry)
     started = time.monotonic()
 
     async def ready() -> None:
@@ -216,6 +232,14 @@ async def run_server(
         stop_requested=stop_requested,
         on_ready=ready,
     )
+
+
+def _key_file(settings: ServerSettings) -> Reloaded[Keys] | None:
+    path = settings.api_key_file
+    if path is None:
+        return None
+    what = f"{path} of --api-key-file"
+    return Reloaded(what, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
 
 
 def _load_tokenizer(target: str) -> Tokenizer:

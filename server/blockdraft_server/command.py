@@ -24,17 +24,14 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
+    from blockdraft_server.access.reloaded import AccessFileError
     from blockdraft_server.app import run_server
-    from blockdraft_server.auth import read_api_keys
 
     try:
-        file = settings.api_key_file
-        api_keys = frozenset() if file is None else read_api_keys(file)
-    except (OSError, ValueError) as error:
+        uvloop.run(run_server(settings))
+    except AccessFileError as error:
         logger.error("%s", error)
         return 2
-    try:
-        uvloop.run(run_server(settings, api_keys=api_keys))
     except Exception:
         logger.exception("the server failed")
         return 1

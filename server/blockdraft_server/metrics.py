@@ -8,12 +8,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.access.tenants import OTHER_TENANTS
 
 # From a cached prompt on an accelerator to a long prompt that waits on a CPU.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKEN_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _HOLD_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+# So many tenants have series of their own; those who come later share one.
+_MAX_TENANTS = 100
 
 
 class ServerMetrics:
@@ -66,6 +70,19 @@ class ServerMetrics:
         self.output_tokens = Counter(
             name("output_tokens_total"), "Tokens received from verifiers", registry=registry
         )
+        self._tenant_requests = Counter(
+            name("tenant_requests_total"),
+            "Generation requests by tenant, and by how they ended as above",
+            ("tenant", "outcome"),
+            registry=registry,
+        )
+        self._tenant_tokens = Counter(
+            name("tenant_tokens_total"),
+            "Tokens by tenant: those of the prompts of admitted requests, and those received",
+            ("tenant", "kind"),
+            registry=registry,
+        )
+        self._tenants: set[str] = set()
         self.replays = Counter(
             name("replays_total"), "Broken streams sent to a verifier again", registry=registry
         )
@@ -83,9 +100,11 @@ class ServerMetrics:
         )
 
     @contextmanager
-    def request(self, clock: Callable[[], float] = time.monotonic) -> "Iterator[RequestTimer]":
-        """Measure one generation request for the duration of the context."""
-        timer = RequestTimer(self, clock)
+    def request(
+        self, tenant: str, clock: Callable[[], float] = time.monotonic
+    ) -> "Iterator[RequestTimer]":
+        """Measure one generation request of a tenant for the duration of the context."""
+        timer = RequestTimer(self, self._label(tenant), clock)
         try:
             yield timer
         except BaseException as error:
@@ -94,12 +113,30 @@ class ServerMetrics:
         finally:
             timer.close()
 
+    def count_tokens(self, tenant: str, kind: str, count: int) -> None:
+        """Count tokens of a kind, `prompt` or `output`, for all and for their tenant."""
+        (self.prompt_tokens if kind == "prompt" else self.output_tokens).inc(count)
+        self._tenant_tokens.labels(tenant=tenant, kind=kind).inc(count)
+
+    def count_request(self, tenant: str, outcome: str) -> None:
+        """Count a request that has ended, for all and for its tenant."""
+        self.requests.labels(outcome=outcome).inc()
+        self._tenant_requests.labels(tenant=tenant, outcome=outcome).inc()
+
+    def _label(self, tenant: str) -> str:
+        """Return what a tenant is called; a file of keys with many names makes no more series."""
+        if tenant not in self._tenants and len(self._tenants) >= _MAX_TENANTS:
+            return OTHER_TENANTS
+        self._tenants.add(tenant)
+        return tenant
+
 
 class RequestTimer:
     """The measurements of one request."""
 
-    def __init__(self, metrics: ServerMetrics, clock: Callable[[], float]) -> None:
+    def __init__(self, metrics: ServerMetrics, tenant: str, clock: Callable[[], float]) -> None:
         """Begin now, waiting for the first token."""
+        self._tenant = tenant
         # What remains if the answer ends without a last chunk.
         self._outcome = "cancelled"
         self._metrics = metrics
@@ -110,14 +147,14 @@ class RequestTimer:
 
     def prompt(self, count: int) -> None:
         """Note that the prompt has `count` tokens."""
-        self._metrics.prompt_tokens.inc(count)
+        self._metrics.count_tokens(self._tenant, "prompt", count)
 
     def tokens(self, count: int) -> None:
         """Note that a message of `count` tokens arrived."""
         if count == 0:
             return
         now = self._clock()
-        self._metrics.output_tokens.inc(count)
+        self._metrics.count_tokens(self._tenant, "output", count)
         if self._last is None:
             self._metrics.time_to_first_token.observe(now - self._started)
             self._metrics.waiting.dec()
@@ -147,4 +184,4 @@ class RequestTimer:
         """Record the end of the request."""
         (self._metrics.waiting if self._last is None else self._metrics.running).dec()
         self._metrics.request_latency.observe(self._clock() - self._started)
-        self._metrics.requests.labels(outcome=self._outcome).inc()
+        self._metrics.count_request(self._tenant, self._outcome)

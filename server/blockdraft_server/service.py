@@ -13,9 +13,10 @@ import grpc
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
-from blockdraft_server.admission import Admission, verifier_unavailable
+from blockdraft_server.access.admission import Admission, verifier_unavailable
+from blockdraft_server.access.auth import ApiKeys, authorization_of
+from blockdraft_server.access.tenants import Tenant
 from blockdraft_server.answer.generation import Chunk, generate
-from blockdraft_server.auth import ApiKeys, authorization_of
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
@@ -141,7 +142,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-        with self._tokenizing.admission.admit():
+        with self._tokenizing.admission.admit(self._tenant(context)):
             threads = self._tokenizing.threads
             token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
             if len(token_ids) > MAX_LISTED_TOKENS:
@@ -193,11 +194,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         if remaining is None:
             remaining = self._settings.limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
-        with self._metrics.request() as timer, _errors_name(request_id):
+        tenant = self._tenant(context)
+        with self._metrics.request(tenant.name) as timer, _errors_name(request_id):
             check_model(request.model, self._settings.served_name)
             check_request(request)
             text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-            with self._admission.admit():
+            with self._admission.admit(tenant) as place:
                 tokenizer = self._loaded_tokenizer()
                 limits = self._limits()
                 check_length(len(request.prompt.token_ids.values), limits)
@@ -206,10 +208,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 # They may have changed meanwhile.
                 limits = self._limits()
                 spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
+                place.take_tokens(len(token_ids) + spec.max_output_tokens)
                 timer.prompt(len(token_ids))
                 message = spec.to_proto(request_id)
-                caller = authorization_of(context.invocation_metadata())
-                message.cache_salt = self._api_keys.cache_salt(caller)
+                message.cache_salt = tenant.salt
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):
@@ -218,6 +220,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         if chunk.finish_reason is not None:
                             timer.finished(chunk.finish_reason)
                         yield chunk
+
+    def _tenant(self, context: Context) -> Tenant:
+        return self._api_keys.tenant(authorization_of(context.invocation_metadata()))
 
     def _limits(self) -> ModelLimits:
         limits = self._pool.limits

@@ -94,7 +94,8 @@ class ServerSettings:
     )
     api_key_file: Path | None = setting(
         None,
-        "let in only these keys, one per line; blank lines and lines with `#` are skipped",
+        "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "
+        "them; read again when it changes",
         metavar="FILE",
     )
     servers: int = setting(
