@@ -74,7 +74,7 @@ SERVICE = Dashboard(
                         rate(
                             "server_tenant_requests_total",
                             "tenant",
-                            ',outcome="resource_exhausted"',
+                            ',outcome=~"tenant_limit|resource_exhausted"',
                         ),
                         "{{tenant}}",
                     )

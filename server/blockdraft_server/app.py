@@ -81,9 +81,14 @@ class ServerApp:
         )
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
         self._admission = Admission(
-            settings.limits.max_waiting, lambda: self._pool.capacity, settings.servers
+            settings.limits.max_waiting,
+            lambda: self._pool.capacity,
+            settings.servers,
+            lambda: self._api_keys.shared,
         )
-        self._tokenizing = Admission(settings.limits.max_waiting, lambda: TOKENIZERS)
+        self._tokenizing = Admission(
+            settings.limits.max_waiting, lambda: TOKENIZERS, shared=lambda: self._api_keys.shared
+        )
         self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
         self._service = InferenceService(
             settings,

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.access.admission import TENANT_LIMIT
 from blockdraft_server.access.tenants import OTHER_TENANTS
 
 # From a cached prompt on an accelerator to a long prompt that waits on a CPU.
@@ -176,7 +177,9 @@ class RequestTimer:
         are how asyncio tells that nobody waits any more.
         """
         if isinstance(error, ServiceError):
-            self._outcome = error.code.name.lower()
+            # What is a caller's own doing must not look like a service that is overloaded.
+            over = error.reason == TENANT_LIMIT
+            self._outcome = (error.reason if over else error.code.name).lower()
         else:
             self._outcome = "internal" if isinstance(error, Exception) else "cancelled"
 

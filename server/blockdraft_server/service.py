@@ -30,7 +30,7 @@ from blockdraft_server.request import (
 )
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.router import TokenRouter
+from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
 from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, prompt_too_long
 from blockdraft_server.tokenizer import Tokenizer
 
@@ -204,7 +204,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 limits = self._limits()
                 check_length(len(request.prompt.token_ids.values), limits)
                 threads = self._tokenizing.threads
-                token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+                encoding = prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+                try:
+                    token_ids = await asyncio.wait_for(encoding, remaining)
+                except TimeoutError:
+                    raise deadline_exceeded() from None
                 # They may have changed meanwhile.
                 limits = self._limits()
                 spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)

@@ -9,6 +9,8 @@ import grpc
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.access.tenants import Tenant
 
+TENANT_LIMIT = "TENANT_LIMIT"
+
 _MIN_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 30.0
 
@@ -17,7 +19,8 @@ class Admission:
     """Lets requests in while there is room for them to run or to wait.
 
     Requests beyond what the verifiers decode at once wait in the verifiers' own queues, where
-    the scheduler sees them; the server only bounds their number. Several servers before the same
+    the scheduler lets tenants take turns; the server only bounds their number, and leaves some
+    for every tenant. Several servers before the same
     verifiers know nothing of each other: each lets in its share of what all may hold together.
     """
 
@@ -26,6 +29,7 @@ class Admission:
         max_waiting: int,
         capacity: Callable[[], int],
         servers: int = 1,
+        shared: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty.
@@ -35,11 +39,13 @@ class Admission:
             capacity: Returns how many sequences the healthy verifiers decode at once; 0 when
                 there is none.
             servers: Servers that share the verifiers, this one included.
+            shared: Returns whether there may be several tenants.
             clock: Returns the time in seconds.
         """
         self._max_waiting = max_waiting
         self._capacity = capacity
         self._servers = servers
+        self._shared = shared
         self._clock = clock
         self._admitted = 0
         # Of the tenants that hold any, by their salts: their limits may change meanwhile.
@@ -106,7 +112,8 @@ class Admission:
             message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
             raise self._over_limit("max-requests", own_limit, message, {"held": held}, retry=True)
         limit = -(-(capacity + self._max_waiting) // self._servers)
-        if self._admitted >= limit:
+        left = limit - self._admitted
+        if left <= 0:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "QUEUE_FULL",
@@ -114,6 +121,13 @@ class Admission:
                 metadata={"requests": self._admitted, "limit": limit},
                 retry_after_seconds=self._retry_seconds(),
             )
+        # Who has to wait leaves room: no tenant holds more than there are places left. So one that
+        # asks for all of them gets half, two get a third each, and there are some for others.
+        crowded = self._admitted >= -(-capacity // self._servers)
+        if crowded and held >= left and self._shared():
+            message = f"{held} requests of the caller are held, and there is room for {left} more, "
+            message += "which is left to others"
+            raise self._over_limit("fair-share", left, message, {"held": held}, retry=True)
 
     def _share(self, limit: int | None) -> int | None:
         """Return what of a tenant's limit is this server's."""

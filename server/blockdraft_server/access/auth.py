@@ -24,6 +24,11 @@ class ApiKeys:
         """Whether a call needs one of them."""
         return self._current is not None
 
+    @property
+    def shared(self) -> bool:
+        """Whether there is more than one tenant."""
+        return self._current is not None and len({one.salt for one in self._current().values()}) > 1
+
     def tenant(self, authorization: str | None) -> Tenant:
         """Return whose call it is that has this `authorization` metadata.
 

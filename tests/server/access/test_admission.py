@@ -5,7 +5,8 @@ import pytest
 
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.access.admission import Admission
-from blockdraft_server.access.tenants import EVERYONE, Tenant
+from blockdraft_server.access.auth import ApiKeys
+from blockdraft_server.access.tenants import EVERYONE, Tenant, parse_keys
 
 
 class Clock:
@@ -148,3 +149,45 @@ def test_each_of_several_servers_has_its_share_of_a_tenant() -> None:
             pass
         with pytest.raises(ServiceError):
             place.take_tokens(1)
+
+
+def held_by_floods(tenants: int, room: int) -> list[int]:
+    """Return how many requests each of so many tenants holds, all of which want all places."""
+    admission = Admission(max_waiting=room - 4, capacity=lambda: 4, shared=lambda: True)
+    floods = [Tenant(f"flood-{number}", bytes([number])) for number in range(tenants)]
+    held = dict.fromkeys((flood.name for flood in floods), 0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(room):
+            for flood in floods:
+                with contextlib.suppress(ServiceError):
+                    stack.enter_context(admission.admit(flood))
+                    held[flood.name] += 1
+        # Somebody else is let in all the same.
+        stack.enter_context(admission.admit(Tenant("trickle", b"trickle")))
+    return list(held.values())
+
+
+def test_no_tenant_takes_all_the_room_for_waiting() -> None:
+    assert held_by_floods(1, 24) == [12]
+    assert held_by_floods(2, 24) == [8, 8]
+    assert held_by_floods(5, 24) == [4] * 5
+
+
+def test_what_nobody_waits_for_may_be_one_tenant_s() -> None:
+    alone = Tenant("alone", b"alone")
+    for shared, expected in ((True, 4), (False, 5)):
+        admission = Admission(1, capacity=lambda: 4, shared=lambda shared=shared: shared)  # type: ignore[misc]
+        with contextlib.ExitStack() as stack:
+            for _ in range(expected):
+                stack.enter_context(admission.admit(alone))
+            with pytest.raises(ServiceError) as caught:
+                stack.enter_context(admission.admit(alone))
+        assert caught.value.reason == ("TENANT_LIMIT" if shared else "QUEUE_FULL")
+        assert caught.value.metadata["limit"] == ("fair-share" if shared else "5")
+
+
+def test_keys_of_one_tenant_or_of_several() -> None:
+    one = f"acme sha256:{'0' * 64}\nacme sha256:{'1' * 64}"
+    assert not ApiKeys().shared
+    assert not ApiKeys(lambda: parse_keys(one)).shared
+    assert ApiKeys(lambda: parse_keys(one + "\nplain")).shared
