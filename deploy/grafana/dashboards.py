@@ -406,6 +406,18 @@ FAULTS = Dashboard(
                 threshold=0.2,
             ),
             Panel("Event loop held", quantiles("server_event_loop_hold_seconds"), "s"),
+            Panel(
+                "Certificate expires",
+                [
+                    (
+                        f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0",
+                        "{{instance}}",
+                    )
+                ],
+                "dateTimeFromNow",
+                "Empty without TLS.",
+                kind="stat",
+            ),
         ],
     ],
 )

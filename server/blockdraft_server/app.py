@@ -19,9 +19,8 @@ from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.access.admission import Admission
-from blockdraft_server.access.auth import ApiKeys, AuthInterceptor
-from blockdraft_server.access.reloaded import Reloaded
-from blockdraft_server.access.tenants import Keys, parse_keys
+from blockdraft_server.access.auth import AuthInterceptor
+from blockdraft_server.access.files import AccessFiles
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
 from blockdraft_server.routing.pool import VerifierPool
@@ -53,7 +52,7 @@ class ServerApp:
         tokenizer: Tokenizer | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        """Read the file of keys and wire the parts; nothing connects before `start`.
+        """Read keys and certificate and wire the parts; nothing connects before `start`.
 
         Args:
             settings: What the server is told.
@@ -61,16 +60,16 @@ class ServerApp:
             registry: Where to register the metrics.
 
         Raises:
-            AccessFileError: If the file of keys cannot be used.
+            AccessFileError: If the files of keys or certificate cannot be used.
         """
         self.health = HealthServicer()
         self._settings = settings
-        self._key_file = _key_file(settings)
-        self._api_keys = ApiKeys(self._keys if self._key_file is not None else None)
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         metrics = ServerMetrics(registry)
+        self._access = AccessFiles(settings, metrics.tls_certificate_expiry.set)
+        self._api_keys = self._access.api_keys
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
         self._pool = VerifierPool(
@@ -114,15 +113,8 @@ class ServerApp:
         return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """Return the TLS credentials that the settings name; None for plaintext.
-
-        Raises:
-            OSError: If the certificate or the key cannot be read.
-        """
-        tls = self._settings.tls
-        if tls is None:
-            return None
-        return grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())])
+        """Return the TLS credentials that the settings name; None for plaintext."""
+        return self._access.credentials()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -137,8 +129,7 @@ class ServerApp:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._held_loop.start()
         self._pool.start()
-        if self._key_file is not None:
-            self._keep(self._key_file.keep_current(self._settings.poll_seconds, lambda: None))
+        self._keep(self._access.keep_current(self._settings.poll_seconds))
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
@@ -165,10 +156,6 @@ class ServerApp:
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run something until the end."""
         self._tasks.append(asyncio.ensure_future(coroutine))
-
-    def _keys(self) -> Keys:
-        assert self._key_file is not None
-        return self._key_file.value
 
     async def _report_health(self) -> None:
         while True:
@@ -212,7 +199,7 @@ async def run_server(
         on_ready: Called once when the server serves.
 
     Raises:
-        AccessFileError: If the file of keys cannot be used.
+        AccessFileError: If the files of keys or certificate cannot be used.
     """
     app = ServerApp(settings, tokenizer=tokenizer, registry=registry)
     started = time.monotonic()
@@ -237,14 +224,6 @@ async def run_server(
         stop_requested=stop_requested,
         on_ready=ready,
     )
-
-
-def _key_file(settings: ServerSettings) -> Reloaded[Keys] | None:
-    path = settings.api_key_file
-    if path is None:
-        return None
-    what = f"{path} of --api-key-file"
-    return Reloaded(what, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
 
 
 def _load_tokenizer(target: str) -> Tokenizer:

@@ -88,6 +88,11 @@ class ServerMetrics:
             name("replays_total"), "Broken streams sent to a verifier again", registry=registry
         )
 
+        self.tls_certificate_expiry = Gauge(
+            name("tls_certificate_expiry_timestamp_seconds"),
+            "When the certificate expires, in seconds since 1970; 0 without TLS",
+            registry=registry,
+        )
         self.event_loop_hold = Histogram(
             name("event_loop_hold_seconds"),
             "Time for which one callback let no other run, looked at a hundred times a second",

@@ -57,7 +57,7 @@ class LimitsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where the server's certificate lies."""
+    """Where the server's certificate lies; the files are read again when they change."""
 
     certificate: Path = required(
         "PEM certificate chain, the server's own first; needs --tls-key",
@@ -65,6 +65,13 @@ class TlsSettings:
         metavar="FILE",
     )
     key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE")
+    client_authorities: Path | None = setting(
+        None,
+        "PEM certificates of authorities, one of which has to have signed the certificate that "
+        "every caller shows; needs --tls-cert; unset: callers show none",
+        flag="tls-client-ca",
+        metavar="FILE",
+    )
 
 
 @dataclass(frozen=True, slots=True)
