@@ -11,7 +11,8 @@ import grpc
 import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION_SERVICE
+from grpc_reflection.v1alpha.reflection import enable_server_reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
 from blockdraft_runtime.channel import SERVER_OPTIONS
@@ -45,6 +46,7 @@ async def serve(
     server: grpc.aio.Server | None = None,
     credentials: grpc.ServerCredentials | None = None,
     health: HealthServicer | None = None,
+    reflection: bool = True,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
@@ -62,6 +64,7 @@ async def serve(
         credentials: TLS credentials of the port; None serves plaintext.
         health: A health servicer made by the caller, who reports changes while serving. What it
             reports after a stop was asked for is ignored.
+        reflection: Whether callers may ask what services there are.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the process serves.
@@ -82,14 +85,15 @@ async def serve(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     application.register(server)
     names = ("", *application.service_names)
-    reflection.enable_server_reflection(
-        (
-            *application.service_names,
-            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-            reflection.SERVICE_NAME,
-        ),
-        server,
-    )
+    if reflection:
+        enable_server_reflection(
+            (
+                *application.service_names,
+                health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+                REFLECTION_SERVICE,
+            ),
+            server,
+        )
     if credentials is None:
         server.add_insecure_port(settings.address)
     else:
@@ -98,7 +102,7 @@ async def serve(
         server.add_insecure_port(settings.control_address)
     endpoint = None
     if settings.metrics_port is not None:
-        endpoint = start_http_server(settings.metrics_port, registry=registry)
+        endpoint = start_http_server(settings.metrics_port, settings.metrics_address, registry)
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()

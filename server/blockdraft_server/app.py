@@ -220,6 +220,7 @@ async def run_server(
         server=app.make_server(),
         credentials=app.credentials(),
         health=app.health,
+        reflection=not settings.production,
         registry=registry,
         stop_requested=stop_requested,
         on_ready=ready,

@@ -114,6 +114,7 @@ async def running_server(
                 server=app.make_server(),
                 credentials=app.credentials(),
                 health=app.health,
+                reflection=not settings.production,
                 registry=registry,
                 stop_requested=stop_requested,
                 on_ready=on_ready,

@@ -105,6 +105,16 @@ class ServerSettings:
         "them; read again when it changes",
         metavar="FILE",
     )
+    production: bool = setting(
+        False,
+        "refuse to start without --api-key-file and TLS, and do not tell callers what services "
+        "there are (reflection)",
+    )
+    tls_elsewhere: bool = setting(
+        False,
+        "let --production start without --tls-cert, because TLS ends before the server: at a load "
+        "balancer, or in a mesh",
+    )
     servers: int = setting(
         1,
         "server processes behind one port; each admits its share of the requests. `serve` starts "
@@ -126,6 +136,10 @@ class ServerSettings:
             raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
         if self.servers > 1:
             self._check_shared_port()
+        if self.tls_elsewhere and self.tls is not None:
+            raise ValueError("--tls-elsewhere and --tls-cert exclude each other")
+        if self.production:
+            self._check_production()
         if self.model_name == "":
             raise ValueError("--model-name must not be empty")
         if not self.poll_seconds > 0:
@@ -137,6 +151,20 @@ class ServerSettings:
             raise ValueError(f"--servers {self.servers} needs --listen host:port, got {address}")
         if address.endswith(":0"):
             raise ValueError(f"--servers {self.servers} needs a port in --listen, got {address}")
+
+    def _check_production(self) -> None:
+        if self.api_key_file is None:
+            raise ValueError("--production needs --api-key-file")
+        if self.tls is None and not self.tls_elsewhere:
+            raise ValueError(
+                "--production needs --tls-cert and --tls-key, or --tls-elsewhere where TLS ends "
+                "before the server"
+            )
+        control = self.process.control_address
+        if control is not None and not control.startswith(("unix:", "unix-abstract:")):
+            raise ValueError(
+                f"--production needs a unix socket for --control, which has no TLS, got {control}"
+            )
 
     @property
     def served_name(self) -> str:
