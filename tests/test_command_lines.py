@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.command_lines import CONFIGURATIONS, MODULES, parse, values_of
 
@@ -107,9 +107,15 @@ def companions(configuration: Configuration[Any], setting: Setting) -> list[str]
         for flag in flags
         if not flag.startswith(f"--{setting.name}=")
     ]
+    if setting.name == "production":
+        found += ["--api-key-file=k", "--tls-elsewhere"]
     if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
         found.append("--max-step-tokens=4096")
-    groups = ({"tls-cert", "tls-key"}, {"coordinator", "num-processes", "process-id"})
+    groups = (
+        {"tls-cert", "tls-key"},
+        {"tls-cert", "tls-key", "tls-client-ca"},
+        {"coordinator", "num-processes", "process-id"},
+    )
     others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
     others["process-id"] = "0"
     group = next((group for group in groups if setting.name in group), set())
@@ -207,6 +213,7 @@ def test_whatever_serve_does_not_decide_is_a_setting_of_serve() -> None:
         assert missing == DECIDED[configuration.command]
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject) -> None:
     values = {
@@ -214,6 +221,8 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         for setting in SERVE.settings.values()
         if setting.name
         not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key", "servers")
+        # Others may have to be there too, or must not.
+        and setting.name not in ("tls-client-ca", "tls-elsewhere", "production")
         and data.draw(st.booleans(), f"{setting.name} given")
         for value in [data.draw(values_of(setting), setting.name)]
         for path in setting.paths

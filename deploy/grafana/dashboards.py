@@ -56,6 +56,35 @@ SERVICE = Dashboard(
         ],
         [
             Panel(
+                "Requests by tenant",
+                [(rate("server_tenant_requests_total", "tenant"), "{{tenant}}")],
+                "reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Tokens by tenant",
+                [(rate("server_tenant_tokens_total", "tenant"), "{{tenant}}")],
+                description="Of prompts and of answers.",
+                stacked=True,
+            ),
+            Panel(
+                "Refused by tenant",
+                [
+                    (
+                        rate(
+                            "server_tenant_requests_total",
+                            "tenant",
+                            ',outcome=~"tenant_limit|resource_exhausted"',
+                        ),
+                        "{{tenant}}",
+                    )
+                ],
+                "reqps",
+                "Over the tenant's limits, or while the queue was full.",
+            ),
+        ],
+        [
+            Panel(
                 "Time to first token",
                 quantiles("server_time_to_first_token_seconds"),
                 "s",
@@ -377,6 +406,18 @@ FAULTS = Dashboard(
                 threshold=0.2,
             ),
             Panel("Event loop held", quantiles("server_event_loop_hold_seconds"), "s"),
+            Panel(
+                "Certificate expires",
+                [
+                    (
+                        f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0",
+                        "{{instance}}",
+                    )
+                ],
+                "dateTimeFromNow",
+                "Empty without TLS.",
+                kind="stat",
+            ),
         ],
     ],
 )

@@ -11,7 +11,8 @@ import grpc
 import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION_SERVICE
+from grpc_reflection.v1alpha.reflection import enable_server_reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
 from blockdraft_protos.v1 import debug_pb2_grpc
@@ -58,6 +59,7 @@ async def serve(
     server: grpc.aio.Server | None = None,
     credentials: grpc.ServerCredentials | None = None,
     health: HealthServicer | None = None,
+    reflection: bool = True,
     registry: CollectorRegistry = REGISTRY,
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
@@ -75,6 +77,7 @@ async def serve(
         credentials: TLS credentials of the port; None serves plaintext.
         health: A health servicer made by the caller, who reports changes while serving. What it
             reports after a stop was asked for is ignored.
+        reflection: Whether callers may ask what services there are.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the process serves.
@@ -98,13 +101,14 @@ async def serve(
     reflected = [
         *application.service_names,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-        reflection.SERVICE_NAME,
+        REFLECTION_SERVICE,
     ]
     inside = debug.DebugService(application.role, application.inspect)
     if application.internal:
         debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, server)
         reflected.append(debug.SERVICE)
-    reflection.enable_server_reflection(reflected, server)
+    if reflection:
+        enable_server_reflection(reflected, server)
     if credentials is None:
         server.add_insecure_port(settings.address)
     else:
@@ -118,7 +122,7 @@ async def serve(
         control.add_insecure_port(settings.control_address)
     endpoint = None
     if settings.metrics_port is not None:
-        endpoint = start_http_server(settings.metrics_port, registry=registry)
+        endpoint = start_http_server(settings.metrics_port, settings.metrics_address, registry)
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()

@@ -4,8 +4,9 @@ import asyncio
 import importlib.metadata
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -18,8 +19,9 @@ from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.undecodable import add_strictly
-from blockdraft_server.admission import Admission
-from blockdraft_server.auth import ApiKeys, AuthInterceptor
+from blockdraft_server.access.admission import Admission
+from blockdraft_server.access.auth import AuthInterceptor
+from blockdraft_server.access.files import AccessFiles
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
 from blockdraft_server.routing.pool import VerifierPool
@@ -52,27 +54,29 @@ class ServerApp:
         self,
         settings: ServerSettings,
         *,
-        api_keys: frozenset[str] = frozenset(),
         tokenizer: Tokenizer | None = None,
         traces: Traces | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        """Wire the parts; nothing connects before `start`.
+        """Read keys and certificate and wire the parts; nothing connects before `start`.
 
         Args:
             settings: What the server is told.
-            api_keys: Bearer tokens that are let in; empty lets everyone in.
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
             traces: Traces requests; None for none.
             registry: Where to register the metrics.
+
+        Raises:
+            AccessFileError: If the files of keys or certificate cannot be used.
         """
         self.health = HealthServicer()
         self._settings = settings
-        self._api_keys = ApiKeys(api_keys)
         self._tokenizer = tokenizer
         self._changed = asyncio.Event()
-        self._health_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         metrics = ServerMetrics(registry)
+        self._access = AccessFiles(settings, metrics.tls_certificate_expiry.set)
+        self._api_keys = self._access.api_keys
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
         self._pool = VerifierPool(
@@ -83,9 +87,14 @@ class ServerApp:
         )
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
         self._admission = Admission(
-            settings.limits.max_waiting, lambda: self._pool.capacity, settings.servers
+            settings.limits.max_waiting,
+            lambda: self._pool.capacity,
+            settings.servers,
+            lambda: self._api_keys.shared,
         )
-        self._tokenizing = Admission(settings.limits.max_waiting, lambda: TOKENIZERS)
+        self._tokenizing = Admission(
+            settings.limits.max_waiting, lambda: TOKENIZERS, shared=lambda: self._api_keys.shared
+        )
         self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
         self._traces = traces or NoTraces()
         self._service = InferenceService(
@@ -113,15 +122,8 @@ class ServerApp:
         return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """Return the TLS credentials that the settings name; None for plaintext.
-
-        Raises:
-            OSError: If the certificate or the key cannot be read.
-        """
-        tls = self._settings.tls
-        if tls is None:
-            return None
-        return grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())])
+        """Return the TLS credentials that the settings name; None for plaintext."""
+        return self._access.credentials()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -136,6 +138,7 @@ class ServerApp:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._held_loop.start()
         self._pool.start()
+        self._keep(self._access.keep_current(self._settings.poll_seconds))
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
@@ -143,7 +146,7 @@ class ServerApp:
         logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
         await self._pool.wait()
         self._warn_of_mismatch(self._tokenizer)
-        self._health_task = asyncio.ensure_future(self._report_health())
+        self._keep(self._report_health())
 
     async def drain(self) -> None:
         """Refuse new requests; those admitted go on."""
@@ -152,9 +155,9 @@ class ServerApp:
 
     async def stop(self) -> None:
         """Close the connections to the verifiers."""
-        if self._health_task is not None:
-            self._health_task.cancel()
-            await asyncio.gather(self._health_task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pool.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._traces.close)
@@ -168,6 +171,10 @@ class ServerApp:
             "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,
             **self._pool.state(),
         }
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something until the end."""
+        self._tasks.append(asyncio.ensure_future(coroutine))
 
     async def _report_health(self) -> None:
         while True:
@@ -196,7 +203,6 @@ class ServerApp:
 async def run_server(
     settings: ServerSettings,
     *,
-    api_keys: frozenset[str] = frozenset(),
     tokenizer: Tokenizer | None = None,
     traces: Traces | None = None,
     registry: CollectorRegistry = REGISTRY,
@@ -207,16 +213,16 @@ async def run_server(
 
     Args:
         settings: What the server is told.
-        api_keys: Bearer tokens that are let in; empty lets everyone in.
         tokenizer: The target's tokenizer; None loads it.
         traces: Traces requests; None for none.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the server serves.
+
+    Raises:
+        AccessFileError: If the files of keys or certificate cannot be used.
     """
-    app = ServerApp(
-        settings, api_keys=api_keys, tokenizer=tokenizer, traces=traces, registry=registry
-    )
+    app = ServerApp(settings, tokenizer=tokenizer, traces=traces, registry=registry)
     started = time.monotonic()
 
     async def ready() -> None:
@@ -235,6 +241,7 @@ async def run_server(
         server=app.make_server(),
         credentials=app.credentials(),
         health=app.health,
+        reflection=not settings.production,
         registry=registry,
         stop_requested=stop_requested,
         on_ready=ready,

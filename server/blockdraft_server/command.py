@@ -28,19 +28,16 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
+    from blockdraft_server.access.reloaded import AccessFileError
     from blockdraft_server.app import run_server, version
-    from blockdraft_server.auth import read_api_keys
     from blockdraft_server.traces import traces_to
 
-    try:
-        file = settings.api_key_file
-        api_keys = frozenset() if file is None else read_api_keys(file)
-    except (OSError, ValueError) as error:
-        logger.error("%s", error)
-        return 2
     traces = traces_to(settings.trace_endpoint, version())
     try:
-        uvloop.run(run_server(settings, api_keys=api_keys, traces=traces))
+        uvloop.run(run_server(settings, traces=traces))
+    except AccessFileError as error:
+        logger.error("%s", error)
+        return 2
     except Exception:
         logger.exception("the server failed")
         return 1

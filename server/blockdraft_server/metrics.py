@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.access.admission import TENANT_LIMIT
+from blockdraft_server.access.tenants import OTHER_TENANTS
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +19,9 @@ _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 _TOKEN_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _HOLD_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+# So many tenants have series of their own; those who come later share one.
+_MAX_TENANTS = 100
 
 
 class ServerMetrics:
@@ -69,10 +74,28 @@ class ServerMetrics:
         self.output_tokens = Counter(
             name("output_tokens_total"), "Tokens received from verifiers", registry=registry
         )
+        self._tenant_requests = Counter(
+            name("tenant_requests_total"),
+            "Generation requests by tenant, and by how they ended as above",
+            ("tenant", "outcome"),
+            registry=registry,
+        )
+        self._tenant_tokens = Counter(
+            name("tenant_tokens_total"),
+            "Tokens by tenant: those of the prompts of admitted requests, and those received",
+            ("tenant", "kind"),
+            registry=registry,
+        )
+        self._tenants: set[str] = set()
         self.replays = Counter(
             name("replays_total"), "Broken streams sent to a verifier again", registry=registry
         )
 
+        self.tls_certificate_expiry = Gauge(
+            name("tls_certificate_expiry_timestamp_seconds"),
+            "When the certificate expires, in seconds since 1970; 0 without TLS",
+            registry=registry,
+        )
         self.event_loop_hold = Histogram(
             name("event_loop_hold_seconds"),
             "Time for which one callback let no other run, looked at a hundred times a second",
@@ -87,10 +110,10 @@ class ServerMetrics:
 
     @contextmanager
     def request(
-        self, request_id: str, clock: Callable[[], float] = time.monotonic
+        self, tenant: str, request_id: str, clock: Callable[[], float] = time.monotonic
     ) -> "Iterator[RequestTimer]":
-        """Measure one generation request for the duration of the context, and log how it went."""
-        timer = RequestTimer(self, request_id, clock)
+        """Measure a tenant's generation request while the context lasts, and log how it went."""
+        timer = RequestTimer(self, self._label(tenant), request_id, clock)
         try:
             yield timer
         except BaseException as error:
@@ -99,12 +122,36 @@ class ServerMetrics:
         finally:
             timer.close()
 
+    def count_tokens(self, tenant: str, kind: str, count: int) -> None:
+        """Count tokens of a kind, `prompt` or `output`, for all and for their tenant."""
+        (self.prompt_tokens if kind == "prompt" else self.output_tokens).inc(count)
+        self._tenant_tokens.labels(tenant=tenant, kind=kind).inc(count)
+
+    def count_request(self, tenant: str, outcome: str) -> None:
+        """Count a request that has ended, for all and for its tenant."""
+        self.requests.labels(outcome=outcome).inc()
+        self._tenant_requests.labels(tenant=tenant, outcome=outcome).inc()
+
+    def _label(self, tenant: str) -> str:
+        """Return what a tenant is called; a file of keys with many names makes no more series."""
+        if tenant not in self._tenants and len(self._tenants) >= _MAX_TENANTS:
+            return OTHER_TENANTS
+        self._tenants.add(tenant)
+        return tenant
+
 
 class RequestTimer:
     """The measurements of one request."""
 
-    def __init__(self, metrics: ServerMetrics, request_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        metrics: ServerMetrics,
+        tenant: str,
+        request_id: str,
+        clock: Callable[[], float],
+    ) -> None:
         """Begin now, waiting for the first token."""
+        self._tenant = tenant
         self._request_id = request_id
         self._prompt_tokens = 0
         self._output_tokens = 0
@@ -120,7 +167,7 @@ class RequestTimer:
     def prompt(self, count: int) -> None:
         """Note that the prompt has `count` tokens."""
         self._prompt_tokens = count
-        self._metrics.prompt_tokens.inc(count)
+        self._metrics.count_tokens(self._tenant, "prompt", count)
 
     def tokens(self, count: int) -> None:
         """Note that a message of `count` tokens arrived."""
@@ -128,7 +175,7 @@ class RequestTimer:
             return
         now = self._clock()
         self._output_tokens += count
-        self._metrics.output_tokens.inc(count)
+        self._metrics.count_tokens(self._tenant, "output", count)
         if self._last is None:
             self._first = now
             self._metrics.time_to_first_token.observe(now - self._started)
@@ -151,7 +198,9 @@ class RequestTimer:
         are how asyncio tells that nobody waits any more.
         """
         if isinstance(error, ServiceError):
-            self._outcome = error.code.name.lower()
+            # What is a caller's own doing must not look like a service that is overloaded.
+            over = error.reason == TENANT_LIMIT
+            self._outcome = (error.reason if over else error.code.name).lower()
         else:
             self._outcome = "internal" if isinstance(error, Exception) else "cancelled"
 
@@ -160,9 +209,10 @@ class RequestTimer:
         seconds = self._clock() - self._started
         (self._metrics.waiting if self._last is None else self._metrics.running).dec()
         self._metrics.request_latency.observe(seconds)
-        self._metrics.requests.labels(outcome=self._outcome).inc()
+        self._metrics.count_request(self._tenant, self._outcome)
         about = {
             "request_id": self._request_id,
+            "tenant": self._tenant,
             "outcome": self._outcome,
             "prompt_tokens": self._prompt_tokens,
             "output_tokens": self._output_tokens,

@@ -13,9 +13,10 @@ import grpc
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
-from blockdraft_server.admission import Admission, verifier_unavailable
+from blockdraft_server.access.admission import Admission, verifier_unavailable
+from blockdraft_server.access.auth import ApiKeys, authorization_of
+from blockdraft_server.access.tenants import Tenant
 from blockdraft_server.answer.generation import Chunk, generate
-from blockdraft_server.auth import ApiKeys, authorization_of
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
@@ -29,7 +30,7 @@ from blockdraft_server.request import (
 )
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.router import TokenRouter
+from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
 from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, prompt_too_long
 from blockdraft_server.tokenizer import Tokenizer
 from blockdraft_server.traces import Traces
@@ -144,7 +145,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-        with self._tokenizing.admission.admit():
+        with self._tokenizing.admission.admit(self._tenant(context)):
             threads = self._tokenizing.threads
             token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
             if len(token_ids) > MAX_LISTED_TOKENS:
@@ -196,28 +197,33 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         if remaining is None:
             remaining = self._settings.limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
+        tenant = self._tenant(context)
         name, metadata = self._settings.served_name, tuple(context.invocation_metadata() or ())
         with (
-            self._metrics.request(request_id) as timer,
+            self._metrics.request(tenant.name, request_id) as timer,
             self._traces.request(request_id, name, metadata) as trace,
             _errors_name(request_id),
         ):
             check_model(request.model, self._settings.served_name)
             check_request(request)
             text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-            with self._admission.admit():
+            with self._admission.admit(tenant) as place:
                 tokenizer = self._loaded_tokenizer()
                 limits = self._limits()
                 check_length(len(request.prompt.token_ids.values), limits)
                 threads = self._tokenizing.threads
-                token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+                encoding = prompt_token_ids(request.prompt, text_bytes, tokenizer, threads)
+                try:
+                    token_ids = await asyncio.wait_for(encoding, remaining)
+                except TimeoutError:
+                    raise deadline_exceeded() from None
                 # They may have changed meanwhile.
                 limits = self._limits()
                 spec = generation_spec(request, token_ids, limits, tokenizer.eos_token_ids)
+                place.take_tokens(len(token_ids) + spec.max_output_tokens)
                 timer.prompt(len(token_ids))
                 message = spec.to_proto(request_id)
-                caller = authorization_of(metadata)
-                message.cache_salt = self._api_keys.cache_salt(caller)
+                message.cache_salt = tenant.salt
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):
@@ -228,6 +234,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         if chunk.usage is not None:
                             trace.finished(chunk.usage)
                         yield chunk
+
+    def _tenant(self, context: Context) -> Tenant:
+        return self._api_keys.tenant(authorization_of(context.invocation_metadata()))
 
     def _limits(self) -> ModelLimits:
         limits = self._pool.limits

@@ -46,6 +46,7 @@ HEALTHY: Series = {
     "server_requests_running{}": steady(4),
     "server_replays_total{}": rising(0),
     "server_event_loop_longest_hold_seconds{}": steady(0.01),
+    "server_tls_certificate_expiry_timestamp_seconds{}": steady(60 * 86400),
     "verifier_steps_total{}": rising(600),
     "verifier_verifications_total{}": rising(2400),
     'verifier_drafts_total{source="drafter"}': rising(1200),
@@ -77,6 +78,8 @@ RECORDED = {
 
 PAGE, TICKET = {"severity": "page"}, {"severity": "ticket"}
 BURNS = [{**PAGE, "window": "1h"}, {**PAGE, "window": "6h"}, {**TICKET, "window": "3d"}]
+SERVER = {"namespace": "blockdraft", "instance": "pod:9100"}
+EXPIRY = "server_tls_certificate_expiry_timestamp_seconds{}"
 FAILED, FIRST = (
     'server_requests_total{outcome="unavailable"}',
     'server_time_to_first_token_seconds_bucket{le="2.5"}',
@@ -136,8 +139,17 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
         "BlockdraftEventLoopHeld",
         {"server_event_loop_longest_hold_seconds{}": steady(0.5)},
         HOUR,
-        [{**TICKET, "namespace": "blockdraft", "instance": "pod:9100"}],
+        [{**TICKET, **SERVER}],
     ),
+    # The clock of these begins in 1970.
+    ("BlockdraftCertificateExpires", {EXPIRY: steady(10 * 86400)}, HOUR, [{**TICKET, **SERVER}]),
+    (
+        "BlockdraftCertificateExpires",
+        {EXPIRY: steady(86400)},
+        HOUR,
+        [{**TICKET, **SERVER}, {**PAGE, **SERVER}],
+    ),
+    ("BlockdraftCertificateExpires", {EXPIRY: steady(0)}, HOUR, []),
 ]
 
 

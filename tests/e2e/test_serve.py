@@ -49,16 +49,26 @@ class Service:
     metrics_port: int
     directory: Path
 
+    @property
+    def log(self) -> Path:
+        """What the processes logged."""
+        return self.directory / "log"
+
     def child(self, role: str) -> psutil.Process:
         """Return the process of a role."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
 
-    def metric(self, offset: int, name: str) -> float:
-        """Return the sum of a metric of the process whose port is `offset` above the first."""
+    def metrics(self, offset: int) -> str:
+        """Return what the process whose port is `offset` above the first exposes."""
         url = f"http://127.0.0.1:{self.metrics_port + offset}/metrics"
         with urllib.request.urlopen(url, timeout=10) as response:
-            lines = response.read().decode().splitlines()
+            text: bytes = response.read()
+        return text.decode()
+
+    def metric(self, offset: int, name: str) -> float:
+        """Return the sum of a metric of the process whose port is `offset` above the first."""
+        lines = self.metrics(offset).splitlines()
         values = [line.rsplit(" ", 1) for line in lines if line.split("{")[0].split(" ")[0] == name]
         assert values, name
         return sum(float(value) for _, value in values)
@@ -75,8 +85,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     command += ["--target", str(directory / "target"), "--drafter", "random"]
     command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
-    command += ["--dtype", "bfloat16", "--hang-timeout", "6"]
     command += ["--run-dir", str(directory), "--log-format", "json"]
+    command += ["--dtype", "bfloat16", "--hang-timeout", "6", "--log-level", "debug"]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
@@ -143,7 +153,7 @@ def test_a_request_can_be_followed_through_all_processes(
     [stream_state] = shown["drafter"]["streams"]
     [context] = stream_state["contexts"]
     assert context["request_id"] == request_id
-    lines = (service.directory / "log").read_text().splitlines()
+    lines = service.log.read_text().splitlines()
     logged = [json.loads(line) for line in lines if f'"request_id": "{request_id}"' in line]
     assert [(each["role"], each["outcome"]) for each in logged] == [("server", "length")]
 
@@ -278,6 +288,21 @@ def test_reflection_serves_buf_curl(service: Service) -> None:
 def test_nothing_was_compiled_after_warm_up(service: Service) -> None:
     assert service.metric(1, "blockdraft_verifier_recompilations_total") == 0
     assert service.metric(2, "blockdraft_drafter_recompilations_total") == 0
+
+
+def test_no_text_and_no_tokens_are_logged_or_counted(service: Service, client: Client) -> None:
+    prompt = "Whatever you do, do not repeat xyzzy-4711."
+    answer = client.generate(prompt, sampling=GREEDY)
+    with pytest.raises(InvalidRequestError):
+        client.generate(prompt, temperature=-1)
+    tokens = client.tokenize(prompt).token_ids
+    told = service.log.read_text() + "".join(map(service.metrics, range(3)))
+    assert "debug" in told.lower()
+    # Those of the tests before are not there either.
+    for text in ("xyzzy", "ducks", "The drafter will die", answer.text):
+        assert text not in told
+    for ids in (tokens, answer.token_ids):
+        assert ", ".join(map(str, ids[:4])) not in told
 
 
 def test_stops_cleanly(service: Service) -> None:

@@ -150,8 +150,8 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
     async def on_ready() -> None:
         ready.set()
 
-    def fetch() -> str:
-        url = f"http://127.0.0.1:{unused_tcp_port}/metrics"
+    def fetch(host: str = "127.0.0.1") -> str:
+        url = f"http://{host}:{unused_tcp_port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as response:
             body: bytes = response.read()
         return body.decode()
@@ -163,6 +163,9 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
         )
         await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         assert "things_total 3.0" in await asyncio.to_thread(fetch)
+        # Every address that begins with 127 is this host's, but only one of them was listened at.
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.to_thread(fetch, "127.0.0.2")
         stop.set()
         await asyncio.wait_for(serving, PATIENCE_SECONDS)
     with pytest.raises(OSError, match="refused"):

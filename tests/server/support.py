@@ -2,9 +2,19 @@
 
 import asyncio
 import contextlib
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -81,27 +91,24 @@ class Running:
 async def running_server(
     settings: ServerSettings,
     *,
-    api_keys: frozenset[str] = frozenset(),
+    api_keys: Collection[str] = (),
     traces: Traces | None = None,
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
 ) -> AsyncIterator[Running]:
-    """Run a server on a unix socket; waits until it serves unless told not to."""
+    """Run a server on a unix socket; waits until it serves unless told not to.
+
+    `api_keys` are the lines of a file of keys; without any, everyone is let in.
+    """
     registry = CollectorRegistry()
     stop_requested, ready = asyncio.Event(), asyncio.Event()
-    app = ServerApp(
-        settings,
-        api_keys=api_keys,
-        tokenizer=ByteTokenizer(),
-        traces=traces,
-        registry=registry,
-    )
 
     async def on_ready() -> None:
         ready.set()
 
-    with unix_address() as address:
+    with unix_address() as address, _key_file(settings, api_keys) as settings:
+        app = ServerApp(settings, tokenizer=ByteTokenizer(), traces=traces, registry=registry)
         serving = asyncio.ensure_future(
             serve(
                 app,
@@ -109,6 +116,7 @@ async def running_server(
                 server=app.make_server(),
                 credentials=app.credentials(),
                 health=app.health,
+                reflection=not settings.production,
                 registry=registry,
                 stop_requested=stop_requested,
                 on_ready=on_ready,
@@ -131,6 +139,18 @@ async def running_server(
             await channel.close()
             stop_requested.set()
             await asyncio.wait_for(serving, PATIENCE_SECONDS)
+
+
+@contextlib.contextmanager
+def _key_file(settings: ServerSettings, lines: Collection[str]) -> Iterator[ServerSettings]:
+    """Give settings that let in these lines of a file of keys; as they were if there are none."""
+    if not lines:
+        yield settings
+        return
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        yield replace(settings, api_key_file=Path(file.name))
 
 
 def text_request(text: str = "\x01\x02", **sampling: object) -> inference_pb2.StreamGenerateRequest:

@@ -113,8 +113,8 @@ class SequenceRequest(_message.Message):
     have been promised an answer.
     """
     cache_salt: _builtins.bytes
-    """Keeps the prompt's computation apart: it is shared only with sequences of the same salt. At most
-    64 bytes.
+    """Tells tenants apart: the prompt's computation is shared only with sequences of the same salt, and
+    those of different salts take turns in getting a place. At most 64 bytes.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -22,6 +22,12 @@ class ProcessSettings:
     metrics_port: int | None = setting(
         None, "port of the Prometheus metrics; unset: none", metavar="PORT"
     )
+    metrics_address: str = setting(
+        "127.0.0.1",
+        "where the metrics are served, which are neither encrypted nor authenticated; `0.0.0.0`: "
+        "on every interface",
+        metavar="HOST",
+    )
     drain_seconds: float = setting(
         30.0,
         "how long calls in flight may go on after SIGTERM",

@@ -57,7 +57,7 @@ class LimitsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where the server's certificate lies."""
+    """Where the server's certificate lies; the files are read again when they change."""
 
     certificate: Path = required(
         "PEM certificate chain, the server's own first; needs --tls-key",
@@ -65,6 +65,13 @@ class TlsSettings:
         metavar="FILE",
     )
     key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE")
+    client_authorities: Path | None = setting(
+        None,
+        "PEM certificates of authorities, one of which has to have signed the certificate that "
+        "every caller shows; needs --tls-cert; unset: callers show none",
+        flag="tls-client-ca",
+        metavar="FILE",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,8 @@ class ServerSettings:
     )
     api_key_file: Path | None = setting(
         None,
-        "let in only these keys, one per line; blank lines and lines with `#` are skipped",
+        "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "
+        "them; read again when it changes",
         metavar="FILE",
     )
     trace_endpoint: str | None = setting(
@@ -102,6 +110,16 @@ class ServerSettings:
         "OpenTelemetry collector to send a trace of each request to, by OTLP over gRPC, such as "
         "`http://localhost:4317`; needs blockdraft[trace]",
         metavar="URL",
+    )
+    production: bool = setting(
+        False,
+        "refuse to start without --api-key-file and TLS, and do not tell callers what services "
+        "there are (reflection)",
+    )
+    tls_elsewhere: bool = setting(
+        False,
+        "let --production start without --tls-cert, because TLS ends before the server: at a load "
+        "balancer, or in a mesh",
     )
     servers: int = setting(
         1,
@@ -124,6 +142,10 @@ class ServerSettings:
             raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
         if self.servers > 1:
             self._check_shared_port()
+        if self.tls_elsewhere and self.tls is not None:
+            raise ValueError("--tls-elsewhere and --tls-cert exclude each other")
+        if self.production:
+            self._check_production()
         if self.model_name == "":
             raise ValueError("--model-name must not be empty")
         if not self.poll_seconds > 0:
@@ -135,6 +157,20 @@ class ServerSettings:
             raise ValueError(f"--servers {self.servers} needs --listen host:port, got {address}")
         if address.endswith(":0"):
             raise ValueError(f"--servers {self.servers} needs a port in --listen, got {address}")
+
+    def _check_production(self) -> None:
+        if self.api_key_file is None:
+            raise ValueError("--production needs --api-key-file")
+        if self.tls is None and not self.tls_elsewhere:
+            raise ValueError(
+                "--production needs --tls-cert and --tls-key, or --tls-elsewhere where TLS ends "
+                "before the server"
+            )
+        control = self.process.control_address
+        if control is not None and not control.startswith(("unix:", "unix-abstract:")):
+            raise ValueError(
+                f"--production needs a unix socket for --control, which has no TLS, got {control}"
+            )
 
     @property
     def served_name(self) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,7 +69,8 @@ class Peer:
 
     Attributes:
         process: Random name of the process.
-        max_sequences: Most sequences it runs at once, in the order in which they were begun.
+        max_sequences: Most sequences it runs at once; those of a tenant in the order in which they
+            were begun.
         others: Returns how many sequences of other servers it held when last asked.
     """
 
@@ -129,7 +131,7 @@ class DecodeStream:
         - `BrokenOffError`, if the stream broke or the verifier gave the sequence up,
         - `ServiceError`, if the verifier refused it.
         """
-        number, feed = next(self._numbers), Feed(self._turns)
+        number, feed = next(self._numbers), Feed(self._turns, request.cache_salt)
         self._feeds[number] = feed
         self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
         try:
@@ -189,12 +191,27 @@ class DecodeStream:
 
     def _fail_dead(self, message: str) -> None:
         """Tell those who may have been running when the verifier died."""
-        # It takes them in the order of their beginning.
-        running = list(itertools.islice(self._feeds.values(), max(self._peer.max_sequences, 1)))
+        running = self._may_be_running()
         untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._peer.others()
         for feed in running:
             alone = untried <= (feed.gained < TRIED_TOKENS)
             feed.fail(BrokenOffError(message, Death(self._peer.process, alone)))
+
+    def _may_be_running(self) -> list[Feed]:
+        """Return whose sequences the verifier may be running; the others certainly wait.
+
+        Who has gained tokens has a place and keeps it. The other places are those of the first that
+        each tenant began, and it is not known whose turn it was.
+        """
+        feeds = list(self._feeds.values())
+        running = [feed for feed in feeds if feed.gained]
+        places = max(self._peer.max_sequences, 1) - len(running)
+        begun: Counter[bytes] = Counter()
+        for feed in feeds:
+            if not feed.gained and begun[feed.tenant] < places:
+                begun[feed.tenant] += 1
+                running.append(feed)
+        return running
 
     def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
         number = message.sequence_id

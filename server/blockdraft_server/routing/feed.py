@@ -39,15 +39,18 @@ class Feed:
 
     Attributes:
         gained: Tokens that have come so far.
+        tenant: Whose sequence it is.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, tenant: bytes = b"") -> None:
         """Start empty, on the running event loop; `close` must follow.
 
         Args:
             turns: Of all feeds of a server.
+            tenant: Whose sequence it is.
         """
         self.gained = 0
+        self.tenant = tenant
         self._loop = asyncio.get_running_loop()
         self._turns = turns
         self._begun = False

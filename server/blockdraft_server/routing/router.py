@@ -10,7 +10,7 @@ import grpc
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.access.admission import verifier_unavailable
 from blockdraft_server.routing.decode_stream import BrokenOffError
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.pool import VerifierPool

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
 from blockdraft_protos.v1 import verifier_pb2
@@ -13,9 +14,11 @@ from blockdraft_server.routing.link import VerifierLink
 REQUEST = verifier_pb2.SequenceRequest(prompt_token_ids=[1, 2], max_output_tokens=20)
 
 
-async def take_all(link: VerifierLink) -> list[int]:
+async def take_all(
+    link: VerifierLink, request: verifier_pb2.SequenceRequest = REQUEST
+) -> list[int]:
     token_ids: list[int] = []
-    with link.decode(REQUEST) as feed:
+    with link.decode(request) as feed:
         while True:
             message = await feed.take()
             token_ids.extend(message.token_ids)
@@ -51,3 +54,45 @@ async def test_a_stream_is_opened_once_and_closed_with_its_sequences() -> None:
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, BrokenOffError)
         assert link.load == 0
+
+
+async def blamed(link: VerifierLink, tenant: bytes) -> bool:
+    request = verifier_pb2.SequenceRequest()
+    request.CopyFrom(REQUEST)
+    request.cache_salt = tenant
+    with pytest.raises(BrokenOffError) as caught:
+        await take_all(link, request)
+    return caught.value.death is not None
+
+
+async def test_a_death_is_blamed_on_the_first_of_each_tenant_and_on_nobody_behind_them() -> None:
+    fake = FakeVerifier(delay_seconds=2 * PATIENCE_SECONDS)
+    fake.description.max_sequences = 2
+    async with running_verifier(fake) as address:
+        link = VerifierLink(address)
+        await link.poll()
+        tenants = [b"a", b"a", b"a", b"b", b"b", b"b", b"c"]
+        calls = [asyncio.ensure_future(blamed(link, tenant)) for tenant in tenants]
+        await until(lambda: len(fake.requests) == len(tenants))
+        fake.die()
+        assert await asyncio.gather(*calls) == [True, True, False, True, True, False, True]
+        await link.close()
+
+
+async def test_who_gained_tokens_has_a_place_and_leaves_fewer_to_be_blamed_on_others() -> None:
+    fake = FakeVerifier(delay_seconds=0.3)
+    fake.description.max_sequences = 2
+    async with running_verifier(fake) as address:
+        link = VerifierLink(address)
+        await link.poll()
+        first = asyncio.ensure_future(blamed(link, b"a"))
+        # The pause before the second message is the one that lasts.
+        await until(lambda: len(fake.requests) == 1)
+        fake.delay_seconds = 2 * PATIENCE_SECONDS
+        await until(lambda: fake.sent == 1)
+        tenants = [b"a", b"a", b"b", b"b"]
+        calls = [asyncio.ensure_future(blamed(link, tenant)) for tenant in tenants]
+        await until(lambda: len(fake.requests) == 1 + len(tenants))
+        fake.die()
+        assert await asyncio.gather(first, *calls) == [True, True, False, True, False]
+        await link.close()

@@ -8,6 +8,8 @@ from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.slice import SliceSettings
 from blockdraft_server.supervise.announcement import describe_drafter
 from blockdraft_server.supervise.command import CONFIGURATION
@@ -88,11 +90,24 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
         (("--max-waiting", "-1"), "--max-waiting"),
         (("--tls-cert", "c"), "--tls-key"),
         (("--target", ""), "target"),
+        (("--production",), "--production needs --api-key-file"),
+        (("--production", "--api-key-file", "k"), "--production needs --tls-cert and --tls-key"),
+        (("--tls-elsewhere", "--tls-cert", "c", "--tls-key", "k"), "exclude each other"),
     ],
 )
 def test_bad_flags_are_found_before_anything_starts(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(*flags)
+
+
+def test_in_production_keys_and_tls_are_there_or_said_to_be_elsewhere() -> None:
+    keys = ("--production", "--api-key-file", "k")
+    for flags in (("--tls-elsewhere",), ("--tls-cert", "c", "--tls-key", "k")):
+        [server, *_] = plan(*keys, *flags).children()
+        assert {"--production", "--api-key-file=k"} <= set(server.command)
+    control = ProcessSettings("127.0.0.1:1", control_address="127.0.0.1:2")
+    with pytest.raises(ValueError, match="--production needs a unix socket for --control"):
+        ServerSettings(production=True, tls_elsewhere=True, api_key_file=Path("k"), process=control)
 
 
 def test_a_folder_too_deep_for_a_socket_is_refused() -> None:

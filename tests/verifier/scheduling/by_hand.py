@@ -32,9 +32,19 @@ class Driver:
     # What each cache slot holds: the token there and all before it.
     cache: dict[int, tuple[int, ...]] = field(default_factory=dict)
     admitted: set[int] = field(default_factory=set)
+    # For each sequence, those of its tenant that came before it.
+    earlier: dict[int, set[int]] = field(default_factory=dict)
+    tenants: dict[bytes, set[int]] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
     preemptions: int = 0
     preempted: int = 0  # in the last step
+
+    def add(self, sequence: Sequence) -> None:
+        salt = sequence.request.cache_salt
+        mine = self.tenants.setdefault(salt, set())
+        self.earlier[sequence.sequence_id] = set(mine)
+        mine.add(sequence.sequence_id)
+        self.scheduler.add(sequence)
 
     def step(
         self,
@@ -68,9 +78,11 @@ class Driver:
             written = set(sequence.pages[row.start // self.scheduler.pages.page_size :])
             for other in running:
                 assert other is sequence or written.isdisjoint(other.pages)
-        # First come, first served. Some may have been admitted and preempted in this very plan.
+        # Of each tenant: first come, first served. Some may have been admitted and preempted in
+        # this very plan.
         self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
-        assert self.admitted == set(range(len(self.admitted)))
+        for number in self.admitted:
+            assert self.earlier[number] <= self.admitted
         # Who was preempted comes back before anybody new.
         began = [s.sequence_id in self.admitted for s in self.scheduler.waiting]
         assert began == sorted(began, reverse=True)

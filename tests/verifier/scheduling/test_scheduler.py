@@ -69,6 +69,7 @@ def random_request(rng: random.Random, name: int, max_context: int) -> Generatio
         emitted=emitted,
         max_output_tokens=len(emitted) + rng.randint(1, 15),
         stop_token_ids=frozenset({rng.randrange(VOCAB)} if rng.random() < 0.3 else ()),
+        cache_salt=rng.choice((b"", b"a", b"b")),
     )
 
 
@@ -88,7 +89,7 @@ def test_every_request_ends_right_whatever_the_limits(
     arriving = list(sequences)
     for _ in range(MAX_STEPS):
         while arriving and rng.random() < 0.5:
-            driver.scheduler.add(arriving.pop(0))
+            driver.add(arriving.pop(0))
         running = driver.scheduler.running
         rows = driver.step(-(-len(running) // 2) if grouped and running else None)
         idle = not rows and not driver.preempted
@@ -130,7 +131,7 @@ def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> N
     driver = Driver(scheduler(num_pages=8, max_context_tokens=30))
     sequences = [new(i, [i] * 6, 20) for i in range(3)]
     for sequence in sequences:
-        driver.scheduler.add(sequence)
+        driver.add(sequence)
     while driver.step():
         pass
     assert driver.preemptions > 0
@@ -142,11 +143,11 @@ def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> N
 def test_rows_take_turns_and_newcomers_do_not_starve_the_old() -> None:
     driver = Driver(scheduler())
     old = new(0, [1], 60)
-    driver.scheduler.add(old)
+    driver.add(old)
     for _ in range(20):
         driver.step(2)
     for number in (1, 2):
-        driver.scheduler.add(new(number, [number], 60))
+        driver.add(new(number, [number], 60))
     driver.step(2)
     assert all(sequence.decoding for sequence in driver.scheduler.running)
     before = [len(sequence.tokens) for sequence in driver.scheduler.running]
@@ -164,9 +165,9 @@ def test_drafts_do_not_starve_a_prompt() -> None:
     driver = Driver(scheduler(max_step_tokens=8))
     old = [new(number, [number], 60) for number in range(2)]
     for sequence in old:
-        driver.scheduler.add(sequence)
+        driver.add(sequence)
     driver.step()
-    driver.scheduler.add(late := new(2, [5] * 6, 2))
+    driver.add(late := new(2, [5] * 6, 2))
     for _ in range(6):
         for sequence in old:
             sequence.proposal = Proposal((VOCAB,) * 5)
@@ -182,12 +183,12 @@ def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
         asked.append((rows, tokens))
         return 5
 
-    driver.scheduler.add(first := new(0, [1, 2], 40))
+    driver.add(first := new(0, [1, 2], 40))
     driver.step(prompt_room=room)
     assert first.decoding
     assert not asked  # nobody is held up
     for number in (1, 2):
-        driver.scheduler.add(new(number, range(8), 4))
+        driver.add(new(number, range(8), 4))
     first.proposal = Proposal((0, 0))
     rows = driver.step(prompt_room=room)
     assert asked == [(1, 3)]
@@ -215,7 +216,7 @@ def test_prompt_tokens_are_those_that_could_run_next() -> None:
 def test_drafts_share_the_budget() -> None:
     driver = Driver(scheduler(max_step_tokens=8, max_sequences=3))
     for number in range(3):
-        driver.scheduler.add(new(number, [number]))
+        driver.add(new(number, [number]))
     driver.step()
     for sequence in driver.scheduler.running:
         sequence.proposal = Proposal((VOCAB,) * 9)
@@ -226,7 +227,7 @@ def test_drafts_share_the_budget() -> None:
 @pytest.mark.parametrize(("max_output", "drafted"), [(2, 0), (3, 1), (4, 2), (9, 3)])
 def test_the_last_token_is_not_drafted(max_output: int, drafted: int) -> None:
     driver = Driver(scheduler())
-    driver.scheduler.add(sequence := new(0, [1, 2], max_output))
+    driver.add(sequence := new(0, [1, 2], max_output))
     driver.step()
     sequence.proposal = Proposal((VOCAB,) * 3)
     assert [row.draft_count for row in driver.step()] == [drafted]
@@ -237,7 +238,7 @@ def test_the_last_token_is_not_drafted(max_output: int, drafted: int) -> None:
 )
 def test_drafts_stay_in_the_context(prompt_length: int, drafted: int) -> None:
     driver = Driver(scheduler(max_context_tokens=16, max_step_tokens=32))
-    driver.scheduler.add(sequence := new(0, [1] * prompt_length))
+    driver.add(sequence := new(0, [1] * prompt_length))
     while not sequence.decoding:
         driver.step()
     sequence.proposal = Proposal((VOCAB,) * 3)
@@ -251,7 +252,7 @@ def test_tokens_after_a_stop_token_are_dropped() -> None:
         tokens.append(next_token(tokens))
     assert len(set(tokens[2:])) == 4
     request = GenerationRequest("s", (1, 2), stop_token_ids=frozenset({tokens[4]}))
-    driver.scheduler.add(sequence := Sequence(0, request, 0.0))
+    driver.add(sequence := Sequence(0, request, 0.0))
     driver.step()
     sequence.proposal = Proposal(tuple(tokens[3:6]))
     driver.step()
@@ -265,7 +266,7 @@ def test_removing_a_waiting_sequence() -> None:
     for number in range(3):
         waiting.add(new(number, [number]))
     waiting.plan()
-    waiting.remove(waiting.waiting[0])
+    waiting.remove(next(iter(waiting.waiting)))
     assert [s.sequence_id for s in (*waiting.running, *waiting.waiting)] == [0, 2]
     waiting.remove(new(9, [1]))  # unknown: harmless
 
@@ -273,7 +274,7 @@ def test_removing_a_waiting_sequence() -> None:
 def test_the_drafting_are_left_out() -> None:
     driver = Driver(scheduler())
     for number in range(2):
-        driver.scheduler.add(new(number, [number]))
+        driver.add(new(number, [number]))
     driver.step()
     driver.scheduler.running[0].awaiting_draft = True
     assert [row.sequence.sequence_id for row in driver.step()] == [1]
@@ -282,7 +283,7 @@ def test_the_drafting_are_left_out() -> None:
 def test_a_cached_prefix_is_reported_but_not_that_of_a_preempted_sequence() -> None:
     driver = Driver(scheduler())
     for number in range(2):
-        driver.scheduler.add(sequence := new(number, range(10), 2))
+        driver.add(sequence := new(number, range(10), 2))
         while driver.step():
             pass
         assert sequence.usage.cached_prompt_tokens == 8 * number

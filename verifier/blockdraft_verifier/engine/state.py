@@ -4,12 +4,14 @@ Read from another thread while the engine runs: figures may belong to neighbouri
 engine whose step never ends is shown all the same.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 
@@ -20,11 +22,18 @@ def engine_state(engine: Engine) -> Mapping[str, object]:
     return {
         "step": {"overdue": engine.watch.overdue, "rounding": _rounding(engine)},
         "pages": {"used": load.used_pages, "total": load.total_pages},
-        "waiting": [_sequence(each, now) for each in tuple(scheduler.waiting)],
+        "waiting": [_sequence(each, now) for each in _waiting(scheduler)],
         "running": [_sequence(each, now) for each in tuple(scheduler.running)],
         "drafter": None if engine.drafts is None else _drafter(engine.drafts),
         "drafting": _drafting(engine.lengths),
     }
+
+
+def _waiting(scheduler: Scheduler) -> tuple[Sequence, ...]:
+    """Return the waiting sequences, though their queues may change meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):
+            return tuple(scheduler.waiting)
 
 
 def _sequence(sequence: Sequence, now: float) -> dict[str, object]:

@@ -2,13 +2,13 @@
 
 Continuous batching: every step takes all decoding sequences first (anchor and proposal), then
 spends what is left of the token budget on prompts, oldest first, in chunks, which are small where
-they would hold the decoding sequences up. When pages run out the
+they would hold the decoding sequences up. Who waits gets a place when its tenant's turn has come
+(`waiting`). When pages run out the
 youngest sequence is preempted: it gives its pages back and is computed again later, from its
 tokens, to the same output.
 """
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from blockdraft_verifier.scheduling.sequence import (
     Sequence,
     no_pages,
 )
+from blockdraft_verifier.scheduling.waiting import WaitingSequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Scheduler:
             )
         self.settings = settings
         self.pages = pages
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingSequences()
         self.running: list[Sequence] = []  # in order of admission
         self.preempted: list[Sequence] = []  # since the engine last looked; it empties the list
         self._turns = 0
@@ -113,15 +114,15 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, finished or not, and free its pages."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._release(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
+        else:
+            self.waiting.discard(sequence)
 
     def preempt_all(self) -> None:
         """Take every page back; all running sequences wait to be computed again."""
@@ -213,13 +214,13 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.settings.max_sequences:
-            sequence = self.waiting[0]
+            sequence = self.waiting.first(self.running)
             # A newcomer must not preempt: its first chunk and everyone's next page must fit.
             first_chunk = min(len(sequence.tokens), self.settings.max_step_tokens)
             needed = self._page_count(first_chunk) + len(self.running)
             if self.running and needed > self.pages.available:
                 return
-            self.waiting.popleft()
+            self.waiting.take(sequence)
             cached, sequence.page_hashes = self.pages.take_prefix(
                 sequence.tokens, root_name(sequence.request.cache_salt)
             )
@@ -268,7 +269,7 @@ class Scheduler:
         self.preempted.append(sequence)
         self.running.remove(sequence)
         self._release(sequence)
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self.pages.release(sequence.pages)

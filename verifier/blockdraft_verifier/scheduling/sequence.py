@@ -57,7 +57,8 @@ class GenerationRequest:
         max_draft_tokens: Most tokens to draft per step, None for as many as were compiled for.
         lookup: Whether earlier text may be looked up for drafts.
         replay: Whether an earlier attempt broke off.
-        cache_salt: Pages are shared only with sequences of the same one.
+        cache_salt: What tells tenants apart: pages are shared only with sequences of the same one,
+            and tenants take turns in getting a place.
     """
 
     request_id: str

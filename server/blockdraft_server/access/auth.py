@@ -1,68 +1,50 @@
-"""Bearer API keys, checked before a request is read, and what each of them has to itself."""
+"""Bearer API keys, checked before a request is read."""
 
-import hashlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from blockdraft_runtime.status import ServiceError, abort
+from blockdraft_server.access.tenants import EVERYONE, Keys, Tenant, digest_of
 
 _SCHEME = "bearer "
 
 
 class ApiKeys:
-    """The keys that are let in."""
+    """The keys that are let in, by their digests."""
 
-    def __init__(self, keys: Collection[str]) -> None:
-        """Keep digests of `keys`, which have one length and are not the keys themselves."""
-        self._digests = tuple(_digest(key) for key in keys)
+    def __init__(self, current: Callable[[], Keys] | None = None) -> None:
+        """Let in the keys that `current` returns at the time; None lets everyone in."""
+        self._current = current
 
     @property
     def needed(self) -> bool:
-        """Whether a call needs one of them; if there are none, everyone is let in."""
-        return bool(self._digests)
+        """Whether a call needs one of them."""
+        return self._current is not None
 
-    def check(self, authorization: str | None) -> None:
-        """Check the `authorization` metadata of a call.
+    @property
+    def shared(self) -> bool:
+        """Whether there is more than one tenant."""
+        return self._current is not None and len({one.salt for one in self._current().values()}) > 1
+
+    def tenant(self, authorization: str | None) -> Tenant:
+        """Return whose call it is that has this `authorization` metadata.
 
         Takes the same time for every wrong key: no comparison ends early.
 
         Raises:
             ServiceError: UNAUTHENTICATED.
         """
-        digest = _digest(_key(authorization))
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        if not any(matches):
+        if self._current is None:
+            return EVERYONE
+        digest = digest_of(_key(authorization))
+        known = self._current().items()
+        found = [tenant for one, tenant in known if hmac.compare_digest(digest, one)]
+        if not found:
             raise _unauthenticated("the API key is not valid")
-
-    def cache_salt(self, authorization: str | None) -> bytes:
-        """Return what keeps the prompts of a call's key apart from those of others.
-
-        Empty if everyone is let in. The key cannot be told from it.
-
-        Raises:
-            ServiceError: UNAUTHENTICATED, if the metadata holds no key.
-        """
-        if not self.needed:
-            return b""
-        return hashlib.sha256(b"prefix cache" + _digest(_key(authorization))).digest()
-
-
-def read_api_keys(path: Path) -> frozenset[str]:
-    """Return the keys in a file: one per line; blank lines and lines with # are skipped.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it holds no key, which would let everyone in.
-    """
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    keys = frozenset(line for line in lines if line and not line.startswith("#"))
-    if not keys:
-        raise ValueError(f"{path} holds no API key")
-    return keys
+        return found[0]
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
@@ -83,7 +65,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler_call_details.method.startswith(self._prefixes):
             return handler
         try:
-            self._keys.check(authorization_of(handler_call_details.invocation_metadata))
+            self._keys.tenant(authorization_of(handler_call_details.invocation_metadata))
         except ServiceError as error:
             return _refusal(error, streaming=handler.response_streaming)
         return handler
@@ -115,10 +97,6 @@ def _refusal(error: ServiceError, *, streaming: bool) -> Any:
     if streaming:
         return grpc.unary_stream_rpc_method_handler(stream)
     return grpc.unary_unary_rpc_method_handler(unary)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
 
 
 def _unauthenticated(message: str) -> ServiceError:

@@ -1,0 +1,198 @@
+"""How many requests the server holds at once, in all and of each tenant. Pure: no I/O."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from blockdraft_runtime.status import ServiceError
+from blockdraft_server.access.tenants import Tenant
+
+TENANT_LIMIT = "TENANT_LIMIT"
+
+_MIN_RETRY_SECONDS = 0.1
+_MAX_RETRY_SECONDS = 30.0
+
+
+class Admission:
+    """Lets requests in while there is room for them to run or to wait.
+
+    Requests beyond what the verifiers decode at once wait in the verifiers' own queues, where
+    the scheduler lets tenants take turns; the server only bounds their number, and leaves some
+    for every tenant. Several servers before the same
+    verifiers know nothing of each other: each lets in its share of what all may hold together.
+    """
+
+    def __init__(
+        self,
+        max_waiting: int,
+        capacity: Callable[[], int],
+        servers: int = 1,
+        shared: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            max_waiting: Requests that may wait beyond the capacity.
+            capacity: Returns how many sequences the healthy verifiers decode at once; 0 when
+                there is none.
+            servers: Servers that share the verifiers, this one included.
+            shared: Returns whether there may be several tenants.
+            clock: Returns the time in seconds.
+        """
+        self._max_waiting = max_waiting
+        self._capacity = capacity
+        self._servers = servers
+        self._shared = shared
+        self._clock = clock
+        self._admitted = 0
+        # Of the tenants that hold any, by their salts: their limits may change meanwhile.
+        self._requests: dict[bytes, int] = {}
+        self._tokens: dict[bytes, int] = {}
+        self._draining = False
+        self._last_release: float | None = None
+        self._release_interval = 1.0
+
+    @property
+    def admitted(self) -> int:
+        """Requests held now."""
+        return self._admitted
+
+    def drain(self) -> None:
+        """Refuse everything from now on; what was let in goes on."""
+        self._draining = True
+
+    @contextmanager
+    def admit(self, tenant: Tenant) -> "Iterator[Place]":
+        """Hold a place for the duration of the context.
+
+        Raises:
+            ServiceError: UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED
+                while full or while the tenant holds as many as it may.
+        """
+        self._check(tenant)
+        place = Place(self, tenant)
+        self._admitted += 1
+        _add(self._requests, tenant.salt, 1)
+        try:
+            yield place
+        finally:
+            self._admitted -= 1
+            _add(self._requests, tenant.salt, -1)
+            _add(self._tokens, tenant.salt, -place.tokens)
+            self._note_release()
+
+    def take_tokens(self, tenant: Tenant, count: int) -> None:
+        """Count tokens of a tenant's request; see `Place.take_tokens`."""
+        held = self._tokens.get(tenant.salt, 0)
+        limit = self._share(tenant.max_tokens)
+        if limit is not None and held + count > limit:
+            message = f"the request may come to {count} tokens beside {held} of others of its "
+            message += f"caller, at most {limit} are allowed"
+            more = {"tokens": count, "held": held}
+            raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
+        _add(self._tokens, tenant.salt, count)
+
+    def _check(self, tenant: Tenant) -> None:
+        if self._draining:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "DRAINING",
+                "the server is shutting down",
+                retry_after_seconds=1.0,
+            )
+        capacity = self._capacity()
+        if capacity < 1:
+            raise verifier_unavailable("no verifier is ready")
+        held = self._requests.get(tenant.salt, 0)
+        own_limit = self._share(tenant.max_requests)
+        if own_limit is not None and held >= own_limit:
+            message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
+            raise self._over_limit("max-requests", own_limit, message, {"held": held}, retry=True)
+        limit = -(-(capacity + self._max_waiting) // self._servers)
+        left = limit - self._admitted
+        if left <= 0:
+            raise ServiceError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "QUEUE_FULL",
+                f"the server holds {self._admitted} requests, at most {limit} are allowed",
+                metadata={"requests": self._admitted, "limit": limit},
+                retry_after_seconds=self._retry_seconds(),
+            )
+        # Who has to wait leaves room: no tenant holds more than there are places left. So one that
+        # asks for all of them gets half, two get a third each, and there are some for others.
+        crowded = self._admitted >= -(-capacity // self._servers)
+        if crowded and held >= left and self._shared():
+            message = f"{held} requests of the caller are held, and there is room for {left} more, "
+            message += "which is left to others"
+            raise self._over_limit("fair-share", left, message, {"held": held}, retry=True)
+
+    def _share(self, limit: int | None) -> int | None:
+        """Return what of a tenant's limit is this server's."""
+        return None if limit is None else -(-limit // self._servers)
+
+    def _over_limit(
+        self, name: str, limit: int, message: str, more: dict[str, int], *, retry: bool
+    ) -> ServiceError:
+        return ServiceError(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "TENANT_LIMIT",
+            message,
+            metadata={"limit": name, "allowed": limit, **more},
+            retry_after_seconds=self._retry_seconds() if retry else None,
+        )
+
+    def _retry_seconds(self) -> float:
+        """Return about when the next place becomes free."""
+        return min(max(self._release_interval, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+
+    def _note_release(self) -> None:
+        now = self._clock()
+        if self._last_release is not None:
+            # An exponential moving average over about the last ten requests.
+            self._release_interval += 0.1 * (now - self._last_release - self._release_interval)
+        self._last_release = now
+
+
+class Place:
+    """What one request holds.
+
+    Attributes:
+        tokens: Most tokens that it may come to; 0 as long as they are not counted.
+    """
+
+    def __init__(self, admission: Admission, tenant: Tenant) -> None:
+        """Hold no tokens yet."""
+        self.tokens = 0
+        self._admission = admission
+        self._tenant = tenant
+
+    def take_tokens(self, count: int) -> None:
+        """Hold tokens too, until the place is given back.
+
+        Raises:
+            ServiceError: RESOURCE_EXHAUSTED, if the tenant holds as many as it may. Without a time
+                to retry after if the request alone comes to more.
+        """
+        self._admission.take_tokens(self._tenant, count)
+        self.tokens += count
+
+
+def verifier_unavailable(message: str, **metadata: object) -> ServiceError:
+    """Return the error for a request that finds no verifier."""
+    return ServiceError(
+        grpc.StatusCode.UNAVAILABLE,
+        "VERIFIER_UNAVAILABLE",
+        message,
+        metadata=metadata,
+        retry_after_seconds=1.0,
+    )
+
+
+def _add(counts: dict[bytes, int], salt: bytes, change: int) -> None:
+    """Change a tenant's count; who holds nothing is forgotten."""
+    count = counts.pop(salt, 0) + change
+    if count:
+        counts[salt] = count

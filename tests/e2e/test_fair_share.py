@@ -1,0 +1,80 @@
+"""A tenant that floods the service and one that asks now and then, before a real engine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from tests.fakes.verifier import SERVICE, unix_address
+from tests.server.support import Running, running_server, settings_for, until
+from tests.verifier.support import CONFIG, TINY_ENGINE, make_engine, tiny_decoder
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
+from blockdraft_runtime.settings.verifier import SchedulerSettings
+from blockdraft_verifier.computation import Computation
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.service import VerifierService
+
+PLACES, FLOOD = 2, 40
+ENGINE = replace(
+    TINY_ENGINE,
+    scheduler=SchedulerSettings(PLACES, max_step_tokens=8, max_context_tokens=96, max_waiting=256),
+)
+COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
+
+
+@contextlib.asynccontextmanager
+async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
+    service, health = VerifierService(ENGINE), HealthServicer()
+    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
+    server = grpc.aio.server()
+    add_VerifierServiceServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    await health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    with unix_address() as address:
+        server.add_insecure_port(address)
+        await server.start()
+        yield address
+        await server.stop(None)
+
+
+async def ask(server: Running, key: str, number: int) -> None:
+    request = inference_pb2.GenerateRequest(
+        prompt=inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[number % 7 + 1])),
+        sampling=inference_pb2.SamplingOptions(max_output_tokens=12, ignore_eos=True),
+    )
+    await server.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
+
+
+async def test_who_floods_the_service_holds_up_only_itself() -> None:
+    engine = make_engine(tiny_decoder(), config=ENGINE)
+    engine.start()
+    ended = []
+    try:
+        async with (
+            serving_verifier(engine) as address,
+            running_server(settings_for(address), api_keys=["flood", "trickle"]) as server,
+        ):
+
+            async def flood(number: int) -> None:
+                await ask(server, "flood", number)
+                ended.append(number)
+
+            flooding = [asyncio.ensure_future(flood(number)) for number in range(FLOOD)]
+            await until(lambda: engine.load().waiting > FLOOD - 10)
+            waited = []
+            for number in range(3):
+                before = len(ended)
+                await ask(server, "trickle", number)
+                waited.append(len(ended) - before)
+            # Those who held the places ended, and as many again while the request itself ran.
+            assert max(waited) <= 3 * PLACES, waited
+            assert len(ended) < FLOOD
+            await asyncio.gather(*flooding)
+    finally:
+        engine.stop()
+    assert len(ended) == FLOOD

@@ -1,0 +1,96 @@
+"""What must not be told: texts and keys in logs and metrics, services in production."""
+
+import contextlib
+import logging
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import generate_latest
+from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.server.support import ByteTokenizer, running_server, settings_for, text_request, whole
+
+from blockdraft_protos.v1 import inference_pb2
+
+MARKER, KEY = "plover-marker", "key-that-nobody-may-see"
+METADATA = (("authorization", f"Bearer {KEY}"),)
+
+
+class FailingTokenizer(ByteTokenizer):
+    def encode(self, text: str) -> list[int]:
+        if "fail" in text:
+            raise RuntimeError("a defect")
+        return super().encode(text)
+
+
+async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    # Replays, refusals, unknown failures: all that writes to the log.
+    fake = FakeVerifier(break_after=[1, 2])
+    fake.description.max_context_tokens = 512
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address), api_keys=[KEY, "other"]) as server,
+    ):
+        server.app._service._tokenizer = FailingTokenizer()
+        generate, stream = server.stub.Generate, server.stub.StreamGenerate
+        texts = text_request(MARKER, stop_sequences=[MARKER])
+        await generate(whole(texts), metadata=METADATA)
+        await generate(whole(texts), metadata=METADATA)
+        refused = [
+            text_request(MARKER, temperature=-1.0),
+            text_request(f"{MARKER} fail"),
+            text_request(MARKER * 1000),
+            text_request(MARKER, stop_sequences=[MARKER] * 17),
+            inference_pb2.StreamGenerateRequest(model=MARKER, prompt=texts.prompt),
+        ]
+        for request in refused:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await generate(whole(request), metadata=METADATA)
+            with pytest.raises(grpc.aio.AioRpcError):
+                async for _ in stream(request, metadata=METADATA):
+                    pass
+        fake.break_code = grpc.StatusCode.DATA_LOSS
+        fake.break_after = [1]
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await generate(whole(texts), metadata=METADATA)
+        wrong = (("authorization", f"Bearer {KEY}-wrong"),)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await generate(whole(texts), metadata=wrong)
+        await server.stub.Tokenize(
+            inference_pb2.TokenizeRequest(prompt=texts.prompt), metadata=METADATA
+        )
+        metrics = generate_latest(server.registry).decode()
+    assert "replaying request" in caplog.text
+    assert "RuntimeError: a defect" in caplog.text
+    assert 'tenant="unnamed"' in metrics
+    for secret in (MARKER, KEY, str(list(MARKER.encode()))[1:-1]):
+        assert secret not in caplog.text
+        assert secret not in metrics
+
+
+@pytest.mark.parametrize("production", [False, True])
+async def test_production_tells_nobody_what_services_there_are(
+    production: bool, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
+    async with running_verifier(FakeVerifier()) as address:
+        settings = settings_for(
+            address, production=production, tls_elsewhere=True, api_key_file=keys
+        )
+        async with running_server(settings) as server:
+            stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            try:
+                answers = [one async for one in stub.ServerReflectionInfo(iter([request]))]
+                code = grpc.StatusCode.OK
+            except grpc.aio.AioRpcError as error:
+                answers, code = [], error.code()
+            expected = grpc.StatusCode.UNIMPLEMENTED if production else grpc.StatusCode.OK
+            assert (code, bool(answers)) == (expected, not production)
+            response = await server.stub.Generate(whole(text_request()), metadata=METADATA)
+            assert response.token_ids

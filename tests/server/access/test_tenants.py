@@ -1,0 +1,59 @@
+import pytest
+
+from blockdraft_server.access.tenants import Tenant, digest_of, line_of, parse_keys
+
+ACME = f"acme sha256:{digest_of('alpha').hex()}"
+
+
+def test_a_file_lists_keys_alone_and_tenants_with_digests() -> None:
+    text = f"# team\nplain\n\n  other-plain  \n{ACME} max-tokens=500 max-requests=3\n"
+    keys = parse_keys(text)
+    assert set(keys) == {digest_of(key) for key in ("plain", "other-plain", "alpha")}
+    acme = keys[digest_of("alpha")]
+    assert (acme.name, acme.max_requests, acme.max_tokens) == ("acme", 3, 500)
+    plain, other = keys[digest_of("plain")], keys[digest_of("other-plain")]
+    assert (plain.name, plain.max_requests, plain.max_tokens) == ("unnamed", None, None)
+    assert plain.name == other.name
+    assert len({plain.salt, other.salt, acme.salt, b""}) == 4
+
+
+def test_a_tenant_may_have_several_keys() -> None:
+    keys = parse_keys(f"{ACME}\nacme sha256:{digest_of('beta').hex()}")
+    assert keys[digest_of("alpha")] == keys[digest_of("beta")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# none\n", "no API key"),
+        (f"sha256:{'0' * 64}", "line 1: a digest needs the name"),
+        ("fine\nacme my-secret", "line 2: after the tenant's name"),
+        ("acme my-secret beta", "line 1: after the tenant's name"),
+        (f"Acme! sha256:{'0' * 64}", "line 1: the tenant's name"),
+        (f"other sha256:{'0' * 64}", "line 1: the tenant's name"),
+        (f"{ACME} max-requests=0", "line 1: after the digest"),
+        (f"{ACME} max-requests=1 max-requests=2", "line 1: after the digest"),
+        (f"{ACME} unlimited", "line 1: after the digest"),
+        (f"{ACME}\nacme sha256:{'0' * 64} max-requests=1", "line 2: acme has other limits"),
+        (f"{ACME}\nalpha", "line 2: the key belongs to another tenant"),
+    ],
+)
+def test_what_is_malformed_is_named_and_never_quoted(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_keys(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_line_lets_its_key_in_and_does_not_hold_it() -> None:
+    line = line_of("acme", "alpha", 3, None)
+    assert line == f"{ACME} max-requests=3"
+    assert parse_keys(line)[digest_of("alpha")].max_requests == 3
+    with pytest.raises(ValueError, match="name"):
+        line_of("no name", "alpha", None, None)
+
+
+def test_limits_are_no_part_of_what_tells_tenants_apart() -> None:
+    few, many = (parse_keys(f"{ACME} max-requests={n}")[digest_of("alpha")] for n in (1, 2))
+    assert few != many
+    assert few.salt == many.salt
+    assert isinstance(few, Tenant)

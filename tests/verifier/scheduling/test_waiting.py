@@ -1,0 +1,101 @@
+"""Whose turn it is, among tenants of which some want more than others."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.waiting import WaitingSequences
+
+
+def new(number: int, tenant: bytes) -> Sequence:
+    return Sequence(number, GenerationRequest(f"r{number}", (1,), cache_salt=tenant), 0.0)
+
+
+def taken(waiting: WaitingSequences, running: list[Sequence]) -> Sequence:
+    sequence = waiting.first(running)
+    waiting.take(sequence)
+    running.append(sequence)
+    return sequence
+
+
+def test_one_tenant_is_served_in_the_order_of_arrival() -> None:
+    waiting, running = WaitingSequences(), list[Sequence]()
+    for number in range(4):
+        waiting.add(new(number, b""))
+    assert [taken(waiting, running).sequence_id for _ in range(4)] == [0, 1, 2, 3]
+    assert len(waiting) == 0
+
+
+def test_a_place_goes_to_whom_runs_least() -> None:
+    waiting, running = WaitingSequences(), [new(100, b"flood"), new(101, b"flood")]
+    for number in range(10):
+        waiting.add(new(number, b"flood"))
+    for number in (50, 51, 52):
+        waiting.add(new(number, b"trickle"))
+    assert [taken(waiting, running).sequence_id for _ in range(5)] == [50, 51, 0, 52, 1]
+
+
+def test_with_one_place_tenants_take_turns() -> None:
+    waiting = WaitingSequences()
+    for number in range(6):
+        waiting.add(new(number, b"flood"))
+    order = [taken(waiting, []).sequence_id]
+    waiting.add(new(50, b"trickle"))
+    order += [taken(waiting, []).sequence_id for _ in range(2)]
+    # Who comes back joins the round at its end again: nobody gains by leaving it.
+    waiting.add(new(51, b"trickle"))
+    order += [taken(waiting, []).sequence_id for _ in range(3)]
+    assert order == [0, 1, 50, 2, 51, 3]
+
+
+def test_who_was_preempted_goes_first() -> None:
+    waiting = WaitingSequences()
+    waiting.add(new(0, b"a"))
+    waiting.put_back(new(1, b"b"))
+    waiting.put_back(new(2, b"b"))
+    assert [s.sequence_id for s in waiting] == [2, 1, 0]
+    assert [taken(waiting, []).sequence_id for _ in range(3)] == [2, 1, 0]
+
+
+def test_who_is_discarded_costs_nobody_a_turn() -> None:
+    waiting = WaitingSequences()
+    sequences = {number: new(number, b"ab"[number % 2 :][:1]) for number in range(6)}
+    for sequence in sequences.values():
+        waiting.add(sequence)
+    waiting.put_back(back := new(9, b"c"))
+    for sequence in (sequences[0], sequences[1], sequences[3], sequences[5], back):
+        waiting.discard(sequence)
+        waiting.discard(sequence)  # unknown by now: harmless
+    assert len(waiting) == 2
+    assert [taken(waiting, []).sequence_id for _ in range(2)] == [2, 4]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(2, 4))
+def test_nobody_waits_longer_for_those_who_want_more(seed: int, places: int, tenants: int) -> None:
+    """A tenant with one request at a time, among others that always have many."""
+    rng = random.Random(seed)
+    waiting, running = WaitingSequences(), list[Sequence]()
+    names = [bytes([number]) for number in range(tenants)]
+    trickle, flood = names[0], names[1:]
+    number = 0
+    passed = 0
+    for _ in range(200):
+        for name in flood:
+            while sum(s.request.cache_salt == name for s in waiting) < 5:
+                waiting.add(new(number, name))
+                number += 1
+        mine = [s for s in (*waiting, *running) if s.request.cache_salt == trickle]
+        if not mine and rng.random() < 0.5:
+            waiting.add(new(number, trickle))
+            number += 1
+            passed = 0
+        while len(running) < places:
+            sequence = taken(waiting, running)
+            passed += sequence.request.cache_salt != trickle
+        if any(s.request.cache_salt == trickle for s in waiting):
+            # One of each other tenant at most, besides those who ran already.
+            assert passed <= len(flood)
+        running.remove(rng.choice(running))

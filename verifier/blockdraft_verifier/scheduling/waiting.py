@@ -1,0 +1,80 @@
+"""Sequences that wait to run, and whose turn it is; pure Python."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+
+from blockdraft_verifier.scheduling.sequence import Sequence
+
+
+class WaitingSequences:
+    """A queue for each tenant, which is told by the cache salt of its requests.
+
+    The next place goes to the tenant that has the fewest sequences running, and among those to the
+    one whose turn was longest ago. So a tenant that sends many requests waits for its own, and one
+    that sends a few waits for at most one of each other tenant. Who came back after preemption goes
+    before all.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._returned: deque[Sequence] = deque()
+        # In the order of their turns; none is empty.
+        self._tenants: dict[bytes, deque[Sequence]] = {}
+        # Kept apart from them because other threads ask for it.
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Yield those that came back, then those of each tenant."""
+        yield from self._returned
+        for queue in self._tenants.values():
+            yield from queue
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a new sequence behind those of its tenant."""
+        self._tenants.setdefault(_tenant(sequence), deque()).append(sequence)
+        self._count += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Put a sequence that had run before all others."""
+        self._returned.appendleft(sequence)
+        self._count += 1
+
+    def first(self, running: Iterable[Sequence]) -> Sequence:
+        """Return who is to run next, beside those that run. Some must wait."""
+        if self._returned:
+            return self._returned[0]
+        places = Counter(map(_tenant, running))
+        # The first of those that have as few.
+        return self._tenants[min(self._tenants, key=lambda tenant: places[tenant])][0]
+
+    def take(self, sequence: Sequence) -> None:
+        """Take out the one that runs next; its tenant's turn has been."""
+        if self._returned:
+            self._returned.remove(sequence)
+        else:
+            queue = self._tenants.pop(_tenant(sequence))
+            queue.remove(sequence)
+            if queue:
+                self._tenants[_tenant(sequence)] = queue
+        self._count -= 1
+
+    def discard(self, sequence: Sequence) -> None:
+        """Take out a sequence that shall not run, if it waits; nobody's turn changes."""
+        queue = self._tenants.get(_tenant(sequence), ())
+        if sequence in self._returned:
+            self._returned.remove(sequence)
+        elif isinstance(queue, deque) and sequence in queue:
+            queue.remove(sequence)
+            if not queue:
+                del self._tenants[_tenant(sequence)]
+        else:
+            return
+        self._count -= 1
+
+
+def _tenant(sequence: Sequence) -> bytes:
+    return sequence.request.cache_salt
