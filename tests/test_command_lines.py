@@ -34,7 +34,7 @@ PICKY = [
 ]
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
-    "server": {"verifier", "control"},
+    "server": {"verifier"},
     "verifier": {"coordinator", "num-processes", "process-id", "self-test"},
     "drafter": {"find"},
 }

@@ -113,6 +113,27 @@ SERVICE = Dashboard(
                 "reqps",
             ),
         ],
+        [
+            Panel(
+                "Versions that are running",
+                [
+                    (
+                        f"sum by (version, model) ({series('server_build_info')})",
+                        "server {{version}}: {{model}}",
+                    ),
+                    (
+                        f"sum by (version, model, target, dtype) ({series('verifier_build_info')})",
+                        "verifier {{version}}: {{model}} {{target}}, {{dtype}}",
+                    ),
+                    (
+                        "sum by (version, method, fingerprint, target) "
+                        f"({series('drafter_build_info')})",
+                        "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}",
+                    ),
+                ],
+                description="How many processes of each. Two of a kind are a roll-out.",
+            ),
+        ],
     ],
 )
 

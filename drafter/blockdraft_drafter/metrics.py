@@ -13,6 +13,7 @@ class DrafterMetrics:
     """The metrics of one drafter process.
 
     Attributes:
+        build: What is running.
         contexts: Sequences that hold a context slot.
         recompilations: Shapes compiled after warm-up.
     """
@@ -34,6 +35,12 @@ class DrafterMetrics:
         )
         self.recompilations = counter(
             "recompilations", "Shapes compiled after warm-up; anything but 0 is a defect."
+        )
+        self.build = Gauge(
+            "blockdraft_drafter_build_info",
+            "1, for what is running.",
+            ["version", "method", "fingerprint", "target"],
+            registry=registry,
         )
         self.contexts = Gauge(
             "blockdraft_drafter_contexts",

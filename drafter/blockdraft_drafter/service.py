@@ -25,6 +25,7 @@ from blockdraft_runtime.status import (
     stream_errors,
     unary_errors,
 )
+from blockdraft_runtime.version import version
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,10 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._projection = None if projection is None else describe_projection(projection)
         self._loaded = loaded
         self._metrics.contexts.set_function(lambda: loaded.pool.used)
+        spec = loaded.method.spec
+        self._metrics.build.labels(
+            version(), spec.name, spec.fingerprint, loaded.target_fingerprint
+        ).set(1)
 
     def drain(self) -> None:
         """Refuse calls and end every Draft stream after its step in flight.

@@ -1,7 +1,6 @@
 """The server process: wiring and life cycle."""
 
 import asyncio
-import importlib.metadata
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -19,6 +18,7 @@ from blockdraft_runtime.held_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.undecodable import add_strictly
+from blockdraft_runtime.version import version
 from blockdraft_server.access.admission import Admission
 from blockdraft_server.access.auth import AuthInterceptor
 from blockdraft_server.access.files import AccessFiles
@@ -77,6 +77,7 @@ class ServerApp:
         metrics = ServerMetrics(registry)
         self._access = AccessFiles(settings, metrics.tls_certificate_expiry.set)
         self._api_keys = self._access.api_keys
+        metrics.build.labels(version(), settings.served_name).set(1)
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
         self._pool = VerifierPool(
@@ -116,6 +117,10 @@ class ServerApp:
         most = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
         options["grpc.max_receive_message_length"] = most
         options["grpc.so_reuseport"] = int(self._settings.servers > 1)
+        age = self._settings.limits.max_connection_age_seconds
+        if age is not None:
+            # Calls under way go on to their end, however long that takes.
+            options["grpc.max_connection_age_ms"] = round(1e3 * age)
         interceptors = []
         if self._api_keys.needed:
             interceptors.append(AuthInterceptor(self._api_keys, self.service_names))
@@ -254,11 +259,3 @@ def _load_tokenizer(target: str) -> Tokenizer:
     from blockdraft_models.weights.resolve import resolve_target
 
     return load_tokenizer(resolve_target(target))
-
-
-def version() -> str:
-    """Return the version of this server."""
-    try:
-        return importlib.metadata.version("blockdraft")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

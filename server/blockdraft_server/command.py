@@ -28,8 +28,9 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
+    from blockdraft_runtime.version import version
     from blockdraft_server.access.reloaded import AccessFileError
-    from blockdraft_server.app import run_server, version
+    from blockdraft_server.app import run_server
     from blockdraft_server.traces import traces_to
 
     traces = traces_to(settings.trace_endpoint, version())

@@ -96,6 +96,12 @@ class ServerMetrics:
             "When the certificate expires, in seconds since 1970; 0 without TLS",
             registry=registry,
         )
+        self.build = Gauge(
+            name("build_info"),
+            "1, for what is running",
+            ("version", "model"),
+            registry=registry,
+        )
         self.event_loop_hold = Histogram(
             name("event_loop_hold_seconds"),
             "Time for which one callback let no other run, looked at a hundred times a second",

@@ -6,10 +6,11 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.patience import PATIENCE_SECONDS
 from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_runtime.settings.server import TlsSettings
+from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:
@@ -44,6 +45,25 @@ async def test_a_stop_lets_calls_in_flight_end() -> None:
             server.stop_requested.set()
     token_ids = [token for message in messages for token in message.token_ids]
     assert token_ids == answer([1, 2], 20)
+
+
+async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
+    fake = FakeVerifier(delay_seconds=0.25)
+    limits = LimitsSettings(max_connection_age_seconds=0.5)
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address, limits=limits)) as server,
+    ):
+        call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
+        await call.read()
+        # Only one whose connection was given up leaves this state.
+        await asyncio.wait_for(
+            server.channel.wait_for_state_change(grpc.ChannelConnectivity.READY), PATIENCE_SECONDS
+        )
+        rest = [token async for message in call for token in message.token_ids]
+        assert rest[-5:] == answer([1, 2], 20)[-5:]
+        # The next call opens another one.
+        await server.stub.Generate(whole(text_request(max_output_tokens=1)))
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:

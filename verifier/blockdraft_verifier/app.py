@@ -18,6 +18,7 @@ from blockdraft_runtime.loading import Loading
 from blockdraft_runtime.memory import return_free_memory
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.undecodable import add_strictly
+from blockdraft_runtime.version import version
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
@@ -127,6 +128,12 @@ class VerifierApp:
         engine.warm_up(report_compiled)
         return_free_memory()
         logger.info("warmed up in %.1f s", time.perf_counter() - started)
+        self._metrics.build.labels(
+            version(),
+            checkpoint.config.name,
+            computation.target_fingerprint,
+            computation.dtype,
+        ).set(1)
         engine.start()
         self._service.open(
             engine,

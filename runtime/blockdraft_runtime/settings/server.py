@@ -46,6 +46,14 @@ class LimitsSettings:
         metavar="SECONDS",
         minimum=0,
     )
+    max_connection_age_seconds: float | None = setting(
+        None,
+        "how long a caller may use one connection before it is asked to open another one, so that "
+        "callers spread over servers that came later; calls under way go on; unset: for ever",
+        flag="max-connection-age",
+        metavar="SECONDS",
+        above=0,
+    )
     max_replays: int = 8
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class ServePlan:
         server: What the server is told.
         verifier: What the verifier is told.
         drafter: What the drafter is told; None to decode plainly.
+        folder: Where the sockets between the processes are.
         host: The TPU host this is; None without TPU.
         environment: Environment variables that the processes inherit.
         chips: Variables that give a process its chips, by process.
@@ -50,6 +51,7 @@ class ServePlan:
     server: ServerSettings
     verifier: VerifierSettings
     drafter: DrafterSettings | None
+    folder: Path
     host: TpuHost | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     chips: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -85,7 +87,9 @@ class ServePlan:
             verifiers=(verifier.process.address,),
             model_name=server.served_name,
             process=replace(
-                server.process, metrics_port=ports[0], control_address=_socket(folder, "server")
+                server.process,
+                metrics_port=ports[0],
+                control_address=server.process.control_address or _socket(folder, "server"),
             ),
         )
         # What a process is told is on its command line; what it would read itself must not differ.
@@ -94,6 +98,7 @@ class ServePlan:
             server,
             verifier,
             drafter if drafting else None,
+            folder,
             host,
             {name: value for name, value in environ.items() if name not in own},
             _chips(host, split) if host and split else {},
@@ -122,10 +127,10 @@ class ServePlan:
         if number == 0:
             return self._child("server", SERVER.flags(self.server), self.server.process)
         name, first = f"server-{number + 1}", self.server.process
-        assert first.control_address is not None
         process = replace(
             first,
-            control_address=first.control_address.replace("server.sock", f"{name}.sock"),
+            # An address that was named is the first one's alone.
+            control_address=_socket(self.folder, name),
             # Those in between are the verifier's and the drafter's.
             metrics_port=None if first.metrics_port is None else first.metrics_port + 2 + number,
         )

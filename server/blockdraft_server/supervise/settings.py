@@ -69,7 +69,7 @@ class ServeSettings:
         DrafterSettings, title="drafter", without=("listen", "metrics-port", "find")
     )
     server: ServerSettings = group(
-        ServerSettings, title="server", without=("metrics-port", "control", "verifier")
+        ServerSettings, title="server", without=("metrics-port", "verifier")
     )
 
     def __post_init__(self) -> None:

@@ -182,6 +182,12 @@ def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) ->
     assert result.chips["verifier"]["CLOUD_TPU_TASK_ID"] == str(worker_id)
 
 
+def test_a_control_address_may_be_named() -> None:
+    result = plan("--control", "127.0.0.1:8000", "--servers", "2", "--listen", "0.0.0.0:50051")
+    addresses = [child.health_address for child in result.children() if child.role == "server"]
+    assert addresses == ["127.0.0.1:8000", f"unix:{FOLDER}/server-2.sock"]
+
+
 async def test_the_attached_drafter_in_words() -> None:
     fake = FakeVerifier()
     async with running_verifier(fake) as address:

@@ -201,13 +201,13 @@ def test_prompt_tokens_are_those_that_could_run_next() -> None:
     driver = Driver(scheduler(max_sequences=3, max_step_tokens=8, max_context_tokens=64))
     plan = driver.scheduler
     assert plan.prompt_tokens == 0
-    plan.add(new(0, [1, 2], 40))
+    driver.add(new(0, [1, 2], 40))
     assert plan.prompt_tokens == 2
     driver.step()
     assert plan.prompt_tokens == 0
     # The last one has to wait for a slot.
     for number, length in enumerate((20, 30, 15), start=1):
-        plan.add(new(number, [number] * length, 40))
+        driver.add(new(number, [number] * length, 40))
     assert plan.prompt_tokens == 20 + 30
     driver.step()
     assert plan.prompt_tokens == 20 + 30 - 7

@@ -47,6 +47,12 @@ class VerifierMetrics:
             f"{PREFIX}_pages_used", "KV cache pages owned by live sequences.", registry=registry
         )
         self.pages_total = Gauge(f"{PREFIX}_pages", "KV cache pages.", registry=registry)
+        self.build = Gauge(
+            f"{PREFIX}_build_info",
+            "1, for what is running.",
+            ["version", "model", "target", "dtype"],
+            registry=registry,
+        )
         self.drafter_attached = Gauge(
             f"{PREFIX}_drafter_attached", "1 while a drafter is connected.", registry=registry
         )
