@@ -55,12 +55,13 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
         running_server(settings_for(address, limits=limits)) as server,
     ):
         call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
-        await call.read()
+        messages = aiter(call)
+        await anext(messages)
         # Only one whose connection was given up leaves this state.
         await asyncio.wait_for(
             server.channel.wait_for_state_change(grpc.ChannelConnectivity.READY), PATIENCE_SECONDS
         )
-        rest = [token async for message in call for token in message.token_ids]
+        rest = [token async for message in messages for token in message.token_ids]
         assert rest[-5:] == answer([1, 2], 20)[-5:]
         # The next call opens another one.
         await server.stub.Generate(whole(text_request(max_output_tokens=1)))
