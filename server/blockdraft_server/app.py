@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 # Beside a prompt of the most bytes: names and options, and what encoding a conversation takes.
 _ROOM_BYTES = 256 * 1024
 
+# For TLS and the beginning of HTTP/2. Who connects and says nothing is let go after it.
+HANDSHAKE_MILLISECONDS = 20_000
+
 
 class ServerApp:
     """The front door; an `Application` of `blockdraft_runtime.process`.
@@ -116,6 +119,7 @@ class ServerApp:
         # Also of a request that is too large, so that most callers get an error with a reason.
         most = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
         options["grpc.max_receive_message_length"] = most
+        options["grpc.server_handshake_timeout_ms"] = HANDSHAKE_MILLISECONDS
         options["grpc.so_reuseport"] = int(self._settings.servers > 1)
         age = self._settings.limits.max_connection_age_seconds
         if age is not None:

@@ -36,8 +36,11 @@ from blockdraft_client import AsyncClient, Client, SamplingParams
 from blockdraft_models.decoder.model import Decoder
 
 pytestmark = pytest.mark.deploy
-# What dashboards show that does not happen here: a TPU, failed requests, refused sequences.
-NOT_HERE = ("duty_cycle", "memory_used", "outcome!~", "refused_sequences")
+# What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS.
+NOT_HERE = (
+    *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
+    *("tenant_limit", "tls_certificate"),
+)
 LONG = SamplingParams(max_output_tokens=150, ignore_eos=True)
 OUTAGE_SECONDS = 300.0
 

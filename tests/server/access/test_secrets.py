@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -83,7 +84,8 @@ async def test_production_tells_nobody_what_services_there_are(
             address, production=production, tls_elsewhere=True, api_key_file=keys
         )
         async with running_server(settings) as server:
-            stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+            # Its stubs know channels of the other kind only.
+            stub: Any = reflection_pb2_grpc.ServerReflectionStub(server.channel)  # type: ignore[arg-type]
             request = reflection_pb2.ServerReflectionRequest(list_services="")
             try:
                 answers = [one async for one in stub.ServerReflectionInfo(iter([request]))]
