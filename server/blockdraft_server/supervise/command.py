@@ -57,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             logger.error("%s", error)
             return 2
-        return asyncio.run(_supervise(plan, settings.hang_timeout_seconds))
+        return asyncio.run(_supervise(plan, settings))
     finally:
         if settings.run_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _supervise(plan: ServePlan, hang_seconds: float) -> int:
+async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     from blockdraft_server.supervise.announcement import announcement
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
@@ -74,7 +74,11 @@ async def _supervise(plan: ServePlan, hang_seconds: float) -> int:
         line = await announcement(plan, time.monotonic() - started)
         print(line, file=sys.stderr, flush=True)
 
-    supervisor = Supervisor(plan.children(), hang_seconds=hang_seconds)
+    supervisor = Supervisor(
+        plan.children(),
+        hang_seconds=settings.hang_timeout_seconds,
+        start_seconds=settings.start_timeout_seconds,
+    )
     stop_requested = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop_requested, announce))
     received: list[signal.Signals] = []

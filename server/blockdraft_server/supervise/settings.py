@@ -48,6 +48,14 @@ class ServeSettings:
         "folder of the sockets between the processes; unset: a private temporary one",
         metavar="DIR",
     )
+    start_timeout_seconds: float = setting(
+        3600.0,
+        "how long a process may take to get ready, downloads and compiling included, before it is "
+        "killed and started again",
+        flag="start-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
     hang_timeout_seconds: float = setting(
         10.0,
         "how long a process that was ready may leave looks at its health unanswered before it is "

@@ -44,6 +44,7 @@ class Supervisor:
         policy: RestartPolicy | None = None,
         sink: BinaryIO | None = None,
         hang_seconds: float = 10.0,
+        start_seconds: float = 3600.0,
     ) -> None:
         """Remember what to run.
 
@@ -54,11 +55,13 @@ class Supervisor:
             sink: Where the children's output goes; None for stderr.
             hang_seconds: How long a child that was ready may leave probes of its health
                 unanswered before it is killed.
+            start_seconds: How long a child may take to get ready before it is killed.
         """
         self._specs = tuple(specs)
         self._policy = policy or RestartPolicy()
         self._sink = sink
         self._hang_seconds = hang_seconds
+        self._start_seconds = start_seconds
         self._children: dict[str, Child] = {}
         self._serving: set[str] = set()
         self._was_ready = {spec.name: asyncio.Event() for spec in specs}
@@ -151,8 +154,17 @@ class Supervisor:
         hung = None
         ready_since = None
         try:
-            await asyncio.wait({ready, exited}, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done() and not exited.done():
+            await asyncio.wait(
+                {ready, exited},
+                timeout=self._start_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not ready.done() and not exited.done():
+                logger.error(
+                    "%s is not ready after %g s: killing it", spec.name, self._start_seconds
+                )
+                child.kill()
+            elif not exited.done():
                 ready.result()
                 ready_since = time.monotonic()
                 self._serving.add(spec.name)

@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,19 @@ async def test_a_dead_child_is_started_again(family: Family) -> None:
         assert "a" not in supervisor.serving
         await until(lambda: "a" in supervisor.serving, seconds=20)
     assert family.ended() == ["a", "b"]
+
+
+async def test_a_child_that_never_gets_ready_is_replaced(family: Family) -> None:
+    policy = replace(QUICK, max_deaths=1000)
+    children = [family.dummy("loading", "--never-ready")]
+    supervisor = Supervisor(children, policy, io.BytesIO(), start_seconds=1.0)
+    stop = asyncio.Event()
+    task = asyncio.create_task(supervisor.run(stop))
+    await until(lambda: "loading" in supervisor.process_ids)
+    first = supervisor.process_ids["loading"]
+    await until(lambda: supervisor.process_ids.get("loading", first) != first, seconds=20)
+    stop.set()
+    await asyncio.wait_for(task, 20)
 
 
 async def test_a_child_that_hangs_is_replaced_unless_it_is_still_loading(family: Family) -> None:
