@@ -77,16 +77,25 @@ def judge(wanted: Wanted, heard: Heard, true: Completion, happened: Sequence[Hap
 
 
 def recovery_seconds(happened: Sequence[Happened], heard: Sequence[Heard]) -> list[list[float]]:
-    """Return, for each fault, how long each stream that it met waited for its next tokens.
+    """Return, for each fault, the longest pause of each stream that it met.
 
-    A fault meets a stream that had tokens before it and got some afterwards.
+    A fault meets a stream that had tokens before it and got some afterwards. Its pauses are those
+    from the fault on, until it has settled: what was on its way already comes at once, and says
+    nothing. A pause that several faults meet is counted for each.
     """
     return [
         [
-            after - fault.began
+            max(pauses)
             for each in heard
-            for before, after in itertools.pairwise(each.times)
-            if before <= fault.began < after
+            if each.times
+            and each.times[0] <= fault.began
+            and (
+                pauses := [
+                    after - max(before, fault.began)
+                    for before, after in itertools.pairwise(each.times)
+                    if after > fault.began and before < fault.settled
+                ]
+            )
         ]
         for fault in happened
     ]

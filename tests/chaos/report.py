@@ -21,7 +21,7 @@ class Findings:
         seconds: How long the load ran.
         verdicts: Of each request.
         happened: The faults.
-        recoveries: For each fault, how long each stream that it met waited.
+        recoveries: For each fault, the longest pause of each stream that it met.
         held: What is still held when all is over, by name.
         control: How many answers after the last fault were not the true ones.
         errors: Lines of the processes' log that tell of a defect.
@@ -88,7 +88,7 @@ def as_page(found: Findings) -> str:
         f"still held: {', '.join(f'{k} {v:g}' for k, v in found.held.items() if v) or 'nothing'}",
         f"answers after the last fault that are wrong: {found.control}",
         *(f"  LOG {line}" for line in whole["log_errors"]),
-        f"{'from a fault to the next tokens':40} streams    p50    p99    max, s",
+        f"{'the longest pause of a stream':40} streams    p50    p99    max, s",
     ]
     for name, row in (
         *whole["recovery_seconds_by_fault"].items(),

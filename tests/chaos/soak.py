@@ -99,7 +99,7 @@ def _growth(
     first: Sequence[dict[str, Size]], last: Sequence[dict[str, Size]], name: str
 ) -> dict[str, Any]:
     def middle(looks: Sequence[dict[str, Size]], what: str) -> float:
-        return statistics.median(getattr(look[name], what) for look in looks)
+        return float(statistics.median(getattr(look[name], what) for look in looks))
 
     mib = middle(first, "mib"), middle(last, "mib")
     return {

@@ -194,7 +194,7 @@ class Stack:
         settings = VerifierSettings(
             target=str(self.target),
             drafter_address=self.proxies[f"{name}-drafter"].address,
-            drafter_wait_seconds=20.0,
+            drafter_wait_seconds=60.0,
             engine=EngineSettings(
                 scheduler=SchedulerSettings(
                     max_sequences=SEQUENCES, max_step_tokens=32, max_context_tokens=256

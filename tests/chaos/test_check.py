@@ -92,12 +92,14 @@ def test_one_verifier_or_the_drafter_explain_nothing() -> None:
     assert fate(broken, first, second, happened(Kind.KILL, "server")) is Fate.UNEXPLAINED
 
 
-def test_recovery_is_of_streams_that_had_begun_and_went_on() -> None:
+def test_recovery_is_the_longest_pause_of_streams_that_had_begun_and_went_on() -> None:
     faults = [happened(Kind.KILL, "verifier-1", began=100.5)]
     streams = [
         heard(times=[100.1, 100.7]),
-        heard(times=[100.2, 100.4, 101.0, 101.1]),
+        # What was on its way comes first, then the pause.
+        heard(times=[100.2, 100.4, 100.51, 102.0, 102.1]),
+        heard(times=[100.2, 100.6, 111.0, 119.0]),
         heard(times=[100.6, 100.7]),
         heard(times=[100.1]),
     ]
-    assert recovery_seconds(faults, streams) == [pytest.approx([0.2, 0.5])]
+    assert recovery_seconds(faults, streams) == [pytest.approx([0.2, 1.49, 10.4])]

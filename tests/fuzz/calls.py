@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -98,7 +99,8 @@ async def _call(
 ) -> str:
     """Return how a call ended; beginning with "BAD" if it must not end so."""
     # On the wire, every method is a stream.
-    call = channel.stream_stream(path)(_each(messages), timeout=HANG_SECONDS)
+    method: Any = channel.stream_stream(path)
+    call = method(_each(messages), timeout=HANG_SECONDS)
     try:
         async for response in call:
             if leaving:

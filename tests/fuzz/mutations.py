@@ -36,7 +36,7 @@ def change_field(draw: random.Random, message: Message) -> None:
     """Change one field of a message, or of one inside it, to a value of its type."""
     if not message.DESCRIPTOR.fields:
         return
-    field = draw.choice(message.DESCRIPTOR.fields)
+    field: FieldDescriptor = draw.choice(message.DESCRIPTOR.fields)  # type: ignore[assignment]
     if draw.random() < 0.1:
         message.ClearField(field.name)
     elif field.is_repeated:

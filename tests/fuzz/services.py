@@ -43,7 +43,11 @@ def inference_methods() -> tuple[Method, ...]:
     speculation = inference_pb2.SpeculationOptions(max_draft_tokens=3)
     asked: dict[str, list[tuple[Any, ...]]] = {"Generate": [], "StreamGenerate": [], "Tokenize": []}
     for prompt in prompts:
-        options = {"prompt": prompt, "sampling": sampling, "speculation": speculation}
+        options: dict[str, Any] = {
+            "prompt": prompt,
+            "sampling": sampling,
+            "speculation": speculation,
+        }
         asked["Generate"].append((inference_pb2.GenerateRequest(**options),))
         asked["StreamGenerate"].append((inference_pb2.StreamGenerateRequest(**options),))
         asked["Tokenize"].append((inference_pb2.TokenizeRequest(prompt=prompt),))

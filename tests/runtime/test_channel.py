@@ -39,7 +39,7 @@ async def ticking(
             await asyncio.sleep(0.01)
 
     server = grpc.aio.server(options=tuple(server_options))
-    handlers = {"Tick": grpc.stream_stream_rpc_method_handler(tick)}
+    handlers: Any = {"Tick": grpc.stream_stream_rpc_method_handler(tick)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("ticking", handlers),))
     with unix_address() as behind, unix_address() as front:
         proxy = Proxy(front, behind)
@@ -48,7 +48,8 @@ async def ticking(
         await server.start()
         try:
             async with grpc.aio.insecure_channel(front, options=tuple(client_options)) as channel:
-                call = channel.stream_stream("/ticking/Tick")()
+                method: Any = channel.stream_stream("/ticking/Tick")
+                call = method()
                 assert await call.read() == b"tick"
                 yield proxy, call, ended
         finally:

@@ -54,7 +54,7 @@ def load_drafter(
         config = method.config_from_hf(published, target.config, block_size)
         check_fits(config, target)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from error
     with SafetensorsWeights(path) as weights:
         names = names_by_published(path, weights.shapes())
         found = {name: weights.shapes()[names[name]] for name in names}

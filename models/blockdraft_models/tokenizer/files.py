@@ -91,7 +91,7 @@ def read_directory(path: Path) -> TokenizerFiles:
         backend,
         bos_token_id=_token_id(ids.get("bos_token", model.get("bos_token_id"))),
         eos_token_ids=_distinct(*map(_token_id, eos_ids), ids.get("eos_token")),
-        adds_bos=config.get("add_bos_token"),
+        adds_bos=_switch(config, "add_bos_token"),
         template=_directory_template(path, config),
         special_tokens=special,
     )
@@ -116,6 +116,13 @@ def _content(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
+
+
+def _switch(config: Mapping[str, Any], name: str) -> bool | None:
+    value = config.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise TokenizerError(f"{name} is {str(value)[:50]!r}, neither true nor false")
 
 
 def _token_id(value: Any) -> int | None:

@@ -81,7 +81,7 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         raise TokenizerError("the GGUF vocabulary is inconsistent: lengths differ or tokens repeat")
     pre = typed(metadata, "tokenizer.ggml.pre", str) or "default"
     splitter = _splitter(pre)
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
         # Llama 3 takes a word that is a token as it is, even where no merges lead to it.
         model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in ("llama-bpe", "llama3"))

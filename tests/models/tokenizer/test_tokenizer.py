@@ -200,6 +200,12 @@ def test_what_is_no_token_id_is_refused(checkpoint: Path, tmp_path: Path, eos: o
         load_tokenizer(tmp_path)
 
 
+def test_a_switch_is_true_or_false(checkpoint: Path, tmp_path: Path) -> None:
+    edited(checkpoint, tmp_path, "tokenizer_config.json", {"add_bos_token": 3})
+    with pytest.raises(TokenizerError, match="add_bos_token is '3', neither true nor false"):
+        load_tokenizer(tmp_path)
+
+
 def test_trimming_templates_still_see_the_content(checkpoint: Path, tmp_path: Path) -> None:
     template = "<|im_start|>{{ messages[0].content.split('</think>')[-1] | trim }}<|im_end|>"
     edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": template})
