@@ -18,6 +18,8 @@ WORKERS := -n 3
 # A file stays on one worker, so what its fixtures start is started once. Files come in the order of
 # tests/conftest.py: xdist would begin with those of many tests, which are the quick ones.
 PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Files that have tests with a mark: to import all the others for them takes as long as some do.
+marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -64,13 +66,14 @@ test: $(DEV)  ## run the tests that take seconds
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 -m "not slow and not tpu and not deploy"
 
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
-	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow"
+	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow" $(call marked,tpu)
 
 test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as for production
 	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true $$XLA_FLAGS" \
-	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized
+	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized \
+	  $(call marked,optimized)
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 \
-	  -m "slow and not tpu and not optimized"
+	  -m "slow and not tpu and not optimized" $(call marked,slow)
 
 chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see that nothing is lost
 	$(BIN)/python -m tests.chaos --seed $(SEED)
