@@ -19,7 +19,7 @@ from blockdraft_runtime.configuration.definition import Setting, build
 from blockdraft_runtime.configuration.sources import variable
 from blockdraft_runtime.configuration.values import to_texts
 from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan
-from blockdraft_server.supervise.settings import ServeSettings
+from blockdraft_server.supervise.settings import PEER_TLS, ServeSettings
 
 CASES: list[Any] = [
     pytest.param(configuration, setting, id=f"{command} --{name}")
@@ -34,9 +34,9 @@ PICKY = [
 ]
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
-    "server": {"verifier"},
-    "verifier": {"coordinator", "num-processes", "process-id", "self-test"},
-    "drafter": {"find"},
+    "server": {"verifier", *PEER_TLS},
+    "verifier": {"coordinator", "num-processes", "process-id", "self-test", *PEER_TLS},
+    "drafter": {"find", *PEER_TLS},
 }
 SERVE = CONFIGURATIONS["serve"]
 # Names the client and the models read, see docs/configuration.md.

@@ -54,6 +54,7 @@ def _serve(settings: DrafterSettings) -> bool:
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
+    from blockdraft_runtime.peer_tls import peer_server_credentials
     from blockdraft_runtime.process import serve
 
     cache = settings.compilation_cache or default_cache_dir() / "xla"
@@ -63,7 +64,12 @@ def _serve(settings: DrafterSettings) -> bool:
     async def main() -> bool:
         stop_requested = asyncio.Event()
         app = DrafterApp(settings, stop_requested)
-        await serve(app, settings.process, stop_requested=stop_requested)
+        await serve(
+            app,
+            settings.process,
+            credentials=peer_server_credentials(settings.process.address, settings.peer_tls),
+            stop_requested=stop_requested,
+        )
         app.loading.leave()
         return app.failed
 

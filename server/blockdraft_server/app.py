@@ -88,6 +88,7 @@ class ServerApp:
             settings.poll_seconds,
             settings.limits.recovery_seconds,
             self._changed.set,
+            settings.peer_tls,
         )
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
         self._admission = Admission(

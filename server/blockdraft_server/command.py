@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     traces = traces_to(settings.trace_endpoint, version())
     try:
         uvloop.run(run_server(settings, traces=traces))
-    except AccessFileError as error:
+    except (AccessFileError, OSError) as error:
         logger.error("%s", error)
         return 2
     except Exception:

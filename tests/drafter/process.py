@@ -12,6 +12,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_drafter.app import DrafterApp
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.peer_tls import peer_server_credentials
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings
@@ -40,10 +41,13 @@ def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterSetting
 
 @asynccontextmanager
 async def running_drafter(
-    config: DrafterSettings, socket: Path, registry: CollectorRegistry | None = None
+    config: DrafterSettings, place: Path | str, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[str]:
-    """Serve until the block ends; yields the address once the drafter is ready."""
-    address = f"unix:{socket}"
+    """Serve until the block ends; yields the address once the drafter is ready.
+
+    `place` is a path for a socket, or an address.
+    """
+    address = place if isinstance(place, str) else f"unix:{place}"
     stop, ready = asyncio.Event(), asyncio.Event()
 
     async def on_ready() -> None:
@@ -54,7 +58,13 @@ async def running_drafter(
         replace(config, process=process), stop, registry or CollectorRegistry()
     )
     serving = asyncio.ensure_future(
-        serve(application, process, stop_requested=stop, on_ready=on_ready)
+        serve(
+            application,
+            process,
+            credentials=peer_server_credentials(address, config.peer_tls),
+            stop_requested=stop,
+            on_ready=on_ready,
+        )
     )
     waiting = asyncio.ensure_future(ready.wait())
     try:

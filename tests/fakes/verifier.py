@@ -256,9 +256,13 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
 @contextlib.asynccontextmanager
 async def running_verifier(
-    fake: FakeVerifier, address: str | None = None, *, healthy: bool = True
+    fake: FakeVerifier,
+    address: str | None = None,
+    *,
+    healthy: bool = True,
+    credentials: grpc.ServerCredentials | None = None,
 ) -> AsyncIterator[str]:
-    """Serve `fake` on a unix socket for the duration of the context; gives its address."""
+    """Serve `fake`, on a unix socket if need be, while the context lasts; gives its address."""
     with contextlib.ExitStack() as stack:
         if address is None:
             address = stack.enter_context(unix_address())
@@ -268,7 +272,10 @@ async def running_verifier(
         fake.health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(fake.health, server)
         await fake.set_healthy(healthy)
-        server.add_insecure_port(address)
+        if credentials is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, credentials)
         await server.start()
         try:
             yield address

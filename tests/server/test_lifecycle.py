@@ -5,11 +5,14 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.certificates import Authority
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.peer_tls import peer_server_credentials
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
 
 
@@ -65,6 +68,27 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
         assert rest[-5:] == answer([1, 2], 20)[-5:]
         # The next call opens another one.
         await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+
+
+async def test_a_verifier_on_another_host_shows_a_certificate_and_wants_one(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    authority = Authority("peers")
+    authority.issue().write(tmp_path)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    address = f"localhost:{unused_tcp_port}"
+    credentials = peer_server_credentials(address, tls)
+    async with (
+        running_verifier(FakeVerifier(), address, credentials=credentials),
+        running_server(settings_for(address, peer_tls=tls)) as server,
+        running_server(settings_for(address), wait=False) as plain,
+    ):
+        found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
+        assert found.token_ids == answer([1, 2], 5)
+        assert (await failure(plain.stub.Generate(whole(text_request())))).reason == (
+            "VERIFIER_UNAVAILABLE"
+        )
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:

@@ -111,7 +111,7 @@ class VerifierApp:
             mirror.channel.on_loss(functools.partial(_leave, on_failure))
         link = None
         if settings.drafter_address is not None:
-            link = GrpcDraftLink(settings.drafter_address, checkpoint)
+            link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
             if link.wait(settings.drafter_wait_seconds) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
         engine = Engine(

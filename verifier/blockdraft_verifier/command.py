@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     import jax
     import uvloop
 
+    from blockdraft_runtime.peer_tls import peer_server_credentials
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import VerifierApp
     from blockdraft_verifier.exactness.command import run_self_test
@@ -55,7 +56,12 @@ def run(args: argparse.Namespace) -> int:
             app = VerifierApp(settings, stop_requested)
         else:
             app = FollowerApp(settings, stop_requested)
-        await serve(app, settings.process, stop_requested=stop_requested)
+        await serve(
+            app,
+            settings.process,
+            credentials=peer_server_credentials(settings.process.address, settings.peer_tls),
+            stop_requested=stop_requested,
+        )
         app.loading.leave()
         return not app.failed
 

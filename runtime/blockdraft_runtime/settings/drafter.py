@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 
 DTYPES = get_args(Dtype)
@@ -69,6 +70,7 @@ class DrafterSettings:
         "serve nothing: say where the drafter is stored, downloading it if needed; exit with 3 if "
         "there is none for the target",
     )
+    peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-drafter.sock"), without=("control",)
     )

@@ -10,6 +10,7 @@ from blockdraft_runtime.configuration.definition import (
     required,
     setting,
 )
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, ProcessSettings
 
 
@@ -88,6 +89,7 @@ class ServerSettings:
 
     Attributes:
         tls: The certificate; None serves plaintext.
+        peer_tls: Certificates between server and verifiers; None for plaintext.
         limits: Bounds that protect the server.
         process: Where it listens, and how it stops.
         poll_seconds: Time between two looks at a verifier's health and load.
@@ -136,6 +138,7 @@ class ServerSettings:
         minimum=1,
     )
     tls: TlsSettings | None = optional_group()
+    peer_tls: PeerTlsSettings | None = optional_group()
     limits: LimitsSettings = group(LimitsSettings)
     process: ProcessSettings = group(lambda: ProcessSettings("127.0.0.1:50051"))
     poll_seconds: float = 0.5

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 from blockdraft_runtime.settings.slice import SliceSettings
 
@@ -134,6 +135,7 @@ class VerifierSettings:
     Attributes:
         engine: How the engine loop runs.
         slice: Which process of a slice of several hosts this is; None for a single process.
+        peer_tls: Certificates between the processes; None for plaintext.
         process: Where it listens, and how it stops.
     """
 
@@ -166,6 +168,7 @@ class VerifierSettings:
         "serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
     )
     slice: SliceSettings | None = optional_group()
+    peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-verifier.sock"), without=("control",)
     )

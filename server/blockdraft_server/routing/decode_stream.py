@@ -131,7 +131,7 @@ class DecodeStream:
         - `BrokenOffError`, if the stream broke or the verifier gave the sequence up,
         - `ServiceError`, if the verifier refused it.
         """
-        number, feed = next(self._numbers), Feed(self._turns, request.cache_salt)
+        number, feed = next(self._numbers), self._feed_of(request)
         self._feeds[number] = feed
         self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
         try:
@@ -200,18 +200,23 @@ class DecodeStream:
     def _may_be_running(self) -> list[Feed]:
         """Return whose sequences the verifier may be running; the others certainly wait.
 
-        Who has gained tokens has a place and keeps it. The other places are those of the first that
-        each tenant began, and it is not known whose turn it was.
+        Who has gained tokens has a place and keeps it. The other places are those of the first
+        replays, or of the first that each tenant began: it is not known whose turn it was.
         """
         feeds = list(self._feeds.values())
         running = [feed for feed in feeds if feed.gained]
         places = max(self._peer.max_sequences, 1) - len(running)
-        begun: Counter[bytes] = Counter()
+        begun: Counter[bytes | None] = Counter()
         for feed in feeds:
-            if not feed.gained and begun[feed.tenant] < places:
-                begun[feed.tenant] += 1
+            # Replays are one queue, whosever they are.
+            queue = None if feed.replay else feed.tenant
+            if not feed.gained and begun[queue] < places:
+                begun[queue] += 1
                 running.append(feed)
         return running
+
+    def _feed_of(self, request: verifier_pb2.SequenceRequest) -> Feed:
+        return Feed(self._turns, request.cache_salt, replay=request.replay)
 
     def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
         number = message.sequence_id

@@ -40,17 +40,20 @@ class Feed:
     Attributes:
         gained: Tokens that have come so far.
         tenant: Whose sequence it is.
+        replay: Whether another verifier began it.
     """
 
-    def __init__(self, turns: Turns, tenant: bytes = b"") -> None:
+    def __init__(self, turns: Turns, tenant: bytes = b"", *, replay: bool = False) -> None:
         """Start empty, on the running event loop; `close` must follow.
 
         Args:
             turns: Of all feeds of a server.
             tenant: Whose sequence it is.
+            replay: Whether another verifier began it.
         """
         self.gained = 0
         self.tenant = tenant
+        self.replay = replay
         self._loop = asyncio.get_running_loop()
         self._turns = turns
         self._begun = False

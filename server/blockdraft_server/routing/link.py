@@ -9,7 +9,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
-from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.peer_tls import aio_peer_channel
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_server.routing.decode_stream import DecodeStream, Peer
 from blockdraft_server.routing.feed import Feed
 
@@ -24,18 +25,24 @@ _POLL_TIMEOUT_SECONDS = 5.0
 class VerifierLink:
     """The connection to one verifier and what was last heard from it."""
 
-    def __init__(self, address: str, on_tried: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_tried: Callable[[], None] = lambda: None,
+        peer_tls: PeerTlsSettings | None = None,
+    ) -> None:
         """Open a channel to `address`; it connects when first used.
 
         Args:
             address: Where the verifier listens.
             on_tried: Called when there is one untried sequence less.
+            peer_tls: Certificates between the processes; None for plaintext.
         """
         self.address = address
         self._on_tried = on_tried
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
-        self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._channel = aio_peer_channel(address, peer_tls)
         self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
         self._stream: DecodeStream | None = None
         self._health = health_pb2_grpc.HealthStub(self._channel)

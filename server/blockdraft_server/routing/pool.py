@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_server.request import ModelLimits
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.target import ServedTarget
@@ -31,6 +32,7 @@ class VerifierPool:
         poll_seconds: float,
         recovery_seconds: float,
         on_change: Callable[[], None] = lambda: None,
+        peer_tls: PeerTlsSettings | None = None,
     ) -> None:
         """Remember where the verifiers are; `start` connects.
 
@@ -40,11 +42,13 @@ class VerifierPool:
             recovery_seconds: How long those that are away may take to come back before verifiers
                 of another target take their place.
             on_change: Called after each look.
+            peer_tls: Certificates between the processes; None for plaintext.
         """
         self._addresses = tuple(addresses)
         self._links: list[VerifierLink] = []
         self._poll_seconds = poll_seconds
         self._on_change = on_change
+        self._peer_tls = peer_tls
         self._looked = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._target = ServedTarget(recovery_seconds)
@@ -86,7 +90,9 @@ class VerifierPool:
 
     def start(self) -> None:
         """Connect, and begin to look at the verifiers. Needs a running event loop."""
-        self._links = [VerifierLink(address, self.wake) for address in self._addresses]
+        self._links = [
+            VerifierLink(address, self.wake, self._peer_tls) for address in self._addresses
+        ]
         self._tasks = [asyncio.ensure_future(self._watch(link)) for link in self._links]
 
     async def stop(self) -> None:

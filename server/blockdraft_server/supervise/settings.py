@@ -8,6 +8,9 @@ from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import VerifierSettings
 
+# The processes of one host talk by unix sockets.
+PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
+
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
@@ -71,13 +74,14 @@ class ServeSettings:
             "self-test",
             *("listen", "metrics-port", "drafter"),
             *("coordinator", "num-processes", "process-id"),
+            *PEER_TLS,
         ),
     )
     drafter: DrafterSettings = group(
-        DrafterSettings, title="drafter", without=("listen", "metrics-port", "find")
+        DrafterSettings, title="drafter", without=("listen", "metrics-port", "find", *PEER_TLS)
     )
     server: ServerSettings = group(
-        ServerSettings, title="server", without=("metrics-port", "verifier")
+        ServerSettings, title="server", without=("metrics-port", "verifier", *PEER_TLS)
     )
 
     def __post_init__(self) -> None:

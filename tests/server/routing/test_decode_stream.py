@@ -56,10 +56,11 @@ async def test_a_stream_is_opened_once_and_closed_with_its_sequences() -> None:
         assert link.load == 0
 
 
-async def blamed(link: VerifierLink, tenant: bytes) -> bool:
+async def blamed(link: VerifierLink, tenant: bytes, *, replay: bool = False) -> bool:
     request = verifier_pb2.SequenceRequest()
     request.CopyFrom(REQUEST)
     request.cache_salt = tenant
+    request.replay = replay
     with pytest.raises(BrokenOffError) as caught:
         await take_all(link, request)
     return caught.value.death is not None
@@ -76,6 +77,23 @@ async def test_a_death_is_blamed_on_the_first_of_each_tenant_and_on_nobody_behin
         await until(lambda: len(fake.requests) == len(tenants))
         fake.die()
         assert await asyncio.gather(*calls) == [True, True, False, True, True, False, True]
+        await link.close()
+
+
+async def test_a_death_is_blamed_on_the_first_replays_whosever_they_are() -> None:
+    fake = FakeVerifier(delay_seconds=2 * PATIENCE_SECONDS)
+    fake.description.max_sequences = 2
+    async with running_verifier(fake) as address:
+        link = VerifierLink(address)
+        await link.poll()
+        calls = [asyncio.ensure_future(blamed(link, b"a"))]
+        calls += [
+            asyncio.ensure_future(blamed(link, tenant, replay=True))
+            for tenant in (b"a", b"b", b"c")
+        ]
+        await until(lambda: len(fake.requests) == len(calls))
+        fake.die()
+        assert await asyncio.gather(*calls) == [True, True, True, False]
         await link.close()
 
 

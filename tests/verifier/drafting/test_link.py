@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.certificates import Authority
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
@@ -108,6 +111,28 @@ async def test_a_drafter_on_this_host_shares_memory(link: GrpcDraftLink, tmp_pat
         answers.append(await asyncio.to_thread(transport.receive, PATIENCE_SECONDS))
     lengths = [answer.proposals[0].context_length for answer in answers if answer is not None]
     assert lengths == [8, 9]
+
+
+async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    target = write_tiny_target(tmp_path / "target")
+    authority = Authority("peers")
+    authority.issue().write(tmp_path)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    config = replace(tiny_drafter_config(target), peer_tls=tls)
+    async with running_drafter(config, f"localhost:{unused_tcp_port}") as address:
+        link = GrpcDraftLink(address, load_checkpoint_config(target), tls)
+        plain = GrpcDraftLink(address, load_checkpoint_config(target))
+        try:
+            transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+            assert transport is not None
+            assert isinstance(transport.feature_writer, MessageWriter)
+            assert plain.current() is None
+        finally:
+            link.close()
+            plain.close()
 
 
 async def test_without_room_features_go_in_messages(

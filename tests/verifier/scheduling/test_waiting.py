@@ -50,6 +50,16 @@ def test_with_one_place_tenants_take_turns() -> None:
     assert order == [0, 1, 50, 2, 51, 3]
 
 
+def test_whose_answer_another_verifier_began_goes_before_new_ones() -> None:
+    waiting, running = WaitingSequences(), list[Sequence]()
+    waiting.add(new(0, b"a"))
+    for number in (1, 2):
+        replay = GenerationRequest(f"r{number}", (1,), (2,), cache_salt=b"b", replay=True)
+        waiting.add(Sequence(number, replay, 0.0))
+    waiting.put_back(new(3, b"c"))
+    assert [taken(waiting, running).sequence_id for _ in range(4)] == [3, 1, 2, 0]
+
+
 def test_who_was_preempted_goes_first() -> None:
     waiting = WaitingSequences()
     waiting.add(new(0, b"a"))

@@ -17,7 +17,8 @@ from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.backoff import Backoff, BackoffPolicy
-from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.peer_tls import peer_channel
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import (
@@ -231,11 +232,22 @@ class GrpcDraftTransport:
 class GrpcDraftLink:
     """Connects to the drafter's address, and again whenever the stream is lost."""
 
-    def __init__(self, address: str, target: Checkpoint) -> None:
-        """Start connecting in the background to a drafter for `target`."""
+    def __init__(
+        self, address: str, target: Checkpoint, peer_tls: PeerTlsSettings | None = None
+    ) -> None:
+        """Start connecting in the background.
+
+        Args:
+            address: Where the drafter listens.
+            target: What it is to draft for.
+            peer_tls: Certificates between the processes; None for plaintext.
+
+        Raises:
+            OSError: If they cannot be read.
+        """
         self._address = address
         self._target = target
-        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._channel = peer_channel(address, peer_tls)
         self._stub = DrafterServiceStub(self._channel)
         self._transport: GrpcDraftTransport | None = None
         self._wanted = threading.Event()

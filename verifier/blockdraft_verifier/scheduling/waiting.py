@@ -11,13 +11,13 @@ class WaitingSequences:
 
     The next place goes to the tenant that has the fewest sequences running, and among those to the
     one whose turn was longest ago. So a tenant that sends many requests waits for its own, and one
-    that sends a few waits for at most one of each other tenant. Who came back after preemption goes
-    before all.
+    that sends a few waits for at most one of each other tenant. Whose answer has begun goes before
+    all: who was preempted first, then those that another verifier began.
     """
 
     def __init__(self) -> None:
         """Start empty."""
-        self._returned: deque[Sequence] = deque()
+        self._begun: deque[Sequence] = deque()
         # In the order of their turns; none is empty.
         self._tenants: dict[bytes, deque[Sequence]] = {}
         # Kept apart from them because other threads ask for it.
@@ -28,33 +28,36 @@ class WaitingSequences:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Yield those that came back, then those of each tenant."""
-        yield from self._returned
+        """Yield those that had begun, then those of each tenant."""
+        yield from self._begun
         for queue in self._tenants.values():
             yield from queue
 
     def add(self, sequence: Sequence) -> None:
-        """Put a new sequence behind those of its tenant."""
-        self._tenants.setdefault(_tenant(sequence), deque()).append(sequence)
+        """Put a sequence behind those of its tenant, or a replay behind those that had begun."""
+        if sequence.request.replay:
+            self._begun.append(sequence)
+        else:
+            self._tenants.setdefault(_tenant(sequence), deque()).append(sequence)
         self._count += 1
 
     def put_back(self, sequence: Sequence) -> None:
         """Put a sequence that had run before all others."""
-        self._returned.appendleft(sequence)
+        self._begun.appendleft(sequence)
         self._count += 1
 
     def first(self, running: Iterable[Sequence]) -> Sequence:
         """Return who is to run next, beside those that run. Some must wait."""
-        if self._returned:
-            return self._returned[0]
+        if self._begun:
+            return self._begun[0]
         places = Counter(map(_tenant, running))
         # The first of those that have as few.
         return self._tenants[min(self._tenants, key=lambda tenant: places[tenant])][0]
 
     def take(self, sequence: Sequence) -> None:
         """Take out the one that runs next; its tenant's turn has been."""
-        if self._returned:
-            self._returned.remove(sequence)
+        if self._begun:
+            self._begun.remove(sequence)
         else:
             queue = self._tenants.pop(_tenant(sequence))
             queue.remove(sequence)
@@ -65,8 +68,8 @@ class WaitingSequences:
     def discard(self, sequence: Sequence) -> None:
         """Take out a sequence that shall not run, if it waits; nobody's turn changes."""
         queue = self._tenants.get(_tenant(sequence), ())
-        if sequence in self._returned:
-            self._returned.remove(sequence)
+        if sequence in self._begun:
+            self._begun.remove(sequence)
         elif isinstance(queue, deque) and sequence in queue:
             queue.remove(sequence)
             if not queue:
