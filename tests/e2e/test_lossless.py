@@ -62,6 +62,8 @@ class Setting:
         self.config = config
         self.decoder, self.checkpoint = load_decoder(path, dtype=compute_dtype(config.dtype))
         tokenizer = load_tokenizer(path)
+        # Each prompt greedily and sampled, one after the other: the second finds it in the cache.
+        texts = [text for text in dataset_prompts(-(-requests // 2)) for _ in range(2)][:requests]
         self.requests = [
             GenerationRequest(
                 f"r{index}",
@@ -70,7 +72,7 @@ class Setting:
                 sampling=Sampling() if index % 2 else replace(SAMPLED, seed=SAMPLED.seed + index),
                 max_output_tokens=output,
             )
-            for index, text in enumerate(dataset_prompts(requests))
+            for index, text in enumerate(texts)
         ]
 
     def engine(self, link: DraftLink) -> Engine:
@@ -203,7 +205,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path / "target")
     config = engine_config(8, 16, 96, 20)
-    setting = Setting(tmp_path / "target", config, requests=20, prompt_tokens=56, output=24)
+    setting = Setting(tmp_path / "target", config, requests=14, prompt_tokens=56, output=24)
     random_drafter = setting.drafter("random")
     wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
