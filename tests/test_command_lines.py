@@ -114,10 +114,12 @@ def companions(configuration: Configuration[Any], setting: Setting) -> list[str]
     groups = (
         {"tls-cert", "tls-key"},
         {"tls-cert", "tls-key", "tls-client-ca"},
+        {"peer-tls-cert", "peer-tls-key", "peer-tls-ca"},
         {"coordinator", "num-processes", "process-id"},
     )
     others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
     others["process-id"] = "0"
+    others |= {"peer-tls-cert": "c", "peer-tls-key": "k", "peer-tls-ca": "a"}
     group = next((group for group in groups if setting.name in group), set())
     return found + [f"--{name}={others[name]}" for name in sorted(group - {setting.name})]
 

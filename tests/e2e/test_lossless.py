@@ -235,7 +235,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
 def test_default_target_with_its_own_drafter_in_bfloat16() -> None:
     path = resolve_target("smollm2-135m")
     # Few shapes and prompts: thirty layers take long to compile, and prompts many steps.
-    config = engine_config(4, 8, 256, 20, "bfloat16")
+    config = engine_config(4, 8, 128, 14, "bfloat16")
     setting = Setting(path, config, requests=5, prompt_tokens=96, output=16)
     own = setting.drafter("auto")
     acceptance = check_lossless(setting, {"auto": own})
