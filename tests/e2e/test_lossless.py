@@ -43,10 +43,10 @@ BLOCK_SIZE = 4
 
 
 def dataset_prompts(count: int) -> list[str]:
-    """Return `count` prompts, in turn from each of the datasets; made-up ones without them."""
+    """Return `count` prompts, in turn from each of the datasets; made-up long ones without them."""
     files = sorted(SHARED.glob("datasets/*.jsonl"))
     if not files:
-        return [f"What is {i} times {i + 7}? Explain step by step." for i in range(count)]
+        return [f"What is {i} times {i + 7}? Explain step by step. " * 8 for i in range(count)]
     lines = [path.read_text(encoding="utf-8").splitlines() for path in files]
     turns = [lines[i % len(files)][i // len(files)] for i in range(count)]
     return [json.loads(line)["turns"][0] for line in turns]
