@@ -15,7 +15,13 @@ from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
 from blockdraft_client.connection.endpoint import Metadata
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
 from blockdraft_client.inspection import HealthStatus, ModelInfo, Tokenization
-from blockdraft_client.params import Prompt, SamplingParams, SamplingShortcuts, SpeculationParams
+from blockdraft_client.params import (
+    Priority,
+    Prompt,
+    SamplingParams,
+    SamplingShortcuts,
+    SpeculationParams,
+)
 from blockdraft_client.results import Completion
 from blockdraft_client.stream import Stream
 from blockdraft_client.wire.error_mapping import from_rpc_error
@@ -79,6 +85,7 @@ class Client(ClientBase[grpc.Channel]):
         *,
         sampling: SamplingParams | None = None,
         speculation: SpeculationParams | None = None,
+        priority: Priority = "normal",
         model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
@@ -90,13 +97,14 @@ class Client(ClientBase[grpc.Channel]):
             prompt: Raw text, token ids, or a conversation.
             sampling: How to choose tokens and when to stop.
             speculation: Whether and how far to draft ahead; never changes the output.
+            priority: Whether to give way to others where requests wait.
             model: Name of the model; empty means the one that is served.
             timeout: Deadline in seconds.
             metadata: Metadata of this call.
             **shortcuts: Fields of `SamplingParams`; they win over `sampling`.
         """
         request = generation_request(
-            inference_pb2.GenerateRequest, prompt, sampling, speculation, model, shortcuts
+            inference_pb2.GenerateRequest, prompt, sampling, speculation, priority, model, shortcuts
         )
         return self._call(self._stub.Generate, request, Completion.from_proto, timeout, metadata)
 
@@ -106,6 +114,7 @@ class Client(ClientBase[grpc.Channel]):
         *,
         sampling: SamplingParams | None = None,
         speculation: SpeculationParams | None = None,
+        priority: Priority = "normal",
         model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
@@ -113,7 +122,13 @@ class Client(ClientBase[grpc.Channel]):
     ) -> Stream:
         """Generate one answer and yield it in chunks; see `generate` for the arguments."""
         request = generation_request(
-            inference_pb2.StreamGenerateRequest, prompt, sampling, speculation, model, shortcuts
+            inference_pb2.StreamGenerateRequest,
+            prompt,
+            sampling,
+            speculation,
+            priority,
+            model,
+            shortcuts,
         )
         return self.stream_request(request, timeout=timeout, metadata=metadata)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,9 @@ class ChatMessage:
     role: str
     content: str
 
+
+Priority = Literal["normal", "background"]
+"""Who goes first where requests wait: the background gets a place whenever nobody else waits."""
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 """Raw text, token ids, or a conversation (oldest message first)."""

@@ -157,6 +157,8 @@ def check_request(request: GenerationRequest) -> None:
     )
     draft = request.speculation.max_draft_tokens
     _check(draft >= 0, "speculation.max_draft_tokens", ">= 0", draft)
+    known = request.priority in inference_pb2.Priority.values()
+    _check(known, "priority", "one of those listed", request.priority)
 
 
 def generation_spec(

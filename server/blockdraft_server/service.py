@@ -207,7 +207,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             check_model(request.model, self._settings.served_name)
             check_request(request)
             text_bytes = check_prompt(request.prompt, self._settings.limits.max_prompt_bytes)
-            with self._admission.admit(tenant) as place:
+            background = tenant.background or request.priority == inference_pb2.PRIORITY_BACKGROUND
+            with self._admission.admit(tenant, background=background) as place:
                 tokenizer = self._loaded_tokenizer()
                 limits = self._limits()
                 check_length(len(request.prompt.token_ids.values), limits)
@@ -224,6 +225,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 timer.prompt(len(token_ids))
                 message = spec.to_proto(request_id)
                 message.cache_salt = tenant.salt
+                message.background = background
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):

@@ -106,6 +106,11 @@ async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> 
     assert service.requests[0].speculation.disabled
     assert service.requests[0].speculation.max_draft_tokens == 3
     assert service.requests[0].speculation.lookup_disabled
+    assert service.requests[0].priority == inference_pb2.PRIORITY_NORMAL
+    await api.call("generate", "hi", priority="background")
+    assert service.requests[1].priority == inference_pb2.PRIORITY_BACKGROUND
+    with pytest.raises(ValueError, match="normal, background"):
+        await api.call("generate", "hi", priority="urgent")
     with pytest.raises(TypeError, match="max_tokens"):
         await api.call("generate", "hi", max_tokens=2)
 

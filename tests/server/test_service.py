@@ -174,6 +174,21 @@ async def test_sampling_reaches_the_verifier(server: Running, verifier: FakeVeri
     assert len(sent.request_id) == 32
 
 
+async def test_a_request_or_its_tenant_may_be_in_the_background(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    request = text_request(max_output_tokens=1)
+    await server.stub.Generate(whole(request))
+    request.priority = inference_pb2.PRIORITY_BACKGROUND
+    await server.stub.Generate(whole(request))
+    assert [sent.background for sent in verifier.requests] == [False, True]
+    request.priority = 9  # type: ignore[assignment]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await server.stub.Generate(whole(request))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "priority" in (caught.value.details() or "")
+
+
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 async def test_a_cancelled_call_is_cancelled_at_the_verifier(
     server: Running, verifier: FakeVerifier, how: str

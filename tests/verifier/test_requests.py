@@ -49,6 +49,7 @@ def test_everything_is_taken_over() -> None:
         log_probs=2,
         max_draft_tokens=4,
         lookup_disabled=True,
+        background=True,
     )
     assert request == GenerationRequest(
         request_id="r",
@@ -60,6 +61,7 @@ def test_everything_is_taken_over() -> None:
         log_probs=2,
         max_draft_tokens=4,
         lookup=False,
+        background=True,
     )
 
 

@@ -82,6 +82,7 @@ class Conversation:
             [*self.messages, question],
             sampling=sampling_from(args),
             speculation=speculation_from(args),
+            priority=args.priority or "normal",
             model=args.model,
         )
         try:

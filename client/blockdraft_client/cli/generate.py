@@ -83,6 +83,7 @@ def _open(client: "Client", args: argparse.Namespace) -> "Stream":
             _prompt_from(args),
             sampling=sampling_from(args),
             speculation=speculation_from(args),
+            priority=args.priority or "normal",
             model=args.model,
         )
     except ValueError as error:
@@ -107,7 +108,8 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
 
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
 
-    others = (args.prompt, args.system, args.max_draft_tokens, args.no_draft, args.no_lookup)
+    speculation = (args.max_draft_tokens, args.no_draft, args.no_lookup)
+    others = (args.prompt, args.system, args.priority, *speculation)
     if any(value is not None for value in others) or given_sampling(args) or args.raw or args.model:
         raise UsageError("--request holds the whole request; leave out the prompt and its flags")
     try:

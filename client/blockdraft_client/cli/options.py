@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from blockdraft_client.cli.exit_codes import UsageError
 from blockdraft_client.connection.options import DEFAULT_TARGET, TLSConfig
-from blockdraft_client.params import SamplingParams, SamplingShortcuts, SpeculationParams
+from blockdraft_client.params import Priority, SamplingParams, SamplingShortcuts, SpeculationParams
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
@@ -119,6 +119,11 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="draft nothing that was looked up in prompt and answer",
+    )
+    group.add_argument(
+        "--priority",
+        choices=get_args(Priority),
+        help="background gives way to all other requests (default: normal)",
     )
 
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from blockdraft_client.params import (
     ChatMessage,
+    Priority,
     Prompt,
     SamplingParams,
     SamplingShortcuts,
@@ -78,18 +79,31 @@ def _speculation_message(
     )
 
 
+def _priority_value(priority: Priority) -> inference_pb2.Priority.ValueType:
+    if priority not in get_args(Priority):
+        raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
+    return inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}")
+
+
 def generation_request(
     kind: type[RequestT],
     prompt: Prompt,
     sampling: SamplingParams | None,
     speculation: SpeculationParams | None,
+    priority: Priority,
     model: str,
     shortcuts: SamplingShortcuts,
 ) -> RequestT:
-    """Return the request for one answer, of the `kind` that gives it whole or as a stream."""
+    """Return the request for one answer, of the `kind` that gives it whole or as a stream.
+
+    Raises:
+        TypeError: If the prompt has none of the forms.
+        ValueError: If a message or the priority is malformed.
+    """
     return kind(
         model=model,
         prompt=prompt_message(prompt),
         sampling=_sampling_message(sampling, shortcuts),
         speculation=_speculation_message(speculation),
+        priority=_priority_value(priority),
     )

@@ -20,6 +20,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Priority:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """Normal."""
+    PRIORITY_NORMAL: _Priority.ValueType  # 1
+    """Before the background, in turn with other callers."""
+    PRIORITY_BACKGROUND: _Priority.ValueType  # 2
+    """Whenever nobody else waits: gets a place last, gives it up to others and goes on later, and may
+    fill half of the queue. For work that nobody looks at meanwhile.
+    """
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Who goes first where requests wait."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""Normal."""
+PRIORITY_NORMAL: Priority.ValueType  # 1
+"""Before the background, in turn with other callers."""
+PRIORITY_BACKGROUND: Priority.ValueType  # 2
+"""Whenever nobody else waits: gets a place last, gives it up to others and goes on later, and may
+fill half of the queue. For work that nobody looks at meanwhile.
+"""
+Global___Priority: _TypeAlias = Priority  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -54,8 +82,11 @@ class GenerateRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model; empty means the model this server serves."""
+    priority: Global___Priority.ValueType
+    """Who goes first where requests wait. Never changes the output."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue. Required."""
@@ -75,10 +106,11 @@ class GenerateRequest(_message.Message):
         prompt: Global___Prompt | None = ...,
         sampling: Global___SamplingOptions | None = ...,
         speculation: Global___SpeculationOptions | None = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -146,8 +178,11 @@ class StreamGenerateRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model; empty means the model this server serves."""
+    priority: Global___Priority.ValueType
+    """Who goes first where requests wait. Never changes the output."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue. Required."""
@@ -167,10 +202,11 @@ class StreamGenerateRequest(_message.Message):
         prompt: Global___Prompt | None = ...,
         sampling: Global___SamplingOptions | None = ...,
         speculation: Global___SpeculationOptions | None = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,8 +20,9 @@ class Admission:
 
     Requests beyond what the verifiers decode at once wait in the verifiers' own queues, where
     the scheduler lets tenants take turns; the server only bounds their number, and leaves some
-    for every tenant. Several servers before the same
-    verifiers know nothing of each other: each lets in its share of what all may hold together.
+    for every tenant, and half of those that may wait for others than the background. Several
+    servers before the same verifiers know nothing of each other: each lets in its share of what all
+    may hold together.
     """
 
     def __init__(
@@ -65,14 +66,18 @@ class Admission:
         self._draining = True
 
     @contextmanager
-    def admit(self, tenant: Tenant) -> "Iterator[Place]":
+    def admit(self, tenant: Tenant, *, background: bool = False) -> "Iterator[Place]":
         """Hold a place for the duration of the context.
+
+        Args:
+            tenant: Whose request it is.
+            background: Whether it gives way to others.
 
         Raises:
             ServiceError: UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED
                 while full or while the tenant holds as many as it may.
         """
-        self._check(tenant)
+        self._check(tenant, background)
         place = Place(self, tenant)
         self._admitted += 1
         _add(self._requests, tenant.salt, 1)
@@ -95,7 +100,7 @@ class Admission:
             raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
         _add(self._tokens, tenant.salt, count)
 
-    def _check(self, tenant: Tenant) -> None:
+    def _check(self, tenant: Tenant, background: bool) -> None:
         if self._draining:
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
@@ -111,7 +116,8 @@ class Admission:
         if own_limit is not None and held >= own_limit:
             message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
             raise self._over_limit("max-requests", own_limit, message, {"held": held}, retry=True)
-        limit = -(-(capacity + self._max_waiting) // self._servers)
+        waiting = self._max_waiting // 2 if background else self._max_waiting
+        limit = -(-(capacity + waiting) // self._servers)
         left = limit - self._admitted
         if left <= 0:
             raise ServiceError(

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most tokens of all requests at a time, prompts and longest answers together",
     )
     parser.add_argument(
+        "--background", action="store_true", help="its requests give way to all others"
+    )
+    parser.add_argument(
         "--file",
         type=Path,
         metavar="FILE",
@@ -37,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Make a key; return the exit code."""
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
-        line = line_of(args.name, key, args.max_requests, args.max_tokens)
+        limits = (args.max_requests, args.max_tokens)
+        line = line_of(args.name, key, *limits, background=args.background)
         if args.file is not None:
             _append(args.file, line)
     except (OSError, ValueError) as error:

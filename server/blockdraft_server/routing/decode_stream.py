@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -201,22 +201,22 @@ class DecodeStream:
         """Return whose sequences the verifier may be running; the others certainly wait.
 
         Who has gained tokens has a place and keeps it. The other places are those of the first
-        replays, or of the first that each tenant began: it is not known whose turn it was.
+        of any queue: it is not known whose turn it was.
         """
         feeds = list(self._feeds.values())
         running = [feed for feed in feeds if feed.gained]
         places = max(self._peer.max_sequences, 1) - len(running)
-        begun: Counter[bytes | None] = Counter()
+        begun: Counter[Hashable] = Counter()
         for feed in feeds:
-            # Replays are one queue, whosever they are.
-            queue = None if feed.replay else feed.tenant
-            if not feed.gained and begun[queue] < places:
-                begun[queue] += 1
+            if not feed.gained and begun[feed.queue] < places:
+                begun[feed.queue] += 1
                 running.append(feed)
         return running
 
     def _feed_of(self, request: verifier_pb2.SequenceRequest) -> Feed:
-        return Feed(self._turns, request.cache_salt, replay=request.replay)
+        # Replays wait together, whosever they are.
+        tenant = None if request.replay else request.cache_salt
+        return Feed(self._turns, (request.background, tenant))
 
     def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
         number = message.sequence_id

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Hashable
 
 from blockdraft_protos.v1 import verifier_pb2
 
@@ -39,21 +40,18 @@ class Feed:
 
     Attributes:
         gained: Tokens that have come so far.
-        tenant: Whose sequence it is.
-        replay: Whether another verifier began it.
+        queue: What tells apart the queues in which sequences wait for a place.
     """
 
-    def __init__(self, turns: Turns, tenant: bytes = b"", *, replay: bool = False) -> None:
+    def __init__(self, turns: Turns, queue: Hashable = None) -> None:
         """Start empty, on the running event loop; `close` must follow.
 
         Args:
             turns: Of all feeds of a server.
-            tenant: Whose sequence it is.
-            replay: Whether another verifier began it.
+            queue: What tells apart the queues in which sequences wait for a place.
         """
         self.gained = 0
-        self.tenant = tenant
-        self.replay = replay
+        self.queue = queue
         self._loop = asyncio.get_running_loop()
         self._turns = turns
         self._begun = False

@@ -173,6 +173,19 @@ def test_no_tenant_takes_all_the_room_for_waiting() -> None:
     assert held_by_floods(5, 24) == [4] * 5
 
 
+def test_the_background_fills_half_of_the_room_for_waiting() -> None:
+    admission = Admission(max_waiting=6, capacity=lambda: 2)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 + 3):
+            stack.enter_context(admission.admit(EVERYONE, background=True))
+        with pytest.raises(ServiceError) as caught, admission.admit(EVERYONE, background=True):
+            pass
+        assert caught.value.reason == "QUEUE_FULL"
+        assert caught.value.metadata["limit"] == "5"
+        for _ in range(3):
+            stack.enter_context(admission.admit(EVERYONE))
+
+
 def test_what_nobody_waits_for_may_be_one_tenant_s() -> None:
     alone = Tenant("alone", b"alone")
     for shared, expected in ((True, 4), (False, 5)):

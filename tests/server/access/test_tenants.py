@@ -34,6 +34,8 @@ def test_a_tenant_may_have_several_keys() -> None:
         (f"{ACME} max-requests=0", "line 1: after the digest"),
         (f"{ACME} max-requests=1 max-requests=2", "line 1: after the digest"),
         (f"{ACME} unlimited", "line 1: after the digest"),
+        (f"{ACME} background background", "line 1: after the digest"),
+        (f"{ACME}\n{ACME} background", "line 2: acme has other limits"),
         (f"{ACME}\nacme sha256:{'0' * 64} max-requests=1", "line 2: acme has other limits"),
         (f"{ACME}\nalpha", "line 2: the key belongs to another tenant"),
     ],
@@ -45,11 +47,12 @@ def test_what_is_malformed_is_named_and_never_quoted(text: str, message: str) ->
 
 
 def test_a_line_lets_its_key_in_and_does_not_hold_it() -> None:
-    line = line_of("acme", "alpha", 3, None)
-    assert line == f"{ACME} max-requests=3"
-    assert parse_keys(line)[digest_of("alpha")].max_requests == 3
+    line = line_of("acme", "alpha", 3, None, background=True)
+    assert line == f"{ACME} max-requests=3 background"
+    tenant = parse_keys(line)[digest_of("alpha")]
+    assert (tenant.max_requests, tenant.background) == (3, True)
     with pytest.raises(ValueError, match="name"):
-        line_of("no name", "alpha", None, None)
+        line_of("no name", "alpha", None, None, background=False)
 
 
 def test_limits_are_no_part_of_what_tells_tenants_apart() -> None:

@@ -32,16 +32,16 @@ class Driver:
     # What each cache slot holds: the token there and all before it.
     cache: dict[int, tuple[int, ...]] = field(default_factory=dict)
     admitted: set[int] = field(default_factory=set)
-    # For each sequence, those of its tenant that came before it.
+    # For each sequence, those of its tenant and class that came before it.
     earlier: dict[int, set[int]] = field(default_factory=dict)
-    tenants: dict[bytes, set[int]] = field(default_factory=dict)
+    tenants: dict[tuple[bytes, bool], set[int]] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
     preemptions: int = 0
     preempted: int = 0  # in the last step
 
     def add(self, sequence: Sequence) -> None:
-        salt = sequence.request.cache_salt
-        mine = self.tenants.setdefault(salt, set())
+        queue = sequence.request.cache_salt, sequence.request.background
+        mine = self.tenants.setdefault(queue, set())
         self.earlier[sequence.sequence_id] = set(mine)
         mine.add(sequence.sequence_id)
         self.scheduler.add(sequence)
@@ -83,9 +83,14 @@ class Driver:
         self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
         for number in self.admitted:
             assert self.earlier[number] <= self.admitted
-        # Who was preempted comes back before anybody new.
-        began = [s.sequence_id in self.admitted for s in self.scheduler.waiting]
-        assert began == sorted(began, reverse=True)
+        # The background waits last, and of each class whoever was preempted comes back first.
+        waits = [
+            (s.request.background, s.sequence_id not in self.admitted)
+            for s in self.scheduler.waiting
+        ]
+        assert waits == sorted(waits)
+        if waits and not waits[0][0] and not self.scheduler.preempted:
+            self.check_background_gave_way()
         # Nobody is passed over: all that decode, and the oldest prompt.
         chosen = {row.sequence for row in rows}
         ready = [s for s in running if not s.awaiting_draft]
@@ -94,7 +99,18 @@ class Driver:
         if not self.scheduler.preempted:
             assert len(decoding & chosen) == most
             prompts = [s for s in ready if not s.decoding]
+            prompts.sort(key=lambda s: s.request.background)
             assert chosen >= set(prompts[:1])
+
+    def check_background_gave_way(self) -> None:
+        """See that who waits would have no room either if all the background gave way."""
+        limits, pages = self.scheduler.settings, self.scheduler.pages
+        running = self.scheduler.running
+        others = [s for s in running if not s.request.background]
+        first = self.scheduler.waiting.first(running)
+        needed = -(-min(len(first.tokens), limits.max_step_tokens) // pages.page_size)
+        most = pages.available + sum(len(s.pages) for s in running if s.request.background)
+        assert len(others) == limits.max_sequences or needed + len(others) > most
 
     def run(self, row: Row) -> None:
         sequence, size = row.sequence, self.scheduler.pages.page_size

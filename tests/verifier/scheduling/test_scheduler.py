@@ -70,6 +70,7 @@ def random_request(rng: random.Random, name: int, max_context: int) -> Generatio
         max_output_tokens=len(emitted) + rng.randint(1, 15),
         stop_token_ids=frozenset({rng.randrange(VOCAB)} if rng.random() < 0.3 else ()),
         cache_salt=rng.choice((b"", b"a", b"b")),
+        background=rng.random() < 0.3,
     )
 
 
@@ -122,8 +123,12 @@ def scheduler(
     return Scheduler(config, PageAllocator(num_pages, page_size))
 
 
-def new(number: int, prompt: Iterable[int], max_output_tokens: int = 40) -> Sequence:
-    request = GenerationRequest(f"r{number}", tuple(prompt), max_output_tokens=max_output_tokens)
+def new(
+    number: int, prompt: Iterable[int], max_output_tokens: int = 40, *, background: bool = False
+) -> Sequence:
+    request = GenerationRequest(
+        f"r{number}", tuple(prompt), max_output_tokens=max_output_tokens, background=background
+    )
     return Sequence(number, request, 0.0)
 
 
@@ -138,6 +143,60 @@ def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> N
     assert driver.ended[0] is sequences[0]
     for sequence in sequences:
         assert sequence.tokens == expected_end(sequence.request, 30)[0]
+
+
+def test_the_background_gives_its_places_up_and_goes_on_later() -> None:
+    driver = Driver(scheduler(max_sequences=2))
+    behind = [new(i, [i], 10, background=True) for i in range(2)]
+    for sequence in behind:
+        driver.add(sequence)
+    driver.step()
+    assert driver.scheduler.running == behind
+    driver.add(first := new(2, [5], 10))
+    driver.step()
+    assert driver.scheduler.running == [behind[0], first]  # the youngest has given way
+    driver.add(second := new(3, [6], 10))
+    driver.add(third := new(4, [7], 10))
+    driver.step()
+    assert driver.scheduler.running == [first, second]
+    while driver.step():
+        pass
+    assert driver.ended[:2] == [first, second]
+    assert set(driver.ended[2:]) == {third, *behind}
+    for sequence in behind:
+        assert sequence.tokens == expected_end(sequence.request, 64)[0]
+    assert driver.preemptions == 2
+
+
+def test_the_background_gives_its_pages_up_before_younger_ones_do() -> None:
+    driver = Driver(scheduler(num_pages=8, max_context_tokens=30))
+    driver.add(behind := new(0, [0] * 6, 20, background=True))
+    driver.step()
+    driver.add(first := new(1, [1] * 6, 20))
+    driver.step()
+    assert driver.scheduler.running == [behind, first]
+    while first not in driver.ended:
+        driver.step()
+        assert first in driver.scheduler.running or first in driver.ended
+    assert driver.preemptions > 0
+    while driver.step():
+        pass
+    assert behind.tokens == expected_end(behind.request, 30)[0]
+
+
+def test_the_background_keeps_what_would_not_be_enough() -> None:
+    driver = Driver(scheduler(num_pages=8, max_step_tokens=32, max_context_tokens=30))
+    driver.add(big := new(0, [0] * 18, 10))
+    driver.add(behind := new(1, [1] * 4, 2, background=True))
+    driver.step()
+    driver.add(late := new(2, [2] * 18, 2))
+    driver.step()
+    assert late in driver.scheduler.waiting
+    assert behind in (*driver.scheduler.running, *driver.ended)
+    assert driver.preemptions == 0
+    while driver.step():
+        pass
+    assert set(driver.ended) == {big, behind, late}
 
 
 def test_rows_take_turns_and_newcomers_do_not_starve_the_old() -> None:

@@ -60,6 +60,22 @@ def test_whose_answer_another_verifier_began_goes_before_new_ones() -> None:
     assert [taken(waiting, running).sequence_id for _ in range(4)] == [3, 1, 2, 0]
 
 
+def test_the_background_waits_for_all_others_and_has_its_own_turns() -> None:
+    def behind(number: int, tenant: bytes) -> Sequence:
+        request = GenerationRequest(f"r{number}", (1,), cache_salt=tenant, background=True)
+        return Sequence(number, request, 0.0)
+
+    waiting = WaitingSequences()
+    for number, tenant in enumerate((b"a", b"a", b"b")):
+        waiting.add(behind(number, tenant))
+    waiting.put_back(behind(3, b"a"))
+    waiting.add(new(10, b"a"))
+    assert [taken(waiting, []).sequence_id for _ in range(3)] == [10, 3, 0]
+    waiting.add(new(11, b"a"))
+    assert [taken(waiting, []).sequence_id for _ in range(3)] == [11, 2, 1]
+    assert len(waiting) == 0
+
+
 def test_who_was_preempted_goes_first() -> None:
     waiting = WaitingSequences()
     waiting.add(new(0, b"a"))

@@ -3,9 +3,9 @@
 Continuous batching: every step takes all decoding sequences first (anchor and proposal), then
 spends what is left of the token budget on prompts, oldest first, in chunks, which are small where
 they would hold the decoding sequences up. Who waits gets a place when its tenant's turn has come
-(`waiting`). When pages run out the
-youngest sequence is preempted: it gives its pages back and is computed again later, from its
-tokens, to the same output.
+(`waiting`). When pages run out the youngest sequence is preempted: it gives its pages back and is
+computed again later, from its tokens, to the same output. The background gives way to all others:
+it gets places and prompt tokens last and is preempted first, also for the sake of who waits.
 """
 
 import itertools
@@ -152,12 +152,13 @@ class Scheduler:
         budget = self.settings.max_step_tokens
         ready = [s for s in self.running if not s.awaiting_draft]
         decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
-        prompts = [s for s in ready if not s.decoding]
+        prompts = sorted((s for s in ready if not s.decoding), key=_background)
         for sequence in (*decoding, *prompts):
             self._turns += 1
             sequence.last_turn = self._turns
         having_a_turn = set(decoding)
-        chosen = [s for s in self.running if s in having_a_turn]
+        # The background last, so that nobody has to give way to it.
+        chosen = sorted((s for s in self.running if s in having_a_turn), key=_background)
         earlier = len(self.preempted)
         for index, sequence in enumerate(chosen):
             if sequence in self.preempted[earlier:]:
@@ -213,12 +214,9 @@ class Scheduler:
         return gained
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.settings.max_sequences:
+        while self.waiting:
             sequence = self.waiting.first(self.running)
-            # A newcomer must not preempt: its first chunk and everyone's next page must fit.
-            first_chunk = min(len(sequence.tokens), self.settings.max_step_tokens)
-            needed = self._page_count(first_chunk) + len(self.running)
-            if self.running and needed > self.pages.available:
+            if not self._make_room(sequence):
                 return
             self.waiting.take(sequence)
             cached, sequence.page_hashes = self.pages.take_prefix(
@@ -229,6 +227,32 @@ class Scheduler:
             if sequence.output_count == len(sequence.request.emitted):
                 sequence.usage.cached_prompt_tokens = sequence.committed
             self.running.append(sequence)
+
+    def _make_room(self, newcomer: Sequence) -> bool:
+        """Return whether a waiting sequence fits, once the background has given way to it.
+
+        Others a newcomer must not preempt: its first chunk and everyone's next page must fit.
+        """
+        first_chunk = self._page_count(min(len(newcomer.tokens), self.settings.max_step_tokens))
+        yielding = [s for s in self.running if _background(s) > _background(newcomer)]
+        others = len(self.running) - len(yielding)
+        # Not for nothing, if even all of them did not make room. They may share pages with others,
+        # which are then counted although they do not become free; so some may yield in vain.
+        most = self.pages.available + sum(len(s.pages) for s in yielding)
+        if others >= self.settings.max_sequences or (others and first_chunk + others > most):
+            return False
+        while not self._fits(first_chunk):
+            if not yielding:
+                return False
+            self._preempt(yielding.pop())
+        return True
+
+    def _fits(self, first_chunk: int) -> bool:
+        """Return whether a sequence whose first chunk takes so many pages may run beside others."""
+        running = len(self.running)
+        return running < self.settings.max_sequences and (
+            not running or first_chunk + running <= self.pages.available
+        )
 
     def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
         proposal = sequence.proposal or Proposal(())
@@ -251,7 +275,10 @@ class Scheduler:
         return Row(sequence, start, tuple(sequence.tokens[start : start + count]), 0)
 
     def _grow(self, sequence: Sequence, length: int, rows: Iterable[Row]) -> bool:
-        """Give `sequence` pages for `length` tokens, preempting younger ones if it must."""
+        """Give `sequence` pages for `length` tokens, preempting others if it must.
+
+        The youngest of the background goes first, then the youngest of all, `sequence` included.
+        """
         missing = self._page_count(length) - len(sequence.pages)
         while missing > 0:
             try:
@@ -259,7 +286,8 @@ class Scheduler:
                 return True
             except OutOfPagesError:
                 planned = {row.sequence for row in rows}
-                victim = next(s for s in reversed(self.running) if s not in planned)
+                youngest = [s for s in reversed(self.running) if s not in planned]
+                victim = max(youngest, key=_background)  # the first of them
                 self._preempt(victim)
                 if victim is sequence:
                     return False
@@ -293,6 +321,10 @@ class Scheduler:
 
     def _page_count(self, length: int) -> int:
         return -(-length // self.pages.page_size)
+
+
+def _background(sequence: Sequence) -> bool:
+    return sequence.request.background
 
 
 def prefill_chunk(remaining: int, used: int, budget: int) -> int:

@@ -7,6 +7,51 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 
 
 class WaitingSequences:
+    """Two lanes: the background gets a place only while nobody else waits."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lanes = (_Lane(), _Lane())
+        # Kept apart from them because other threads ask for it.
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Yield those in front, then the background."""
+        for lane in self._lanes:
+            yield from lane
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence behind those of its tenant, or a replay behind those that had begun."""
+        self._lane(sequence).add(sequence)
+        self._count += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Put a sequence that had run before all others of its lane."""
+        self._lane(sequence).put_back(sequence)
+        self._count += 1
+
+    def first(self, running: Iterable[Sequence]) -> Sequence:
+        """Return who is to run next, beside those that run. Some must wait."""
+        return next(lane for lane in self._lanes if lane).first(running)
+
+    def take(self, sequence: Sequence) -> None:
+        """Take out the one that runs next; its tenant's turn has been."""
+        self._lane(sequence).take(sequence)
+        self._count -= 1
+
+    def discard(self, sequence: Sequence) -> None:
+        """Take out a sequence that shall not run, if it waits; nobody's turn changes."""
+        self._count -= self._lane(sequence).discard(sequence)
+
+    def _lane(self, sequence: Sequence) -> "_Lane":
+        return self._lanes[sequence.request.background]
+
+
+class _Lane:
     """A queue for each tenant, which is told by the cache salt of its requests.
 
     The next place goes to the tenant that has the fewest sequences running, and among those to the
@@ -16,38 +61,28 @@ class WaitingSequences:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._begun: deque[Sequence] = deque()
         # In the order of their turns; none is empty.
         self._tenants: dict[bytes, deque[Sequence]] = {}
-        # Kept apart from them because other threads ask for it.
-        self._count = 0
 
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return self._count
+    def __bool__(self) -> bool:
+        return bool(self._begun or self._tenants)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Yield those that had begun, then those of each tenant."""
         yield from self._begun
         for queue in self._tenants.values():
             yield from queue
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence behind those of its tenant, or a replay behind those that had begun."""
         if sequence.request.replay:
             self._begun.append(sequence)
         else:
             self._tenants.setdefault(_tenant(sequence), deque()).append(sequence)
-        self._count += 1
 
     def put_back(self, sequence: Sequence) -> None:
-        """Put a sequence that had run before all others."""
         self._begun.appendleft(sequence)
-        self._count += 1
 
     def first(self, running: Iterable[Sequence]) -> Sequence:
-        """Return who is to run next, beside those that run. Some must wait."""
         if self._begun:
             return self._begun[0]
         places = Counter(map(_tenant, running))
@@ -55,7 +90,6 @@ class WaitingSequences:
         return self._tenants[min(self._tenants, key=lambda tenant: places[tenant])][0]
 
     def take(self, sequence: Sequence) -> None:
-        """Take out the one that runs next; its tenant's turn has been."""
         if self._begun:
             self._begun.remove(sequence)
         else:
@@ -63,10 +97,9 @@ class WaitingSequences:
             queue.remove(sequence)
             if queue:
                 self._tenants[_tenant(sequence)] = queue
-        self._count -= 1
 
-    def discard(self, sequence: Sequence) -> None:
-        """Take out a sequence that shall not run, if it waits; nobody's turn changes."""
+    def discard(self, sequence: Sequence) -> bool:
+        """Take out a sequence; return whether it was there."""
         queue = self._tenants.get(_tenant(sequence), ())
         if sequence in self._begun:
             self._begun.remove(sequence)
@@ -75,8 +108,8 @@ class WaitingSequences:
             if not queue:
                 del self._tenants[_tenant(sequence)]
         else:
-            return
-        self._count -= 1
+            return False
+        return True
 
 
 def _tenant(sequence: Sequence) -> bytes:
