@@ -23,7 +23,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy lint types protos docs locks format clean
+.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -117,6 +117,11 @@ docs: $(DEV)  ## generate the tables of docs/configuration.md and the files of d
 
 locks: $(TOOLS)  ## pin what the images are made of by hash
 	sh deploy/docker/lock.sh $(DEPLOY)/bin/uv
+
+# Not in .ci/run, which has to pass where nothing but a mirror of packages can be reached.
+audit: $(TOOLS)  ## ask PyPI for known vulnerabilities in what the images install
+	$(DEPLOY)/bin/uvx --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes \
+	  --progress-spinner off -r deploy/docker/lock-cpu.txt -r deploy/docker/lock-tpu.txt
 
 format: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -66,6 +66,7 @@ async def _whole(client: AsyncClient, wanted: Wanted, plain: bool, heard: Heard)
         wanted.prompt,
         sampling=wanted.sampling,
         speculation=PLAIN if plain else None,
+        priority=wanted.priority,
         timeout=wanted.deadline_seconds,
     )
     heard.token_ids, heard.text = list(answer.token_ids), answer.text
@@ -77,6 +78,7 @@ async def _streamed(client: AsyncClient, wanted: Wanted, plain: bool, heard: Hea
         wanted.prompt,
         sampling=wanted.sampling,
         speculation=PLAIN if plain else None,
+        priority=wanted.priority,
         timeout=wanted.deadline_seconds,
     ) as stream:
         async for chunk in stream:

@@ -69,6 +69,7 @@ def as_json(found: Findings) -> dict[str, Any]:
         "held": dict(found.held),
         "control_changed": found.control,
         "log_errors": list(found.errors[:_SHOWN]),
+        "timeline": _timeline(found),
         "recovery_seconds": _quantiles([wait for waits in found.recoveries for wait in waits]),
         "recovery_seconds_by_fault": {
             name: _quantiles(waits) for name, waits in _by_fault(found).items()
@@ -101,6 +102,23 @@ def as_page(found: Findings) -> str:
             )
     lines.append("GOOD: nothing was lost" if found.good else "BAD: see above")
     return "\n".join(lines)
+
+
+def _timeline(found: Findings) -> list[dict[str, Any]]:
+    """Return the faults in order: when each began, how long it could be felt, the worst pause."""
+    first = min((each.began for each in found.happened), default=0.0)
+    return sorted(
+        (
+            {
+                "at_seconds": round(each.began - first, 1),
+                "fault": f"{each.fault.kind} {each.fault.target}",
+                "settled_after_seconds": round(each.settled - each.began, 1),
+                "longest_pause_seconds": round(max(waits, default=0.0), 1),
+            }
+            for each, waits in zip(found.happened, found.recoveries, strict=True)
+        ),
+        key=lambda row: float(row["at_seconds"]),
+    )
 
 
 def _by_fault(found: Findings) -> dict[str, list[float]]:

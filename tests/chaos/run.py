@@ -39,7 +39,9 @@ async def chaos(seed: int, requests: int, planned: Sequence[Fault], at_once: int
         wrong = await control(stack, asked[:CONTROLS], true)
         errors = defects(stack.log)
     verdicts = [judge(*each, happened) for each in zip(asked, heard, true, strict=True)]
-    recoveries = recovery_seconds(happened, heard)
+    # The background stands still for others, too.
+    front = [one for each, one in zip(asked, heard, strict=True) if each.priority != "background"]
+    recoveries = recovery_seconds(happened, front)
     return Findings(seed, seconds, verdicts, happened, recoveries, held, wrong, errors)
 
 

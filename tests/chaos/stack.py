@@ -11,18 +11,19 @@ from pathlib import Path
 
 import grpc
 from flax import nnx
+from tests.certificates import Authority
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import HOPS
 from tests.e2e.ports import free_ports
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_client import AsyncClient
+from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings
-from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings
+from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_runtime.settings.verifier import (
     EngineSettings,
     SchedulerSettings,
@@ -61,6 +62,8 @@ class Stack:
         """
         write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
         self._folder = folder
+        self._authority = Authority("chaos")
+        self._authority.issue().write(folder)
         self.target = folder / "target"
         ports = free_ports(4)
         self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
@@ -97,7 +100,8 @@ class Stack:
     def client(self, timeout: float = READY_SECONDS) -> AsyncClient:
         """Return a client with a connection of its own."""
         options = (("grpc.use_local_subchannel_pool", 1),)
-        return AsyncClient(self.address, timeout=timeout, channel_options=options)
+        tls = TLSConfig(self._authority.certificate, server_name="localhost")
+        return AsyncClient(self.address, timeout=timeout, tls=tls, channel_options=options)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -180,6 +184,7 @@ class Stack:
         settings = ServerSettings(
             target=str(self.target),
             verifiers=tuple(self.proxies[f"server-{name}"].address for name in VERIFIERS),
+            tls=TlsSettings(self._folder / "cert.pem", self._folder / "key.pem"),
             limits=LimitsSettings(max_waiting=max_waiting),
             process=ProcessSettings(
                 address,

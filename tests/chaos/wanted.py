@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from blockdraft_client import SamplingParams
+from blockdraft_client.params import Priority
 
 # Without a deadline of its own, a request may wait for whatever has to be started again.
 PATIENT_SECONDS = 240.0
@@ -19,6 +20,7 @@ class Wanted:
         whole: Whether it is asked for in one message and not streamed.
         leaves_after: So many tokens after which the caller leaves; None to stay.
         deadline_seconds: How long it may take.
+        priority: Whether it gives way to others.
     """
 
     prompt: str
@@ -26,6 +28,7 @@ class Wanted:
     whole: bool
     leaves_after: int | None
     deadline_seconds: float
+    priority: Priority = "normal"
 
     @property
     def hurried(self) -> bool:
@@ -37,7 +40,8 @@ def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
     """Return `count` requests.
 
     A third is greedy. One in five has stop strings, one in four comes whole, one in ten of the
-    streams is left, and one in ten requests has a deadline of 0.2 to 2 s.
+    streams is left, one in ten requests has a deadline of 0.2 to 2 s, and one in five is in the
+    background.
     """
     draw = random.Random(f"wanted {seed}")
     return [_request(draw, number, most_tokens) for number in range(count)]
@@ -63,4 +67,5 @@ def _request(draw: random.Random, number: int, most_tokens: int) -> Wanted:
         whole=whole,
         leaves_after=draw.randint(1, 30) if leaves else None,
         deadline_seconds=draw.uniform(0.2, 2.0) if draw.random() < 0.1 else PATIENT_SECONDS,
+        priority="background" if draw.random() < 0.2 else "normal",
     )
