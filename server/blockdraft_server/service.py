@@ -176,6 +176,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 block_size=drafter.block_size,
                 fingerprint=drafter.fingerprint,
                 trained=drafter.trained,
+                version=drafter.version,
             )
             if description.HasField("drafter")
             else None,
