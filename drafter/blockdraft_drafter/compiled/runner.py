@@ -102,7 +102,7 @@ class CompiledMethod:
         )
         weights = DraftWeights(nnx.state(drafter.model), matrices, draft_ids)
         self._weights = placed(weights, self._programs.weights)
-        self._config = drafter.model.config
+        self._published = _published(drafter)
         self._draft_ids = drafter.draft_ids
         self._on_recompilation = on_recompilation
         self._warm = False
@@ -185,10 +185,7 @@ class CompiledMethod:
         Raises:
             ValueError: If the compiled steps cannot take it, or a weight is not finite.
         """
-        config = drafter.model.config
-        # Whose target it is was looked at when it was loaded; not all checkpoints say it.
-        told = {"trained": config.trained, "target_fingerprint": config.target_fingerprint}
-        if replace(self._config, **told) != config:
+        if _published(drafter) != self._published:
             raise ValueError("its configuration is another one")
         if drafter.embedding is not None or drafter.head is not None:
             raise ValueError("it has an embedding or a head of its own")
@@ -208,7 +205,7 @@ class CompiledMethod:
         if _form(weights) != _form(self._weights):
             raise ValueError("its weights have other shapes or types")
         ready = jax.block_until_ready(placed(weights, self._programs.weights))
-        return PreparedWeights(ready, drafter.fingerprint, config.trained)
+        return PreparedWeights(ready, drafter.fingerprint, drafter.model.config.trained)
 
     def swap(self, prepared: PreparedWeights) -> None:
         """Draft with other weights from the next step on; contexts stay as they are."""
@@ -254,6 +251,13 @@ class CompiledMethod:
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         return pad_features(flat, size, unused_slot=self._spec.max_sequences)
+
+
+def _published(drafter: Drafter[Any]) -> dict[str, Any]:
+    """Return the configuration as it is published, without what we add to it."""
+    config = drafter.definition.config_to_hf(drafter.model.config)
+    # Whose target it is was looked at when it was loaded; not all checkpoints say it.
+    return {key: value for key, value in config.items() if key != "blockdraft"}
 
 
 def _form(weights: DraftWeights) -> tuple[Any, list[Any]]:
