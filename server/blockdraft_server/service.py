@@ -176,6 +176,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 block_size=drafter.block_size,
                 fingerprint=drafter.fingerprint,
                 trained=drafter.trained,
+                version=drafter.version,
             )
             if description.HasField("drafter")
             else None,
@@ -226,6 +227,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 message = spec.to_proto(request_id)
                 message.cache_salt = tenant.salt
                 message.background = background
+                message.recordable &= tenant.recordable
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):

@@ -85,6 +85,7 @@ def parse_request(
         replay=message.replay,
         cache_salt=message.cache_salt,
         background=message.background,
+        recordable=message.recordable,
     )
 
 

@@ -108,7 +108,7 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
 
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
 
-    speculation = (args.max_draft_tokens, args.no_draft, args.no_lookup)
+    speculation = (args.max_draft_tokens, args.no_draft, args.no_lookup, args.no_learn)
     others = (args.prompt, args.system, args.priority, *speculation)
     if any(value is not None for value in others) or given_sampling(args) or args.raw or args.model:
         raise UsageError("--request holds the whole request; leave out the prompt and its flags")

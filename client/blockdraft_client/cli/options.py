@@ -125,6 +125,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Priority),
         help="background gives way to all other requests (default: normal)",
     )
+    group.add_argument(
+        "--no-learn",
+        action="store_const",
+        const=True,
+        help="keep prompt and answer out of what a drafter that learns records",
+    )
 
 
 def sampling_from(args: argparse.Namespace) -> SamplingParams:
@@ -145,4 +151,5 @@ def speculation_from(args: argparse.Namespace) -> SpeculationParams:
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,
         lookup_disabled=bool(args.no_lookup),
+        learning_disabled=bool(args.no_learn),
     )

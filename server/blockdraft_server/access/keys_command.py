@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--background", action="store_true", help="its requests give way to all others"
     )
     parser.add_argument(
+        "--no-learning",
+        action="store_true",
+        help="keep the tenant's requests out of what a drafter that learns records",
+    )
+    parser.add_argument(
         "--file",
         type=Path,
         metavar="FILE",
@@ -41,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
         limits = (args.max_requests, args.max_tokens)
-        line = line_of(args.name, key, *limits, background=args.background)
+        switches = {"background": args.background, "recordable": not args.no_learning}
+        line = line_of(args.name, key, *limits, **switches)
         if args.file is not None:
             _append(args.file, line)
     except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _LIMIT = re.compile(r"(max-requests|max-tokens)=([1-9][0-9]{0,11})")
 _BACKGROUND = "background"
+_NO_LEARNING = "no-learning"
 # What callers are called of whom nothing is known but that they were let in.
 UNNAMED = "unnamed"
 # What those are called who have no series of metrics of their own.
@@ -30,6 +31,7 @@ class Tenant:
         max_tokens: Most tokens of all requests held, prompts and longest answers together; None
             for any number.
         background: Whether all its requests are in the background, whatever they say.
+        recordable: Whether a drafter that learns may record the requests.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Tenant:
     max_requests: int | None = None
     max_tokens: int | None = None
     background: bool = False
+    recordable: bool = True
 
 
 # The only tenant where no key is needed.
@@ -51,9 +54,9 @@ def digest_of(key: str) -> bytes:
 def parse_keys(text: str) -> dict[bytes, Tenant]:
     """Return the tenants that a file of keys lists.
 
-    Each line is a key, or `NAME sha256:DIGEST` with `max-requests=N`, `max-tokens=N` and
-    `background` behind it; blank lines and lines with # are skipped. Several lines may name one
-    tenant, to give it several keys; they have to agree on its limits.
+    Each line is a key, or `NAME sha256:DIGEST` with `max-requests=N`, `max-tokens=N`, `background`
+    and `no-learning` behind it; blank lines and lines with # are skipped. Several lines may name
+    one tenant, to give it several keys; they have to agree on all else.
 
     Raises:
         ValueError: If a line is malformed or contradicts another, or if there is no key, which
@@ -76,7 +79,13 @@ def parse_keys(text: str) -> dict[bytes, Tenant]:
 
 
 def line_of(
-    name: str, key: str, max_requests: int | None, max_tokens: int | None, *, background: bool
+    name: str,
+    key: str,
+    max_requests: int | None,
+    max_tokens: int | None,
+    *,
+    background: bool = False,
+    recordable: bool = True,
 ) -> str:
     """Return the line for the file of keys that lets a tenant in with a key.
 
@@ -87,6 +96,7 @@ def line_of(
     words += [f"max-requests={max_requests}"] if max_requests is not None else []
     words += [f"max-tokens={max_tokens}"] if max_tokens is not None else []
     words += [_BACKGROUND] if background else []
+    words += [] if recordable else [_NO_LEARNING]
     line = " ".join(words)
     parse_keys(line)
     return line
@@ -112,14 +122,20 @@ def _named(words: list[str], number: int) -> tuple[bytes, Tenant]:
         raise ValueError(
             f"line {number}: after the tenant's name must come sha256: and 64 hexadecimal digits"
         )
-    found = [_LIMIT.fullmatch(limit) for limit in limits if limit != _BACKGROUND]
+    switches = {_BACKGROUND, _NO_LEARNING}.intersection(limits)
+    found = [_LIMIT.fullmatch(limit) for limit in limits if limit not in switches]
     given = {one[1]: int(one[2]) for one in found if one is not None}
-    background = _BACKGROUND in limits
-    if len(given) + background < len(limits):
+    if len(given) + len(switches) < len(limits):
         raise ValueError(
-            f"line {number}: after the digest may come max-requests=N and max-tokens=N, "
-            f"with N from 1 on, and {_BACKGROUND}, each at most once"
+            f"line {number}: after the digest may come max-requests=N and max-tokens=N, with N "
+            f"from 1 on, {_BACKGROUND} and {_NO_LEARNING}, each at most once"
         )
-    salt = hashlib.sha256(b"prefix cache of tenant " + name.encode()).digest()
-    tenant = Tenant(name, salt, given.get("max-requests"), given.get("max-tokens"), background)
+    tenant = Tenant(
+        name,
+        hashlib.sha256(b"prefix cache of tenant " + name.encode()).digest(),
+        given.get("max-requests"),
+        given.get("max-tokens"),
+        background=_BACKGROUND in switches,
+        recordable=_NO_LEARNING not in switches,
+    )
     return bytes.fromhex(digest[1]), tenant

@@ -36,6 +36,8 @@ def test_a_tenant_may_have_several_keys() -> None:
         (f"{ACME} unlimited", "line 1: after the digest"),
         (f"{ACME} background background", "line 1: after the digest"),
         (f"{ACME}\n{ACME} background", "line 2: acme has other limits"),
+        (f"{ACME} no-learning no-learning", "line 1: after the digest"),
+        (f"{ACME}\nacme sha256:{'0' * 64} no-learning", "line 2: acme has other limits"),
         (f"{ACME}\nacme sha256:{'0' * 64} max-requests=1", "line 2: acme has other limits"),
         (f"{ACME}\nalpha", "line 2: the key belongs to another tenant"),
     ],
@@ -53,6 +55,13 @@ def test_a_line_lets_its_key_in_and_does_not_hold_it() -> None:
     assert (tenant.max_requests, tenant.background) == (3, True)
     with pytest.raises(ValueError, match="name"):
         line_of("no name", "alpha", None, None, background=False)
+
+
+def test_a_tenant_may_be_kept_out_of_recordings() -> None:
+    assert parse_keys(ACME)[digest_of("alpha")].recordable
+    assert not parse_keys(f"{ACME} no-learning max-tokens=5")[digest_of("alpha")].recordable
+    line = line_of("acme", "alpha", 3, None, recordable=False)
+    assert line == f"{ACME} max-requests=3 no-learning"
 
 
 def test_limits_are_no_part_of_what_tells_tenants_apart() -> None:

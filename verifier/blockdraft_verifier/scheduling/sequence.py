@@ -60,6 +60,7 @@ class GenerationRequest:
         cache_salt: What tells tenants apart: pages are shared only with sequences of the same one,
             and tenants take turns in getting a place.
         background: Whether it gives way to all that are not in the background.
+        recordable: Whether a drafter that learns may record it.
     """
 
     request_id: str
@@ -74,6 +75,7 @@ class GenerationRequest:
     replay: bool = False
     cache_salt: bytes = b""
     background: bool = False
+    recordable: bool = False
 
 
 class DraftSource(enum.Enum):

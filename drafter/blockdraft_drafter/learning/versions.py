@@ -1,0 +1,389 @@
+"""The versions of a drafter that learns, in a folder that drafter, trainer and people share.
+
+`versions/000001/` is an exported drafter with a `version.json`; `current.json` names the version
+that serves. Every change is made of steps each of which leaves a store that can be read: folders
+appear by being renamed, small files by being replaced. Who dies in between leaves either the store
+from before, or one that is as good as the one to come:
+
+* promoting marks the version first and names it then;
+* going back marks the version as bad first, and a bad version is passed over wherever it is named.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Kind = Literal["shipped", "learned", "initialized"]
+State = Literal["candidate", "promoted", "rejected", "rolled_back"]
+
+_NAME = re.compile(r"\d{6,}")
+_SCRATCH = ".new-"
+_DOOMED = ".old-"
+# So far back can be gone: versions named here are not pruned.
+_REMEMBERED = 8
+
+
+class VersionError(ValueError):
+    """A version is not there, is damaged, or cannot be what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What is known of a version.
+
+    Attributes:
+        number: From 1.
+        parent: The version from whose weights it was learned; None for none.
+        made_at: Seconds since 1970.
+        kind: Where its weights come from: a checkpoint that was given, learning, or the target's
+            own layers or chance.
+        fingerprint: Of the drafter's configuration and weights.
+        state: What became of it.
+        held_out_tau: τ on held-out recordings; None if it was not measured.
+        parent_held_out_tau: That of its parent on the same ones.
+        confidence: With which it is better than its parent there, 0 to 1.
+        reason: Why it is in this state, in words.
+    """
+
+    number: int
+    parent: int | None
+    made_at: float
+    kind: Kind
+    fingerprint: str
+    state: State = "candidate"
+    held_out_tau: float | None = None
+    parent_held_out_tau: float | None = None
+    confidence: float | None = None
+    reason: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it may serve: nobody has found it bad."""
+        return self.state in ("candidate", "promoted")
+
+
+class VersionStore:
+    """The versions in one folder. Several processes may change it; they take turns."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use a folder, which is made with the first version."""
+        self._directory = directory
+        self._versions = directory / "versions"
+        self._current = directory / "current.json"
+
+    @property
+    def current_file(self) -> Path:
+        """What names the promoted version; replaced whenever that changes."""
+        return self._current
+
+    def path(self, number: int) -> Path:
+        """Return the folder of a version's checkpoint."""
+        return self._versions / f"{number:06d}"
+
+    def list(self) -> Sequence[Version]:
+        """Return all versions that can be read, oldest first."""
+        versions = []
+        for number in self._numbers():
+            with contextlib.suppress(VersionError):
+                versions.append(self.read(number))
+        return versions
+
+    def read(self, number: int) -> Version:
+        """Return what is known of a version.
+
+        Raises:
+            VersionError: If it is not there or damaged.
+        """
+        path = self.path(number) / "version.json"
+        try:
+            version = _from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise VersionError(f"version {number} cannot be read: {error}") from error
+        if version.number != number:
+            raise VersionError(f"{path} is of version {version.number}")
+        return version
+
+    def current(self) -> Version | None:
+        """Return the version that shall serve; None if none was promoted.
+
+        It is the newest of those promoted that is there and good. If the file that names it is
+        damaged, it is the promoted version with the highest number.
+        """
+        try:
+            order = list(reversed(self._history()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError):
+            order = [each.number for each in reversed(self.list()) if each.state == "promoted"]
+        for number in order:
+            with contextlib.suppress(VersionError):
+                version = self.read(number)
+                if version.good:
+                    return version
+        return None
+
+    def add(
+        self,
+        write_checkpoint: Callable[[Path], None],
+        *,
+        kind: Kind,
+        fingerprint: str,
+        parent: int | None = None,
+        held_out_tau: float | None = None,
+        parent_held_out_tau: float | None = None,
+        confidence: float | None = None,
+        reason: str = "",
+    ) -> Version:
+        """Add a candidate.
+
+        Args:
+            write_checkpoint: Writes a drafter's files into a folder that is there and empty.
+            kind: Like the following ones as in `Version`.
+            fingerprint: Of the drafter.
+            parent: From whose weights it was learned.
+            held_out_tau: Its τ.
+            parent_held_out_tau: That of its parent.
+            confidence: That it is better.
+            reason: Why it was made.
+
+        Raises:
+            OSError: If it cannot be written; nothing of it stays.
+        """
+        with self._locked():
+            self._drop_leftovers()
+            number = max(self._numbers(), default=0) + 1
+            version = Version(
+                number=number,
+                parent=parent,
+                made_at=time.time(),
+                kind=kind,
+                fingerprint=fingerprint,
+                held_out_tau=held_out_tau,
+                parent_held_out_tau=parent_held_out_tau,
+                confidence=confidence,
+                reason=reason,
+            )
+            scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=self._versions))
+            try:
+                write_checkpoint(scratch)
+                (scratch / "version.json").write_text(_to_json(version), encoding="utf-8")
+                for path in [*scratch.iterdir(), scratch]:
+                    _to_disk(path)
+                scratch.rename(self.path(number))
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
+            _to_disk(self._versions)
+        return version
+
+    def promote(self, number: int, reason: str = "") -> Version:
+        """Let a version serve from now on.
+
+        Raises:
+            VersionError: If it is not there or damaged.
+            OSError: If the store cannot be written; the version before goes on serving.
+        """
+        with self._locked():
+            before = self.current()
+            version = self._mark(number, "promoted", reason)
+            try:
+                history = self._history()
+            except (OSError, ValueError, TypeError, KeyError):
+                history = () if before is None else (before.number,)
+            history = [*(each for each in history if each != number), number]
+            base = self._last_given(history)
+            kept = history[-_REMEMBERED:]
+            if base is not None and base.number not in kept:
+                kept = [base.number, *kept]
+            self._write_history(kept)
+        return version
+
+    def reject(self, number: int, reason: str) -> Version:
+        """Say that a version must not serve; if it is the current one, the one before is again.
+
+        Raises:
+            VersionError: If it is not there or damaged.
+        """
+        with self._locked():
+            version = self._mark(number, "rejected", reason)
+            self._forget_bad()
+        return version
+
+    def roll_back(self, reason: str) -> Version:
+        """Return to the good version that served before the current one.
+
+        Returns:
+            The version that is the current one now.
+
+        Raises:
+            VersionError: If there is none to return to.
+        """
+        with self._locked():
+            current = self.current()
+            if current is None:
+                raise VersionError("no version was promoted")
+            if self._before(current) is None:
+                raise VersionError(f"there is none to return to from version {current.number}")
+            self._mark(current.number, "rolled_back", reason)
+            self._forget_bad()
+            now = self.current()
+        if now is None:
+            raise VersionError("no good version is left")
+        return now
+
+    def base(self) -> Version | None:
+        """Return the last version promoted that was not learned; None if there is none.
+
+        The current one was learned from it, if it was learned.
+        """
+        try:
+            history = self._history()
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return self._last_given(history)
+
+    def before_current(self) -> Version | None:
+        """Return the version that `roll_back` would return to; None if there is none."""
+        current = self.current()
+        return None if current is None else self._before(current)
+
+    def prune(self, keep: int) -> Sequence[int]:
+        """Delete old versions; return their numbers.
+
+        Kept are the newest, those that have served lately, and what was not learned: to return to.
+
+        Args:
+            keep: How many of the newest, at least 1, so that no number is given twice.
+        """
+        with self._locked():
+            self._drop_leftovers()
+            try:
+                needed = set(self._history())
+            except (OSError, ValueError, TypeError, KeyError):
+                needed = {each.number for each in self.list() if each.state == "promoted"}
+            needed |= {each.number for each in self.list() if each.kind != "learned"}
+            needed |= set(self._numbers()[-max(keep, 1) :])
+            doomed = [number for number in self._numbers() if number not in needed]
+            for number in doomed:
+                # Renamed first: what is half deleted must not look like a version.
+                path = self._versions / f"{_DOOMED}{number:06d}"
+                self.path(number).rename(path)
+                shutil.rmtree(path)
+        return doomed
+
+    def _before(self, current: Version) -> Version | None:
+        try:
+            history = self._history()
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        for number in reversed(history):
+            with contextlib.suppress(VersionError):
+                version = self.read(number)
+                if version.good and number != current.number:
+                    return version
+        return None
+
+    def _last_given(self, history: Sequence[int]) -> Version | None:
+        for number in reversed(history):
+            with contextlib.suppress(VersionError):
+                version = self.read(number)
+                if version.kind != "learned":
+                    return version
+        return None
+
+    def _mark(self, number: int, state: State, reason: str) -> Version:
+        version = replace(self.read(number), state=state, reason=reason)
+        _replace(self.path(number) / "version.json", _to_json(version))
+        return version
+
+    def _history(self) -> Sequence[int]:
+        """Return the versions promoted, the current one last.
+
+        Raises:
+            FileNotFoundError: If none was.
+            ValueError, TypeError, KeyError: If the file is damaged.
+        """
+        told = json.loads(self._current.read_text(encoding="utf-8"))
+        return [*(int(each) for each in told["before"]), int(told["version"])]
+
+    def _write_history(self, history: Sequence[int]) -> None:
+        *before, current = history
+        text = json.dumps({"version": current, "before": before}, indent=2) + "\n"
+        _replace(self._current, text)
+
+    def _forget_bad(self) -> None:
+        """Leave bad versions out of what is named; those named are passed over until then."""
+        current = self.current()
+        if current is None:
+            return
+        try:
+            history = self._history()
+        except (OSError, ValueError, TypeError, KeyError):
+            history = [current.number]
+        self._write_history(history[: history.index(current.number) + 1])
+
+    def _numbers(self) -> Sequence[int]:
+        try:
+            return sorted(int(each) for each in os.listdir(self._versions) if _NAME.fullmatch(each))
+        except FileNotFoundError:
+            return []
+
+    def _drop_leftovers(self) -> None:
+        for name in os.listdir(self._versions):
+            if name.startswith((_SCRATCH, _DOOMED)):
+                shutil.rmtree(self._versions / name, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other writers out; the kernel frees the lock of one who dies."""
+        self._versions.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self._directory / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _to_json(version: Version) -> str:
+    return json.dumps(asdict(version), indent=2) + "\n"
+
+
+def _from_json(told: Any) -> Version:
+    version = Version(**told)
+    measured = (version.held_out_tau, version.parent_held_out_tau, version.confidence)
+    if (
+        not isinstance(version.number, int)
+        or version.kind not in get_args(Kind)
+        or version.state not in get_args(State)
+        or not all(each is None or math.isfinite(each) for each in measured)
+    ):
+        raise ValueError("values that no version has")
+    return version
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a small file: who reads it sees the old or the new one, also after a power cut."""
+    scratch = path.with_name(f"{_SCRATCH}{path.name}")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    """Make sure that a file, or the names in a folder, outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""The ring of recordings on disk."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from blockdraft_drafter.learning.recordings import RAW, Recording, RecordingError, Recordings
+
+
+def recording(tokens: int = 10, seed: int = 0, **changes: Any) -> Recording:
+    noise = np.random.default_rng(seed)
+    facts: dict[str, Any] = {
+        "token_ids": noise.integers(0, 99, tokens).astype(np.int32),
+        "features": noise.standard_normal((tokens, 6)).astype(ml_dtypes.bfloat16),
+        "target_fingerprint": "0123456789abcdef",
+        "feature_form": RAW,
+        "layer_ids": (1, 4, 6),
+        "answer_start": 3,
+        "temperature": 0.7,
+        "recorded_at": 12.5,
+    }
+    return Recording(**{**facts, **changes})
+
+
+def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path / "recordings", 1 << 20)
+    added = recording()
+    found = Recordings(tmp_path / "recordings", 1 << 20).read(ring.add(added))
+    np.testing.assert_array_equal(found.token_ids, added.token_ids)
+    np.testing.assert_array_equal(found.features.view(np.uint16), added.features.view(np.uint16))
+    assert found.features.dtype == ml_dtypes.bfloat16
+    for name in ("target_fingerprint", "feature_form", "layer_ids", "answer_start", "temperature"):
+        assert getattr(found, name) == getattr(added, name)
+    assert found.recorded_at == 12.5
+
+
+def test_only_the_owner_may_read(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path / "recordings", 1 << 20)
+    name = ring.add(recording())
+    assert ring.directory.stat().st_mode & 0o777 == 0o700
+    assert (ring.directory / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_oldest_go_and_the_limit_always_holds(tmp_path: Path) -> None:
+    one = Recordings(tmp_path / "one", 1 << 20)
+    one.add(recording())
+    size = one.size_bytes()
+    ring = Recordings(tmp_path / "ring", 3 * size + size // 2)
+    added = []
+    for seed in range(10):
+        added.append(ring.add(recording(seed=seed)))
+        assert ring.size_bytes() <= 3 * size + size // 2
+        assert ring.names() == added[-3:]
+    assert [r.token_ids.tolist() for _, r in ring.readable()] == [
+        recording(seed=seed).token_ids.tolist() for seed in (7, 8, 9)
+    ]
+
+
+def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path, 2000)
+    name = ring.add(recording())
+    with pytest.raises(RecordingError, match="more than the limit"):
+        ring.add(recording(tokens=1000))
+    assert ring.names() == [name]
+
+
+def test_the_damaged_and_the_foreign_are_skipped_and_counted(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path, 1 << 20)
+    cut, good, empty, foreign = (ring.add(recording(seed=seed)) for seed in range(4))
+    (tmp_path / cut).write_bytes((tmp_path / cut).read_bytes()[:-7])
+    (tmp_path / empty).write_bytes(b"")
+    (tmp_path / foreign).write_bytes(b"\x10\0\0\0\0\0\0\0" + b'{"x":[1,2,3]}   ')
+    (tmp_path / "notes.txt").write_text("not ours")
+    (tmp_path / ".new-1-2").write_text("half")
+    assert [name for name, _ in ring.readable()] == [good]
+    assert ring.skipped == 3
+    with pytest.raises(RecordingError):
+        ring.read("99999999999999999999.safetensors")
+
+
+def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path, 1 << 20)
+    before = [ring.add(recording(seed=seed)) for seed in range(3)]
+    (tmp_path / "notes.txt").write_text("not ours")
+    (tmp_path / ".new-1-2").write_text("half")
+    assert ring.clear() == 3
+    assert os.listdir(tmp_path) == ["notes.txt"]
+    assert Recordings(tmp_path, 1 << 20).add(recording()) > max(before)
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Recordings(tmp_path, 1 << 20)
+    kept = ring.add(recording())
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            ring.add(recording())
+    assert os.listdir(tmp_path) == [kept]
+    ring.add(recording())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"features": np.zeros((9, 6), ml_dtypes.bfloat16)},
+        {"features": np.zeros((10, 6), np.float32)},
+        {"token_ids": np.zeros(10, np.int64)},
+        {"answer_start": 11},
+    ],
+)
+def test_what_does_not_belong_together_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(RecordingError):
+        recording(**changes)
