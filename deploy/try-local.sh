@@ -5,15 +5,17 @@
 #   sh deploy/try-local.sh [FOLDER [SECONDS [FLAGS of blockdraft serve]]]
 #
 # FOLDER (./try-local) gets the images and the logs; SECONDS (90) is how long it is asked. Needs
-# blockdraft[serve,bench], and prometheus (Debian's package, or any other) in PATH.
+# blockdraft[serve,bench], and prometheus (Debian's package, or any other) in PATH. Ports are the five
+# from TRY_LOCAL_PORT (9110) on: metrics of server, verifier and drafter, the service, Prometheus.
 set -eu
 deploy=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-try-local}
 seconds=${2:-90}
 [ $# -lt 2 ] && set -- "$folder" "$seconds"
 shift 2
-address=127.0.0.1:50061
-prometheus=127.0.0.1:9190
+port=${TRY_LOCAL_PORT:-9110}
+address=127.0.0.1:$((port + 3))
+prometheus=127.0.0.1:$((port + 4))
 scratch=$(mktemp -d)
 mkdir -p "$folder"
 
@@ -27,14 +29,15 @@ stop() {
 trap 'stop; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-blockdraft serve --listen "$address" --metrics-port 9110 "$@" 2>"$folder/serve.log" &
+blockdraft serve --listen "$address" --metrics-port "$port" "$@" 2>"$folder/serve.log" &
 children="$!"
 cat >"$scratch/prometheus.yaml" <<END
 global: {scrape_interval: 2s, evaluation_interval: 2s}
 rule_files: ["$deploy/prometheus/rules.yaml"]
 scrape_configs:
   - job_name: blockdraft
-    static_configs: [{targets: ["127.0.0.1:9110", "127.0.0.1:9111", "127.0.0.1:9112"]}]
+    static_configs:
+      - targets: ["127.0.0.1:$port", "127.0.0.1:$((port + 1))", "127.0.0.1:$((port + 2))"]
 END
 prometheus --config.file="$scratch/prometheus.yaml" --storage.tsdb.path="$scratch/data" \
   --web.listen-address="$prometheus" 2>"$folder/prometheus.log" &

@@ -19,7 +19,7 @@ from blockdraft_runtime.configuration.definition import Setting, build
 from blockdraft_runtime.configuration.sources import variable
 from blockdraft_runtime.configuration.values import to_texts
 from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan
-from blockdraft_server.supervise.settings import PEER_TLS, ServeSettings
+from blockdraft_server.supervise.settings import ServeSettings
 
 CASES: list[Any] = [
     pytest.param(configuration, setting, id=f"{command} --{name}")
@@ -34,11 +34,12 @@ PICKY = [
 ]
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
-    "server": {"verifier", *PEER_TLS},
-    "verifier": {"coordinator", "num-processes", "process-id", "self-test", *PEER_TLS},
-    "drafter": {"find", *PEER_TLS},
+    "server": {"verifier"},
+    "verifier": {"coordinator", "num-processes", "process-id", "self-test"},
+    "drafter": {"find"},
 }
 SERVE = CONFIGURATIONS["serve"]
+PEER_TLS = {"peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
 # Names the client and the models read, see docs/configuration.md.
 OTHER_VARIABLES = {
     f"BLOCKDRAFT_{name}" for name in ("TARGET", "API_KEY", "CA_CERT", "CACHE", "DATASETS")
@@ -111,10 +112,12 @@ def companions(configuration: Configuration[Any], setting: Setting) -> list[str]
         found += ["--api-key-file=k", "--tls-elsewhere"]
     if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
         found.append("--max-step-tokens=4096")
+    if configuration is SERVE and setting.name in ("no-server", *PEER_TLS):
+        found.append("--peer-listen=0.0.0.0:50052")
     groups = (
         {"tls-cert", "tls-key"},
         {"tls-cert", "tls-key", "tls-client-ca"},
-        {"peer-tls-cert", "peer-tls-key", "peer-tls-ca"},
+        PEER_TLS,
         {"coordinator", "num-processes", "process-id"},
     )
     others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
@@ -225,12 +228,18 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key", "servers")
         # Others may have to be there too, or must not.
         and setting.name not in ("tls-client-ca", "tls-elsewhere", "production")
+        and setting.name not in ("peer-tls-key", "peer-tls-ca")
         and data.draw(st.booleans(), f"{setting.name} given")
         for value in [data.draw(values_of(setting), setting.name)]
         for path in setting.paths
     }
     if (certificate := ("server", "tls", "certificate")) in values:
         values["server", "tls", "key"] = values[certificate]
+    peer_tls = ("verifier", "peer_tls")
+    if (certificate := (*peer_tls, "certificate")) in values:
+        values[*peer_tls, "key"] = values[*peer_tls, "authorities"] = values[certificate]
+    if values.get(("no_server",)) or certificate in values:
+        values["verifier", "peer_address"] = "0.0.0.0:50052"
     steps, sequences = (
         ("verifier", "engine", "scheduler", name) for name in ("max_step_tokens", "max_sequences")
     )
@@ -252,11 +261,12 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
                 assert follow(read, path[1:]) == value
         assert read.process.drain_seconds == told.server.process.drain_seconds
         assert read.process.log_level == told.server.process.log_level
-    assert plan.server.process.address == told.server.process.address
-    assert plan.server.served_name == told.server.served_name
-    assert {child.name for child in plan.children()} == (
-        {"server", "verifier"} if told.no_drafter else {"server", "verifier", "drafter"}
-    )
+    if plan.server is not None:
+        assert plan.server.process.address == told.server.process.address
+        assert plan.server.served_name == told.server.served_name
+    without = {"server"} if told.no_server else set()
+    without |= {"drafter"} if told.no_drafter else set()
+    assert {child.name for child in plan.children()} == {"server", "verifier", "drafter"} - without
 
 
 def follow(settings: Any, path: tuple[str, ...]) -> Any:

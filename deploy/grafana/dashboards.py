@@ -440,6 +440,19 @@ FAULTS = Dashboard(
                 kind="stat",
             ),
         ],
+        [
+            Panel(
+                "Verifiers, as servers see them",
+                [(total("server_verifiers", "state"), "{{state}}")],
+                description="Each server counts those it knows; what leaves ends its streams.",
+            ),
+            Panel(
+                "Names of verifiers not looked up",
+                [(rate("server_lookup_failures_total"), "per second")],
+                "reqps",
+                "Those that were known stay in use.",
+            ),
+        ],
     ],
 )
 

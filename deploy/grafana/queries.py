@@ -22,9 +22,10 @@ def rate(name: str, by: str = "", labels: str = "") -> str:
     return f"sum{grouping} (rate({series(name, labels)}[$__rate_interval]))"
 
 
-def total(name: str) -> str:
-    """Return a gauge, summed over processes."""
-    return f"sum({series(name)})"
+def total(name: str, by: str = "") -> str:
+    """Return a gauge, summed over processes but for the labels `by`."""
+    grouping = f" by ({by}) " if by else ""
+    return f"sum{grouping}({series(name)})"
 
 
 def mean(name: str, by: str = "") -> str:

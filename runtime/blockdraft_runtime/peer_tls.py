@@ -24,11 +24,25 @@ def peer_channel(address: str, tls: PeerTlsSettings | None) -> grpc.Channel:
     return grpc.secure_channel(address, _channel_credentials(tls), options=CLIENT_OPTIONS)
 
 
-def aio_peer_channel(address: str, tls: PeerTlsSettings | None) -> grpc.aio.Channel:
-    """Return the same channel for asyncio; see `peer_channel`."""
+def aio_peer_channel(
+    address: str, tls: PeerTlsSettings | None, host: str | None = None
+) -> grpc.aio.Channel:
+    """Return the same channel for asyncio; see `peer_channel`.
+
+    Args:
+        address: Where the other process listens.
+        tls: The certificates; None for plaintext.
+        host: Whom its certificate has to be for; None for the host of the address.
+
+    Raises:
+        OSError: If the certificates cannot be read.
+    """
     if tls is None or _is_local(address):
         return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.aio.secure_channel(address, _channel_credentials(tls), options=CLIENT_OPTIONS)
+    options: tuple[tuple[str, int | str], ...] = CLIENT_OPTIONS
+    if host is not None:
+        options = (*options, ("grpc.ssl_target_name_override", host))
+    return grpc.aio.secure_channel(address, _channel_credentials(tls), options=options)
 
 
 def peer_server_credentials(

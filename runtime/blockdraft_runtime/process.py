@@ -58,6 +58,7 @@ async def serve(
     *,
     server: grpc.aio.Server | None = None,
     credentials: grpc.ServerCredentials | None = None,
+    second: tuple[str, grpc.ServerCredentials | None] | None = None,
     health: HealthServicer | None = None,
     reflection: bool = True,
     registry: CollectorRegistry = REGISTRY,
@@ -75,6 +76,7 @@ async def serve(
         server: A server made by the caller, who needs interceptors; it must not have ports of
             its own.
         credentials: TLS credentials of the port; None serves plaintext.
+        second: A second address for the same services, and its credentials; None for none.
         health: A health servicer made by the caller, who reports changes while serving. What it
             reports after a stop was asked for is ignored.
         reflection: Whether callers may ask what services there are.
@@ -109,10 +111,12 @@ async def serve(
         reflected.append(debug.SERVICE)
     if reflection:
         enable_server_reflection(reflected, server)
-    if credentials is None:
-        server.add_insecure_port(settings.address)
-    else:
-        server.add_secure_port(settings.address, credentials)
+    ports = [(settings.address, credentials), *([] if second is None else [second])]
+    for address, how in ports:
+        if how is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, how)
     # A server of its own: what it offers is not for those who call the public address.
     control = None
     if settings.control_address is not None:
@@ -137,7 +141,7 @@ async def serve(
             starting.result()
             for name in names:
                 await health.set(name, health_pb2.HealthCheckResponse.SERVING)
-            logger.info("serving on %s", settings.address)
+            logger.info("serving on %s", " and ".join(address for address, _ in ports))
             if on_ready is not None:
                 await on_ready()
             await stopping

@@ -2,9 +2,9 @@
 
 GKE sets `TPU_ACCELERATOR_TYPE`, `TPU_TOPOLOGY`, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` in the
 containers of a TPU node (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The
-number in an accelerator type counts TensorCores up to v5p, two to a chip, and chips for v5e and
-v6e. A slice of v5e or v6e of up to eight chips is one host or is made of hosts of four; larger
-ones and all of v4 and v5p are made of hosts of four.
+number in an accelerator type counts TensorCores up to v5p and for tpu7x, two to a chip, and chips
+for v5e and v6e. A slice of v5e or v6e of up to eight chips is one host or is made of hosts of
+four; larger ones and all of v4, v5p and tpu7x are made of hosts of four.
 """
 
 import math
@@ -21,7 +21,7 @@ COORDINATOR_PORT = 8482
 _HOST_OF_FOUR: Bounds = (2, 2, 1)
 _LARGEST_FLAT_HOST_CHIPS = 8
 _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
-_CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1}
+_CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1, "tpu7x": 2}
 _FLAT = ("v5e", "v6e")
 # Of slices whose topology nobody tells: the default of the Cloud TPU documentation, by chips.
 _FLAT_TOPOLOGIES: Mapping[int, Bounds] = {
@@ -155,7 +155,7 @@ class TpuHost:
 
 def _parse_type(accelerator_type: str) -> tuple[str, int]:
     """Return generation and chips of the slice."""
-    match = re.fullmatch(r"(v\w+)-([1-9]\d*)", accelerator_type)
+    match = re.fullmatch(r"(v\w+|tpu7x)-([1-9]\d*)", accelerator_type)
     # The API's name of v5e.
     generation = match[1].replace("v5litepod", "v5e") if match else ""
     if match is None or generation not in _CORES_PER_CHIP:

@@ -24,6 +24,7 @@ from blockdraft_server.access.auth import AuthInterceptor
 from blockdraft_server.access.files import AccessFiles
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
+from blockdraft_server.routing.places import LookUp, Places, look_up
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.router import TokenRouter
 from blockdraft_server.service import SERVICE, InferenceService, Tokenizing
@@ -60,6 +61,7 @@ class ServerApp:
         tokenizer: Tokenizer | None = None,
         traces: Traces | None = None,
         registry: CollectorRegistry = REGISTRY,
+        look_up: LookUp = look_up,
     ) -> None:
         """Read keys and certificate and wire the parts; nothing connects before `start`.
 
@@ -68,6 +70,7 @@ class ServerApp:
             tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
             traces: Traces requests; None for none.
             registry: Where to register the metrics.
+            look_up: Looks up the names of verifiers.
 
         Raises:
             AccessFileError: If the files of keys or certificate cannot be used.
@@ -84,12 +87,13 @@ class ServerApp:
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
         self._pool = VerifierPool(
-            settings.verifiers,
+            Places(settings.verifiers, metrics.lookup_failures.inc, look_up),
             settings.poll_seconds,
             settings.limits.recovery_seconds,
             self._changed.set,
             settings.peer_tls,
         )
+        metrics.count_verifiers(self._pool.count)
         router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
         self._admission = Admission(
             settings.limits.max_waiting,

@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -11,6 +13,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.access.admission import TENANT_LIMIT
 from blockdraft_server.access.tenants import OTHER_TENANTS
+from blockdraft_server.routing.link import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +94,17 @@ class ServerMetrics:
             name("replays_total"), "Broken streams sent to a verifier again", registry=registry
         )
 
+        self._verifiers = Gauge(
+            name("verifiers"),
+            "Verifiers known, by whether they are ready; those that leave get no new requests",
+            ("state",),
+            registry=registry,
+        )
+        self.lookup_failures = Counter(
+            name("lookup_failures_total"),
+            "Names of verifiers that could not be looked up, each time",
+            registry=registry,
+        )
         self.tls_certificate_expiry = Gauge(
             name("tls_certificate_expiry_timestamp_seconds"),
             "When the certificate expires, in seconds since 1970; 0 without TLS",
@@ -127,6 +141,11 @@ class ServerMetrics:
             raise
         finally:
             timer.close()
+
+    def count_verifiers(self, count: Callable[[Standing], int]) -> None:
+        """Ask for the number of verifiers of each standing whenever somebody wants to know."""
+        for standing in get_args(Standing):
+            self._verifiers.labels(state=standing).set_function(partial(count, standing))
 
     def count_tokens(self, tenant: str, kind: str, count: int) -> None:
         """Count tokens of a kind, `prompt` or `output`, for all and for their tenant."""

@@ -13,7 +13,10 @@ from jsonschema import Draft202012Validator
 from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, run
 from tests.docs.pages import blocks
 
-from blockdraft_server.supervise.command import CONFIGURATION
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_server.command import CONFIGURATION as SERVER
+from blockdraft_server.supervise.command import CONFIGURATION as SERVE
 
 pytestmark = pytest.mark.deploy
 # The oldest that is still offered and the newest that there are schemas of.
@@ -21,8 +24,11 @@ KUBERNETES = ("1.33", "1.37")
 SCHEMAS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text())
 ROLES = ("leader", "worker")
 LIBRARY_VARIABLES = {"JAX_PLATFORMS"}
-# Each component on its own, on an overlay that has none of them.
-SUBJECTS = (*OVERLAYS, *(f"components/{name}" for name in COMPONENTS))
+COMMANDS: dict[str, Configuration[Any]] = {"serve": SERVE, "server": SERVER}
+# Servers in pods of their own, with what is for servers, verifiers and all.
+SPLIT = "spot gateway-tls autoscaling-gke autoscaling-keda split"
+# Each component on its own, on an overlay that has none of them; and several.
+SUBJECTS = (*OVERLAYS, *(f"components/{name}" for name in (*COMPONENTS, SPLIT)))
 
 
 @cache
@@ -30,8 +36,15 @@ def rendered(subject: str) -> str:
     if not subject.startswith("components/"):
         return run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / subject)
     with tempfile.TemporaryDirectory() as name:
-        parts = (("resources", "overlays/cpu-dev"), ("components", subject))
-        paths = {key: [os.path.relpath(DEPLOY / "k8s" / path, name)] for key, path in parts}
+        components = subject.removeprefix("components/").split()
+        parts = {
+            "resources": ["overlays/cpu-dev"],
+            "components": [f"components/{one}" for one in components],
+        }
+        paths = {
+            key: [os.path.relpath(DEPLOY / "k8s" / path, name) for path in each]
+            for key, each in parts.items()
+        }
         kustomization = {"namespace": "blockdraft", **paths}
         (Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
         return run("kubectl", "kustomize", name)
@@ -99,24 +112,49 @@ def test_everything_is_in_the_namespace(manifests: list[Manifest]) -> None:
             assert manifest["metadata"]["namespace"] == "blockdraft", kind(manifest)
 
 
-def test_flags_and_variables_are_settings_that_serve_takes(manifests: list[Manifest]) -> None:
-    settings = [one["data"] for one in manifests if one["kind"] == "ConfigMap"]
-    assert settings
-    for values in settings:
-        ours = {name for name in values if name.startswith("BLOCKDRAFT_")}
-        assert set(values) - ours <= LIBRARY_VARIABLES
-        for pod in pods(manifests):
-            [container] = pod["spec"]["containers"]
-            arguments = container["args"]
-            assert arguments[0] == "serve"
-            flags = dict(flag.removeprefix("--").split("=") for flag in arguments[1:])
-            assert set(flags) <= set(CONFIGURATION.settings)
-            # The values, too, are what the command takes.
-            variables = {f"BLOCKDRAFT_SERVE_{x.upper().replace('-', '_')}": flags[x] for x in flags}
-            assert not set(variables) & ours
-            told = CONFIGURATION.resolve({}, {**values, **variables})
-            assert told.server.process.address == "0.0.0.0:50051"
-            assert ours <= CONFIGURATION.variables
+def variables(pod: Manifest, manifests: list[Manifest]) -> dict[str, str]:
+    """Return what a pod's container has in its environment."""
+    maps = {one["metadata"]["name"]: one["data"] for one in manifests if one["kind"] == "ConfigMap"}
+    [container] = pod["spec"]["containers"]
+    found: dict[str, str] = {}
+    for source in container["envFrom"]:
+        found |= maps[source["configMapRef"]["name"]]
+    for one in container.get("env", []):
+        key = one["valueFrom"]["configMapKeyRef"]
+        values = maps[key["name"]]
+        if key["key"] in values or not key.get("optional"):
+            found[one["name"]] = values[key["key"]]
+    return found
+
+
+def told(pod: Manifest, manifests: list[Manifest]) -> Any:
+    """Return the settings that a pod's command has."""
+    command, *flags = pod["spec"]["containers"][0]["args"]
+    configuration, values = COMMANDS[command], variables(pod, manifests)
+    ours = {name for name in values if name.startswith("BLOCKDRAFT_")}
+    assert ours <= configuration.variables
+    assert set(values) - ours <= LIBRARY_VARIABLES
+    for flag in flags:
+        name, _, value = flag.removeprefix("--").partition("=")
+        assert name in configuration.settings
+        # The values, too, are what the command takes.
+        variable = f"BLOCKDRAFT_{command}_{name}".upper().replace("-", "_")
+        assert variable not in values
+        values[variable] = value or "true"
+    return configuration.resolve({}, values)
+
+
+def test_flags_and_variables_are_settings_that_the_command_takes(
+    manifests: list[Manifest],
+) -> None:
+    for pod in pods(manifests):
+        settings = told(pod, manifests)
+        if pod["spec"]["containers"][0]["args"][0] == "server":
+            assert settings.process.address == "0.0.0.0:50051"
+        elif settings.no_server:
+            assert settings.verifier.peer_address == "0.0.0.0:50052"
+        else:
+            assert settings.server.process.address == "0.0.0.0:50051"
 
 
 def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
@@ -132,12 +170,14 @@ def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
         ports = {port["containerPort"] for port in container["ports"]}
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             for how in ("grpc", "tcpSocket"):
-                port = container.get(name, {}).get(how, {}).get("port", 50051)
-                assert port in ports
+                if found := container.get(name, {}).get(how):
+                    assert found["port"] in ports
     for manifest in manifests:
         spec = manifest.get("spec", {})
         if target := spec.get("scaleTargetRef"):
-            assert ("Deployment", target["name"]) in names
+            assert (target.get("kind", "Deployment"), target["name"]) in names
+        if name := spec.get("serviceName"):
+            assert ("Service", name) in names
         if manifest["kind"] in ("Service", "PodMonitoring"):
             wanted = spec["selector"].get("matchLabels", spec["selector"])
             assert any(wanted.items() <= one.items() for one in labels)
@@ -163,23 +203,26 @@ def test_pods_are_restricted(manifests: list[Manifest]) -> None:
 def test_a_verifier_that_is_away_restarts_no_pod(manifests: list[Manifest]) -> None:
     for pod in pods(manifests):
         [container] = pod["spec"]["containers"]
-        follows = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "follower"
-        alive = None if follows else {"port": 50051}
+        component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        alive = {"front": {"port": 50051}, "verifier": {"port": 50052}, "follower": None}[component]
         assert container.get("livenessProbe", {}).get("tcpSocket") == alive
         assert "startupProbe" in container
 
 
 def test_pods_stop_within_their_grace_period(manifests: list[Manifest]) -> None:
-    [values] = [one["data"] for one in manifests if one["kind"] == "ConfigMap"]
-    drain = float(values["BLOCKDRAFT_SERVE_DRAIN_TIMEOUT"])
     for pod in pods(manifests):
+        settings = told(pod, manifests)
+        # Server, verifier and drafter end one after the other.
+        one_alone = isinstance(settings, ServerSettings)
+        process = settings.process if one_alone else settings.verifier.process
+        drain, stages = process.drain_seconds, 1 if one_alone else 3
         spec, [container] = pod["spec"], pod["spec"]["containers"]
         wait = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         if "cloud.google.com/gke-spot" in spec.get("nodeSelector", {}):
             # What the node leaves a pod; the processes that drain are killed at the end.
             assert wait + drain < spec["terminationGracePeriodSeconds"] <= 15
         else:
-            assert wait + 3 * (drain + 10) + 15 <= spec["terminationGracePeriodSeconds"]
+            assert wait + stages * (drain + 10) + 15 <= spec["terminationGracePeriodSeconds"]
 
 
 def test_pods_use_all_chips_of_the_nodes_they_select(manifests: list[Manifest]) -> None:
@@ -214,6 +257,70 @@ def test_the_leader_worker_set_keeps_what_kustomize_would_drop() -> None:
         assert container["image"] == "blockdraft:tpu"
         assert container["args"] == wanted["args"]
         assert container["volumeMounts"] == wanted["volumeMounts"]
+
+
+@pytest.fixture(params=["gke-split", f"components/{SPLIT}"])
+def split(request: pytest.FixtureRequest) -> list[Manifest]:
+    return made_of(request.param)
+
+
+def one_of(manifests: list[Manifest], wanted: str, name: str) -> Manifest:
+    [found] = [one for one in manifests if (one["kind"], one["metadata"]["name"]) == (wanted, name)]
+    return found
+
+
+def test_every_pod_has_one_owner_one_budget_and_one_scaler(split: list[Manifest]) -> None:
+    for pod in pods(split):
+        labels = pod["metadata"]["labels"].items()
+        for kinds in (("Deployment", "StatefulSet"), ("PodDisruptionBudget",)):
+            selectors = [m["spec"]["selector"] for m in split if m["kind"] in kinds]
+            assert sum(one["matchLabels"].items() <= labels for one in selectors) == 1
+    scaled = [one["spec"]["scaleTargetRef"] for one in split if "Autoscaler" in one["kind"]]
+    assert {(one["kind"], one["name"]) for one in scaled} >= {("Deployment", "blockdraft-server")}
+
+
+def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifest]) -> None:
+    workload = one_of(split, "StatefulSet", "blockdraft")
+    [verifier] = [pod for pod in pods([workload])]
+    [server] = pods([one_of(split, "Deployment", "blockdraft-server")])
+    service = one_of(split, "Service", workload["spec"]["serviceName"])
+    front, back = told(server, split), told(verifier, split)
+    port = int(back.verifier.peer_address.rpartition(":")[2])
+    assert front.verifiers == (f"dns:///{service['metadata']['name']}:{port}",)
+    assert (front.target, front.served_name) == (back.server.target, back.server.served_name)
+    assert service["spec"]["clusterIP"] == "None"
+    labels = verifier["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= labels
+    assert not one_of(split, "Service", "blockdraft")["spec"]["selector"].items() <= labels
+    policies = [one["spec"] for one in split if one["kind"] == "NetworkPolicy"]
+    [mine] = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
+    [[caller]] = [rule["from"] for rule in mine["ingress"] if {"port": port} in rule["ports"]]
+    assert caller["podSelector"]["matchLabels"].items() <= server["metadata"]["labels"].items()
+    assert caller["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "front"
+    # By mutual TLS only.
+    assert front.peer_tls is not None
+    assert back.verifier.peer_tls is not None
+
+
+def test_certificates_are_for_the_name_that_servers_look_up() -> None:
+    made = made_of("gke-split")
+    issued = {
+        one["spec"]["secretName"]: one["spec"] for one in made if one["kind"] == "Certificate"
+    }
+    mounted = {
+        volume["secret"]["secretName"]
+        for pod in pods(made)
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "peer-certificates"
+    }
+    assert mounted == {"blockdraft-peer-verifier", "blockdraft-peer-server"} <= set(issued)
+    assert issued["blockdraft-peer-verifier"]["dnsNames"] == ["blockdraft-verifiers"]
+    assert "server auth" in issued["blockdraft-peer-verifier"]["usages"]
+    assert "client auth" in issued["blockdraft-peer-server"]["usages"]
+    assert (
+        issued["blockdraft-peer-verifier"]["issuerRef"]
+        == (issued["blockdraft-peer-server"]["issuerRef"])
+    )
 
 
 def test_the_overlay_that_the_documentation_shows(tmp_path: Path) -> None:

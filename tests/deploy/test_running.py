@@ -1,39 +1,29 @@
 """What the manifests say is run for real, on this machine's CPU and as a kubelet would.
 
-Command, variables, probes and grace period are those of the overlay `gke-v5p`. What a machine
-without TPU and a target of a few kilobytes ask for is replaced: platform, split, paths, ports and
-sizes. Sizes are those of tests/e2e/test_serve.py, whose compiled programs are found again.
+Here the overlay `gke-v5p`, with Prometheus beside it; `gke-split` is in test_split.py.
 """
 
 import asyncio
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-import psutil
 import pytest
 import yaml
-from flax import nnx
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.deploy.pod import Pod, blockdraft, running, small, translated, until, write_target
 from tests.deploy.queries import DASHBOARDS, queries
-from tests.deploy.tools import DEPLOY, ROOT, run, tool
+from tests.deploy.tools import DEPLOY, tool
 from tests.e2e.ports import free_ports
-from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import AsyncClient, Client, SamplingParams
-from blockdraft_models.decoder.model import Decoder
 
 pytestmark = pytest.mark.deploy
 # What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS.
@@ -41,123 +31,29 @@ NOT_HERE = (
     *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
     *("tenant_limit", "tls_certificate"),
 )
+GRPC = "0.0.0.0:50051"
 LONG = SamplingParams(max_output_tokens=150, ignore_eos=True)
-OUTAGE_SECONDS = 300.0
-
-
-@dataclass
-class Pod:
-    """A running container.
-
-    Attributes:
-        spec: The pod's, as rendered.
-        process: The container's first.
-        port: Where the gRPC port of the container is on this machine.
-        run_dir: Where its folder of sockets is on this machine.
-    """
-
-    spec: dict[str, Any]
-    process: subprocess.Popen[bytes]
-    port: int
-    run_dir: Path
-
-    @property
-    def container(self) -> dict[str, Any]:
-        return dict(self.spec["containers"][0])
-
-    def probe(self, name: str) -> bool:
-        """Return what a probe finds now."""
-        probe, address = self.container[name], ("127.0.0.1", self.port)
-        if "tcpSocket" in probe:
-            with socket.socket() as connection:
-                connection.settimeout(probe["timeoutSeconds"])
-                return connection.connect_ex(address) == 0
-        with grpc.insecure_channel(f"{address[0]}:{address[1]}") as channel:
-            request = health_pb2.HealthCheckRequest(service=probe["grpc"].get("service", ""))
-            try:
-                answer = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
-                    request, timeout=probe["timeoutSeconds"]
-                )
-            except grpc.RpcError:
-                return False
-            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def child(self, role: str) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
 
 
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
-    made = yaml.safe_load_all(run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / "gke-v5p"))
-    objects = {one["kind"]: one for one in made}
-    spec = objects["Deployment"]["spec"]["template"]["spec"]
     folder = tmp_path_factory.mktemp("pod")
-    config = tiny_config(num_layers=5)
-    write_hf_checkpoint(Decoder(config, rngs=nnx.Rngs(0)), folder / "target")
-    cache, port = ROOT / ".cache" / "serve-tests", free_ports(4)
-    told = {f"BLOCKDRAFT_SERVE_{name}": value for name, value in SMALL.items()}
-    environment = {
-        **{name: value for name, value in os.environ.items() if "BLOCKDRAFT_SERVE" not in name},
-        **objects["ConfigMap"]["data"],
-        **told,
-        "BLOCKDRAFT_CACHE": str(cache),
-        "BLOCKDRAFT_SERVE_COMPILATION_CACHE": str(cache / "xla"),
-        "BLOCKDRAFT_SERVE_TARGET": str(folder / "target"),
-        "JAX_PLATFORMS": "cpu",
+    port = free_ports(4)
+    here = {
+        "0.0.0.0:50051": f"127.0.0.1:{port + 3}",
+        "=9100": f"={port}",
+        "/run/blockdraft": str(folder / "run"),
     }
-    del environment["BLOCKDRAFT_SERVE_TPU_SPLIT"]
-    command = " ".join(spec["containers"][0]["args"])
-    for there, here in (
-        ("0.0.0.0:50051", f"127.0.0.1:{port + 3}"),
-        ("=9100", f"={port}"),
-        ("/run/blockdraft", str(folder / "run")),
-    ):
-        assert command.count(there) == 1, command
-        command = command.replace(there, here)
-    log = (folder / "log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "blockdraft_client", *command.split()], stderr=log, env=environment
-    )
-    pod = Pod(spec, process, port + 3, folder / "run")
-    try:
-        start_up = spec["containers"][0]["startupProbe"]
-        until(
-            lambda: pod.probe("startupProbe"),
-            start_up["periodSeconds"] * start_up["failureThreshold"],
-        )
+    told = small(write_target(folder))
+    with running("gke-v5p", "blockdraft", folder, here, **told) as pod:
+        pod.until_started()
         yield pod
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-        log.close()
-        print((folder / "log").read_text()[-5000:])
-
-
-SMALL = {
-    "DRAFTER": "random",
-    "DRAFT_POLICY": "fixed",
-    "DTYPE": "bfloat16",
-    "MAX_SEQUENCES": "4",
-    "MAX_STEP_TOKENS": "32",
-    "MAX_CONTEXT_TOKENS": "256",
-    "NUM_PAGES": "384",
-    "PAGE_SIZE": "16",
-}
-
-
-def until(condition: Callable[[], bool], seconds: float = OUTAGE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_the_pod_becomes_ready_and_serves(pod: Pod) -> None:
     assert pod.probe("readinessProbe")
     assert pod.probe("livenessProbe")
-    with Client(f"127.0.0.1:{pod.port}", timeout=120) as client:
+    with Client(pod.here[GRPC], timeout=120) as client:
         until(lambda: client.model().drafter is not None)
         assert client.model().name == "llama-3.1-8b-instruct"
         usage = client.generate("ducks", max_output_tokens=24, ignore_eos=True).usage
@@ -170,8 +66,7 @@ def test_the_probe_of_followers_finds_a_verifier(pod: Pod) -> None:
     worker = yaml.safe_load(group)["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     program, *flags = worker["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
     assert program == "blockdraft"
-    here = [flag.replace("/run/blockdraft", str(pod.run_dir)) for flag in flags]
-    subprocess.run([sys.executable, "-m", "blockdraft_client", *here], check=True, timeout=60)
+    assert blockdraft(*translated(flags, pod.here))
 
 
 @pytest.fixture
@@ -181,7 +76,8 @@ def prometheus(pod: Pod, tmp_path: Path) -> Iterator[str]:
     for group in rules["groups"]:
         group["interval"] = "1s"
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
-    targets = [f"127.0.0.1:{pod.port - 3 + offset}" for offset in range(3)]
+    first = int(pod.here["=9100"].removeprefix("="))
+    targets = [f"127.0.0.1:{first + offset}" for offset in range(3)]
     config = {
         "global": {"scrape_interval": "1s"},
         "rule_files": ["rules.yaml"],
@@ -221,7 +117,7 @@ def test_rules_and_dashboards_show_a_service_under_load(
         return float(found[0]["value"][1]) if found else 0.0
 
     until(scraped)
-    with Client(f"127.0.0.1:{pod.port}", timeout=120) as client:
+    with Client(pod.here[GRPC], timeout=120) as client:
         client.generate("before", sampling=LONG)
         # Rates are of what happens between two scrapes.
         for number in range(3):
@@ -261,7 +157,7 @@ def test_an_outage_of_readiness_restarts_nothing_but_what_died(pod: Pod) -> None
 
 def test_the_pod_drains_within_its_grace_period(pod: Pod) -> None:
     async def last_request() -> tuple[int, float]:
-        async with AsyncClient(f"127.0.0.1:{pod.port}", timeout=120) as client:
+        async with AsyncClient(pod.here[GRPC], timeout=120) as client:
             tokens = 0
             async for chunk in client.stream("the last ducks", sampling=LONG):
                 if tokens == 0:
@@ -274,5 +170,4 @@ def test_the_pod_drains_within_its_grace_period(pod: Pod) -> None:
     tokens, stopped = asyncio.run(last_request())
     assert tokens == LONG.max_output_tokens
     grace = pod.spec["terminationGracePeriodSeconds"]
-    wait = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod.process.wait(grace - wait - (time.monotonic() - stopped)) == 0
+    assert pod.stops_within(grace - (time.monotonic() - stopped))

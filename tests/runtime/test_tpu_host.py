@@ -21,6 +21,8 @@ from blockdraft_runtime.tpu_host import Bounds, TpuHost, TpuHostError
         ("v5p-16", None, 2, (2, 2, 1), (1, 1, 2)),
         ("v5p-32", "2x4x2", 4, (2, 2, 1), (1, 2, 2)),
         ("v4-8", None, 1, (2, 2, 1), (1, 1, 1)),
+        ("tpu7x-8", "2x2x1", 1, (2, 2, 1), (1, 1, 1)),
+        ("tpu7x-16", "2x2x2", 2, (2, 2, 1), (1, 1, 2)),
     ],
 )
 def test_the_environment_tells_chips_and_hosts(

@@ -29,6 +29,7 @@ from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
+from blockdraft_server.routing.places import LookUp, look_up
 from blockdraft_server.traces import Traces
 
 EOS = 256
@@ -96,6 +97,7 @@ async def running_server(
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
+    look_up: LookUp = look_up,
 ) -> AsyncIterator[Running]:
     """Run a server on a unix socket; waits until it serves unless told not to.
 
@@ -108,7 +110,13 @@ async def running_server(
         ready.set()
 
     with unix_address() as address, _key_file(settings, api_keys) as settings:
-        app = ServerApp(settings, tokenizer=ByteTokenizer(), traces=traces, registry=registry)
+        app = ServerApp(
+            settings,
+            tokenizer=ByteTokenizer(),
+            traces=traces,
+            registry=registry,
+            look_up=look_up,
+        )
         serving = asyncio.ensure_future(
             serve(
                 app,

@@ -56,10 +56,15 @@ def run(args: argparse.Namespace) -> int:
             app = VerifierApp(settings, stop_requested)
         else:
             app = FollowerApp(settings, stop_requested)
+        second = None
+        if settings.peer_address is not None:
+            credentials = peer_server_credentials(settings.peer_address, settings.peer_tls)
+            second = settings.peer_address, credentials
         await serve(
             app,
             settings.process,
             credentials=peer_server_credentials(settings.process.address, settings.peer_tls),
+            second=second,
             stop_requested=stop_requested,
         )
         app.loading.leave()

@@ -10,6 +10,7 @@ from blockdraft_runtime.configuration.definition import (
     required,
     setting,
 )
+from blockdraft_runtime.settings.peer_name import PeerName
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, ProcessSettings
 
@@ -102,7 +103,8 @@ class ServerSettings:
     )
     verifiers: tuple[str, ...] = setting(
         ("unix:/tmp/blockdraft-verifier.sock",),
-        "address of a verifier; one or more, repeatable",
+        "address of a verifier, or a name that stands for several, as `dns:///verifiers:50052`, "
+        "and is looked up again every few seconds; one or more, repeatable",
         flag="verifier",
         metavar="ADDRESS",
     )
@@ -151,6 +153,8 @@ class ServerSettings:
             raise ValueError("--verifier must be at least one address, none empty")
         if len(set(self.verifiers)) != len(self.verifiers):
             raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
+        for address in self.verifiers:
+            PeerName.parse(address)
         if self.servers > 1:
             self._check_shared_port()
         if self.tls_elsewhere and self.tls is not None:

@@ -135,6 +135,7 @@ class VerifierSettings:
     Attributes:
         engine: How the engine loop runs.
         slice: Which process of a slice of several hosts this is; None for a single process.
+        peer_address: A second address, beside the one in `process`; None for none.
         peer_tls: Certificates between the processes; None for plaintext.
         process: Where it listens, and how it stops.
     """
@@ -168,6 +169,13 @@ class VerifierSettings:
         "serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
     )
     slice: SliceSettings | None = optional_group()
+    peer_address: str | None = setting(
+        None,
+        "second address to listen at, `host:port`, for servers on other hosts; without "
+        "--peer-tls-cert it is plaintext, and whoever reaches it may generate",
+        flag="peer-listen",
+        metavar="ADDRESS",
+    )
     peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-verifier.sock"), without=("control",)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,6 +17,8 @@ from blockdraft_server.routing.feed import Feed
 
 logger = logging.getLogger(__name__)
 
+Standing = Literal["healthy", "away", "leaving"]
+
 SERVICE = "blockdraft.v1.VerifierService"
 
 # A verifier that does not answer within this time is not given new requests.
@@ -23,13 +26,21 @@ _POLL_TIMEOUT_SECONDS = 5.0
 
 
 class VerifierLink:
-    """The connection to one verifier and what was last heard from it."""
+    """The connection to one verifier and what was last heard from it.
+
+    Attributes:
+        address: Where the verifier listens.
+        leaving: Whether it gets no new requests, because nobody expects a verifier there any more.
+        description: What it serves, as last heard; None before the first answer.
+        healthy: Whether it answered the last look, and is ready.
+    """
 
     def __init__(
         self,
         address: str,
         on_tried: Callable[[], None] = lambda: None,
         peer_tls: PeerTlsSettings | None = None,
+        host: str = "",
     ) -> None:
         """Open a channel to `address`; it connects when first used.
 
@@ -37,12 +48,17 @@ class VerifierLink:
             address: Where the verifier listens.
             on_tried: Called when there is one untried sequence less.
             peer_tls: Certificates between the processes; None for plaintext.
+            host: Whom the verifier's certificate has to be for; empty for the host of the address.
+
+        Raises:
+            OSError: If the certificates cannot be read.
         """
         self.address = address
+        self.leaving = False
         self._on_tried = on_tried
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
-        self._channel = aio_peer_channel(address, peer_tls)
+        self._channel = aio_peer_channel(address, peer_tls, host or None)
         self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
         self._stream: DecodeStream | None = None
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -67,12 +83,25 @@ class VerifierLink:
         """
         return self._stream.untried if self._stream is not None else 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether no sequence of this server is on the verifier."""
+        return self._in_flight == 0
+
+    @property
+    def standing(self) -> Standing:
+        """The verifier in one word."""
+        if self.leaving:
+            return "leaving"
+        return "healthy" if self.healthy else "away"
+
     def state(self) -> Mapping[str, object]:
         """Return what is known of the verifier, as values that JSON can hold."""
         known = self.description
         return {
             "address": self.address,
             "healthy": self.healthy,
+            "leaving": self.leaving,
             "target": None if known is None else f"{known.model}:{known.target_fingerprint}",
             "drafter": known.drafter.fingerprint if known and known.HasField("drafter") else None,
             "sequences_of_this_server": self._in_flight,

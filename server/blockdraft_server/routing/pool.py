@@ -4,12 +4,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_server.request import ModelLimits
-from blockdraft_server.routing.link import VerifierLink
+from blockdraft_server.routing.link import Standing, VerifierLink
+from blockdraft_server.routing.places import Place, Places
 from blockdraft_server.routing.target import ServedTarget
 from blockdraft_server.routing.trials import Trials
 
@@ -28,7 +30,7 @@ class VerifierPool:
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        places: Places,
         poll_seconds: float,
         recovery_seconds: float,
         on_change: Callable[[], None] = lambda: None,
@@ -37,20 +39,20 @@ class VerifierPool:
         """Remember where the verifiers are; `start` connects.
 
         Args:
-            addresses: Where the verifiers listen.
+            places: Where the verifiers are.
             poll_seconds: Time between two looks at one.
             recovery_seconds: How long those that are away may take to come back before verifiers
                 of another target take their place.
             on_change: Called after each look.
             peer_tls: Certificates between the processes; None for plaintext.
         """
-        self._addresses = tuple(addresses)
-        self._links: list[VerifierLink] = []
+        self._places = places
+        self._links: dict[Place, VerifierLink] = {}
         self._poll_seconds = poll_seconds
         self._on_change = on_change
         self._peer_tls = peer_tls
         self._looked = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._target = ServedTarget(recovery_seconds)
         self.trials = Trials(self._healthy)
 
@@ -66,7 +68,7 @@ class VerifierPool:
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:
         """What a healthy verifier serves, or was last known to; None before the first answer."""
-        known = [link for link in self._links if self._target.has(link)]
+        known = [link for link in self._links.values() if self._target.has(link)]
         best = max(known, key=lambda link: link.healthy, default=None)
         return best.description if best is not None else None
 
@@ -81,26 +83,28 @@ class VerifierPool:
             max_context_tokens=min(description.max_context_tokens for description in healthy),
         )
 
+    def count(self, standing: Standing) -> int:
+        """Return how many verifiers are so, of whatever target; may be called by any thread."""
+        return sum(link.standing == standing for link in list(self._links.values()))
+
     def state(self) -> Mapping[str, object]:
         """Return what is known of each verifier, as values that JSON can hold."""
         return {
-            "verifiers": [link.state() for link in self._links],
+            "verifiers": [link.state() for link in self._links.values()],
             "kept_for_trial": None if self.trials.kept is None else self.trials.kept.address,
         }
 
     def start(self) -> None:
         """Connect, and begin to look at the verifiers. Needs a running event loop."""
-        self._links = [
-            VerifierLink(address, self.wake, self._peer_tls) for address in self._addresses
-        ]
-        self._tasks = [asyncio.ensure_future(self._watch(link)) for link in self._links]
+        self._follow()
+        self._keep(self._places.keep_current(self._follow))
 
     async def stop(self) -> None:
         """Stop looking and close the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in self._links:
+        for link in self._links.values():
             await link.close()
 
     def choose(
@@ -167,30 +171,61 @@ class VerifierPool:
     def is_alive(self, process: str) -> bool:
         """Whether a verifier's process still answers."""
         return any(
-            link.description is not None and link.description.process == process
-            for link in self._healthy()
+            link.healthy and link.description is not None and link.description.process == process
+            for link in self._links.values()
         )
 
     def _healthy(self, computation: str | None = None) -> list[VerifierLink]:
         """Return the healthy verifiers of the target, of one of its computations or of any."""
         return [
             link
-            for link in self._links
-            if link.healthy
+            for link in self._links.values()
+            if link.standing == "healthy"
             and link.description is not None
             and self._target.has(link)
             and computation in (None, link.description.computation_fingerprint)
         ]
 
-    async def _watch(self, link: VerifierLink) -> None:
-        while True:
+    def _follow(self) -> None:
+        """Connect to verifiers that have come; those that are expected no more get no requests.
+
+        Raises:
+            OSError: If the certificates cannot be read.
+        """
+        known = self._places.known
+        for place, link in self._links.items():
+            link.leaving = place not in known
+        for place in sorted(known - self._links.keys()):
+            link = VerifierLink(place.address, self.wake, self._peer_tls, place.host)
+            self._links[place] = link
+            self._keep(self._watch(place, link))
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something until the end, or its own."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self, place: Place, link: VerifierLink) -> None:
+        while not (link.leaving and link.idle):
+            was_healthy = link.healthy
             try:
                 await link.poll()
             except Exception:
                 # A look must never end the looking.
                 logger.exception("could not look at verifier %s", link.address)
-            self._target.settle(self._links)
-            self.wake()
-            self._on_change()
+            if was_healthy and not link.healthy:
+                self._places.look_now()
+            self._looked_at_one()
             pause = self._poll_seconds
             await link.pause(pause if link.healthy else min(pause, _AWAY_POLL_SECONDS))
+        logger.info("verifier %s is gone", link.address)
+        del self._links[place]
+        self._target.left(link)
+        self._looked_at_one()
+        await link.close()
+
+    def _looked_at_one(self) -> None:
+        self._target.settle(list(self._links.values()))
+        self.wake()
+        self._on_change()

@@ -26,6 +26,7 @@ class ServedTarget:
         self._clock = clock
         self._fingerprint: str | None = None
         self._seen = clock()
+        self._may_return = False
         self._told: set[tuple[str, str]] = set()
 
     def has(self, link: VerifierLink) -> bool:
@@ -33,13 +34,17 @@ class ServedTarget:
         known = link.description
         return known is not None and known.target_fingerprint == self._fingerprint
 
+    def left(self, link: VerifierLink) -> None:
+        """Take note that a verifier is looked at no more; it may come back at another address."""
+        self._may_return |= self.has(link)
+
     def settle(self, links: Sequence[VerifierLink]) -> None:
         """Take note of what the verifiers serve now; those of another target are logged, once."""
         now = self._clock()
         mine = [link for link in links if self.has(link)]
         if any(link.healthy for link in mine):
             self._seen = now
-        elif not mine or now - self._seen >= self._patience_seconds:
+        elif (not mine and not self._may_return) or now - self._seen >= self._patience_seconds:
             self._adopt(links, now)
         for link in links:
             if not link.healthy or link.description is None or self.has(link):
@@ -55,7 +60,7 @@ class ServedTarget:
 
     def _adopt(self, links: Sequence[VerifierLink], now: float) -> None:
         for link in links:
-            if link.healthy and link.description is not None:
+            if link.healthy and link.description is not None and not link.leaving:
                 if self._fingerprint is not None:
                     logger.warning(
                         "no verifier serves target %s any more; now it is %s",
@@ -64,4 +69,5 @@ class ServedTarget:
                     )
                 self._fingerprint = link.description.target_fingerprint
                 self._seen = now
+                self._may_return = False
                 return

@@ -27,10 +27,10 @@ async def announcement(plan: ServePlan, seconds: float) -> str:
         )
     patience = 0.0 if plan.drafter is None else ATTACH_SECONDS
     drafter = await describe_drafter(plan.verifier.process.address, patience)
-    return (
-        f"blockdraft serves {plan.server.served_name} on {plan.server.process.address}, "
-        f"drafter: {drafter}, ready after {seconds:.1f} s"
-    )
+    what = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
+    if plan.server is not None:
+        what = f"serves {plan.server.served_name} on {plan.server.process.address}"
+    return f"blockdraft {what}, drafter: {drafter}, ready after {seconds:.1f} s"
 
 
 async def describe_drafter(verifier_address: str, patience_seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`blockdraft serve`: drafter, verifier and server of one host under a supervisor."""
+"""`blockdraft serve`: the processes of one host under a supervisor."""
 
 import argparse
 import asyncio
@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
-            if plan.server.servers > 1 and not plan.follows:
-                refuse_taken_port(plan.server.process.address)
+            server = plan.server
+            if server is not None and server.servers > 1 and not plan.follows:
+                refuse_taken_port(server.process.address)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             logger.error("%s", error)

@@ -39,7 +39,7 @@ class ServePlan:
     """What each process is told.
 
     Attributes:
-        server: What the server is told.
+        server: What the server is told; None for verifier and drafter alone.
         verifier: What the verifier is told.
         drafter: What the drafter is told; None to decode plainly.
         folder: Where the sockets between the processes are.
@@ -48,7 +48,7 @@ class ServePlan:
         chips: Variables that give a process its chips, by process.
     """
 
-    server: ServerSettings
+    server: ServerSettings | None
     verifier: VerifierSettings
     drafter: DrafterSettings | None
     folder: Path
@@ -80,6 +80,8 @@ class ServePlan:
             verifier,
             drafter_address=drafter.process.address if drafting else None,
             slice=SliceSettings.of(host),
+            # Only the first process of a slice answers servers.
+            peer_address=verifier.peer_address if host is None or host.worker_id == 0 else None,
             process=_at(verifier.process, _socket(folder, "verifier"), ports[1]),
         )
         server = replace(
@@ -95,7 +97,7 @@ class ServePlan:
         # What a process is told is on its command line; what it would read itself must not differ.
         own = SERVER.variables | VERIFIER.variables | DRAFTER.variables
         return cls(
-            server,
+            None if settings.no_server else server,
             verifier,
             drafter if drafting else None,
             folder,
@@ -114,7 +116,9 @@ class ServePlan:
         verifier = self._child("verifier", VERIFIER.flags(self.verifier), self.verifier.process)
         if self.follows:
             return [verifier]
-        children = [self._server(number) for number in range(self.server.servers)]
+        children = []
+        if self.server is not None:
+            children += [self._server(self.server, number) for number in range(self.server.servers)]
         children.append(verifier)
         if self.drafter is not None:
             children.append(
@@ -122,11 +126,11 @@ class ServePlan:
             )
         return children
 
-    def _server(self, number: int) -> "ChildSpec":
+    def _server(self, told: ServerSettings, number: int) -> "ChildSpec":
         """Return a server; what tells them apart are control address and metrics port."""
         if number == 0:
-            return self._child("server", SERVER.flags(self.server), self.server.process)
-        name, first = f"server-{number + 1}", self.server.process
+            return self._child("server", SERVER.flags(told), told.process)
+        name, first = f"server-{number + 1}", told.process
         process = replace(
             first,
             # An address that was named is the first one's alone.
@@ -134,7 +138,7 @@ class ServePlan:
             # Those in between are the verifier's and the drafter's.
             metrics_port=None if first.metrics_port is None else first.metrics_port + 2 + number,
         )
-        flags = SERVER.flags(replace(self.server, process=process))
+        flags = SERVER.flags(replace(told, process=process))
         return replace(self._child("server", flags, process), name=name)
 
     def _child(self, role: str, flags: tuple[str, ...], process: ProcessSettings) -> "ChildSpec":

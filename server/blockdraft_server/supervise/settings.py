@@ -8,7 +8,7 @@ from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import VerifierSettings
 
-# The processes of one host talk by unix sockets.
+# Verifier and drafter of one host talk by a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 
 
@@ -24,6 +24,11 @@ class ServeSettings:
         server: What the server is told, addresses of other processes apart.
     """
 
+    no_server: bool = setting(
+        False,
+        "start no server, and use nothing that is said of it: those on other hosts come to "
+        "--peer-listen",
+    )
     no_drafter: bool = setting(
         False,
         "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
@@ -74,7 +79,6 @@ class ServeSettings:
             "self-test",
             *("listen", "metrics-port", "drafter"),
             *("coordinator", "num-processes", "process-id"),
-            *PEER_TLS,
         ),
     )
     drafter: DrafterSettings = group(
@@ -87,6 +91,10 @@ class ServeSettings:
     def __post_init__(self) -> None:
         """Check what can be checked without looking at the machine."""
         check(self)
+        if self.no_server and self.verifier.peer_address is None:
+            raise ValueError("--no-server needs --peer-listen")
+        if self.verifier.peer_tls is not None and self.verifier.peer_address is None:
+            raise ValueError("--peer-tls-cert needs --peer-listen")
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
 

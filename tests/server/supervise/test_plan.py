@@ -51,6 +51,26 @@ def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
     assert "--drafter=none" in result.children()[1].command
 
 
+def test_without_a_server_those_of_other_hosts_find_the_verifier() -> None:
+    tls = ("--peer-tls-cert=c", "--peer-tls-key=k", "--peer-tls-ca=a")
+    flags = ("--no-server", "--peer-listen=0.0.0.0:50052", "--metrics-port=9100", *tls)
+    verifier, drafter = plan(*flags).children()
+    assert {"--peer-listen=0.0.0.0:50052", *tls} <= set(verifier.command)
+    # The supervisor, and probes of its pod, look at it by the socket, where no certificate is.
+    assert "--listen=unix:/run/bd/verifier.sock" in verifier.command
+    assert verifier.health_address == "unix:/run/bd/verifier.sock"
+    # Ports are those that they have with a server.
+    assert "--metrics-port=9101" in verifier.command
+    assert "--metrics-port=9102" in drafter.command
+    assert not set(tls) & set(drafter.command)
+
+
+def test_a_server_may_be_there_beside_those_of_other_hosts() -> None:
+    server, verifier, _ = plan("--peer-listen=0.0.0.0:50052").children()
+    assert "--verifier=unix:/run/bd/verifier.sock" in server.command
+    assert "--peer-listen=0.0.0.0:50052" in verifier.command
+
+
 def test_children_are_listed_front_door_first() -> None:
     children = plan("--drain-timeout", "7").children()
     assert [child.name for child in children] == ["server", "verifier", "drafter"]
@@ -92,6 +112,11 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
         (("--target", ""), "target"),
         (("--production",), "--production needs --api-key-file"),
         (("--production", "--api-key-file", "k"), "--production needs --tls-cert and --tls-key"),
+        (("--no-server",), "--no-server needs --peer-listen"),
+        (
+            ("--peer-tls-cert", "c", "--peer-tls-key", "k", "--peer-tls-ca", "a"),
+            "--peer-tls-cert needs --peer-listen",
+        ),
         (("--tls-elsewhere", "--tls-cert", "c", "--tls-key", "k"), "exclude each other"),
     ],
 )
@@ -171,7 +196,7 @@ def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message:
 @pytest.mark.parametrize("worker_id", [0, 3])
 def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) -> None:
     result = plan(
-        "--no-drafter",
+        *("--no-drafter", "--peer-listen=0.0.0.0:50052"),
         TPU_ACCELERATOR_TYPE="v5litepod-16",
         TPU_WORKER_HOSTNAMES="a,b,c,d",
         TPU_WORKER_ID=str(worker_id),
@@ -179,6 +204,7 @@ def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) ->
     names = [child.name for child in result.children()]
     assert names == (["server", "verifier"] if worker_id == 0 else ["verifier"])
     assert result.verifier.slice == SliceSettings("a:8482", 4, worker_id)
+    assert result.verifier.peer_address == (None if worker_id else "0.0.0.0:50052")
     assert result.chips["verifier"]["CLOUD_TPU_TASK_ID"] == str(worker_id)
 
 

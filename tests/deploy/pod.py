@@ -1,0 +1,208 @@
+"""A pod of a rendered overlay, run on this machine's CPU as a kubelet would run it.
+
+Command, variables, probes and grace period are the overlay's. What a machine without TPU and a
+target of a few kilobytes ask for is replaced: platform, split, paths, ports and sizes. Sizes are
+those of tests/e2e/test_serve.py, whose compiled programs are found again.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import yaml
+from flax import nnx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.deploy.tools import DEPLOY, ROOT, Manifest, run
+from tests.models.tiny import tiny_config, write_hf_checkpoint
+
+from blockdraft_models.decoder.model import Decoder
+
+OUTAGE_SECONDS = 300.0
+SMALL = {
+    "DRAFTER": "random",
+    "DRAFT_POLICY": "fixed",
+    "DTYPE": "bfloat16",
+    "MAX_SEQUENCES": "4",
+    "MAX_STEP_TOKENS": "32",
+    "MAX_CONTEXT_TOKENS": "256",
+    "NUM_PAGES": "384",
+    "PAGE_SIZE": "16",
+}
+
+
+def until(condition: Callable[[], bool], seconds: float = OUTAGE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@dataclass
+class Pod:
+    """A running container.
+
+    Attributes:
+        spec: The pod's, as rendered.
+        process: The container's first.
+        here: What stands for the container's paths and addresses on this machine.
+        log: What it says.
+    """
+
+    spec: Manifest
+    process: subprocess.Popen[bytes]
+    here: Mapping[str, str]
+    log: Path
+
+    @property
+    def container(self) -> Manifest:
+        return dict(self.spec["containers"][0])
+
+    def probe(self, name: str) -> bool:
+        """Return what a probe finds now."""
+        probe = self.container[name]
+        if "exec" in probe:
+            program, *flags = probe["exec"]["command"]
+            assert program == "blockdraft"
+            return blockdraft(*translated(flags, self.here), timeout=probe["timeoutSeconds"])
+        if "tcpSocket" in probe:
+            host, _, port = self.here[f"0.0.0.0:{probe['tcpSocket']['port']}"].rpartition(":")
+            with socket.socket() as connection:
+                connection.settimeout(probe["timeoutSeconds"])
+                return connection.connect_ex((host, int(port))) == 0
+        with grpc.insecure_channel(self.here[f"0.0.0.0:{probe['grpc']['port']}"]) as channel:
+            request = health_pb2.HealthCheckRequest(service=probe["grpc"].get("service", ""))
+            try:
+                answer = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
+                    request, timeout=probe["timeoutSeconds"]
+                )
+            except grpc.RpcError:
+                return False
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def until_started(self) -> None:
+        """Wait as long as the start-up probe does."""
+        probe = self.container["startupProbe"]
+        until(
+            lambda: self.process.poll() is not None or self.probe("startupProbe"),
+            probe["periodSeconds"] * probe["failureThreshold"],
+        )
+        assert self.process.poll() is None, self.log.read_text()[-3000:]
+
+    def child(self, role: str) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
+
+    def stops_within(self, seconds: float) -> bool:
+        """Return whether it ends well so soon after a signal, `preStop` counted in."""
+        wait = self.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        return self.process.wait(seconds - wait) == 0
+
+
+def blockdraft(*arguments: str, timeout: float = 60.0) -> bool:
+    """Return whether a command ends well; what takes too long does not."""
+    command = [sys.executable, "-m", "blockdraft_client", *arguments]
+    try:
+        done = subprocess.run(command, check=False, timeout=timeout, capture_output=True)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def translated(arguments: list[str], here: Mapping[str, str]) -> list[str]:
+    """Return arguments with paths and addresses of this machine."""
+    text = "\0".join(arguments)
+    for there, found in here.items():
+        text = text.replace(there, found)
+    return text.split("\0")
+
+
+@cache
+def rendered(overlay: str) -> tuple[Manifest, ...]:
+    made = run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / overlay)
+    return tuple(yaml.safe_load_all(made))
+
+
+def write_target(folder: Path) -> Path:
+    """Write a target of a few kilobytes."""
+    target = folder / "target"
+    write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), target)
+    return target
+
+
+def settings_of(spec: Manifest, overlay: str) -> dict[str, str]:
+    """Return the variables that a pod's container gets from ConfigMaps."""
+    maps = {m["metadata"]["name"]: m["data"] for m in rendered(overlay) if m["kind"] == "ConfigMap"}
+    [container] = spec["containers"]
+    found: dict[str, str] = {}
+    for source in container["envFrom"]:
+        found |= maps[source["configMapRef"]["name"]]
+    for one in container.get("env", []):
+        key = one["valueFrom"]["configMapKeyRef"]
+        values = maps[key["name"]]
+        if key["key"] in values or not key.get("optional"):
+            found[one["name"]] = values[key["key"]]
+    return found
+
+
+@contextlib.contextmanager
+def running(
+    overlay: str, workload: str, folder: Path, here: Mapping[str, str], **told: str
+) -> Iterator[Pod]:
+    """Run the pod of a workload while the context lasts; begins without waiting for it.
+
+    Args:
+        overlay: Whose.
+        workload: Name of a Deployment or StatefulSet.
+        folder: For its log, which is printed at the end.
+        here: What stands for paths and addresses of its arguments on this machine; all must be
+            there, and only one process at a time is at an address.
+        told: What its variables are instead; empty for none.
+    """
+    kinds = ("Deployment", "StatefulSet")
+    [found] = [
+        one
+        for one in rendered(overlay)
+        if one["kind"] in kinds and one["metadata"]["name"] == workload
+    ]
+    spec = found["spec"]["template"]["spec"]
+    arguments = spec["containers"][0]["args"]
+    assert all(any(there in one for one in arguments) for there in here), arguments
+    store = ROOT / ".cache" / "serve-tests"
+    environment = {
+        **{name: value for name, value in os.environ.items() if "BLOCKDRAFT_SERVE" not in name},
+        **settings_of(spec, overlay),
+        "BLOCKDRAFT_CACHE": str(store),
+        "JAX_PLATFORMS": "cpu",
+        **told,
+    }
+    environment = {name: value for name, value in environment.items() if value}
+    command = [sys.executable, "-m", "blockdraft_client", *translated(arguments, here)]
+    log = folder / f"{workload}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stderr=sink, env=environment)
+        try:
+            yield Pod(spec, process, here, log)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+            print(log.read_text()[-5000:])
+
+
+def small(target: Path) -> dict[str, str]:
+    """Return what `serve` is told for a small target on CPU, as variables."""
+    cache = ROOT / ".cache" / "serve-tests" / "xla"
+    sizes: dict[str, Any] = {**SMALL, "TARGET": target, "COMPILATION_CACHE": cache}
+    told = {f"BLOCKDRAFT_SERVE_{name}": str(value) for name, value in sizes.items()}
+    return {**told, "BLOCKDRAFT_SERVE_TPU_SPLIT": ""}

@@ -1,0 +1,140 @@
+"""A server whose verifiers come and go behind a name, over real sockets."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.certificates import Authority
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.server.routing.test_places import FakeResolver
+from tests.server.support import running_server, settings_for, text_request, until, whole
+
+from blockdraft_runtime.peer_tls import peer_server_credentials
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_server.routing import places as places_module
+
+NAME = "dns:///verifiers:50052"
+COUNT = 20
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(places_module, "LOOK_UP_SECONDS", 0.05)
+
+
+async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams() -> None:
+    old, new = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    async with running_verifier(old) as first, running_verifier(new) as second:
+        resolver = FakeResolver(first)
+        async with running_server(settings_for(NAME), look_up=resolver) as server:
+            messages = aiter(server.stub.StreamGenerate(text_request(max_output_tokens=COUNT)))
+            token_ids = list((await anext(messages)).token_ids)
+            resolver.addresses = frozenset([first, second])
+            await until(lambda: server.metric("verifiers", state="healthy") == 2)
+            resolver.addresses = frozenset([second])
+            await until(lambda: server.metric("verifiers", state="leaving") == 1)
+            # Nothing new begins there, and what began there ends there.
+            await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+            token_ids += [token async for message in messages for token in message.token_ids]
+            await until(lambda: server.metric("verifiers", state="leaving") == 0)
+            assert server.metric("verifiers", state="healthy") == 1
+            replays = server.metric("replays_total")
+    assert token_ids == answer([1, 2], COUNT)
+    assert (len(old.requests), len(new.requests), replays) == (1, 1, 0)
+
+
+async def test_one_that_comes_back_before_it_has_gone_stays() -> None:
+    fake = FakeVerifier(delay_seconds=0.05)
+    async with running_verifier(fake) as address, running_verifier(FakeVerifier()) as other:
+        resolver = FakeResolver(address)
+        async with running_server(settings_for(NAME), look_up=resolver) as server:
+            call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+            await until(lambda: bool(fake.requests))
+            resolver.addresses = frozenset([other])
+            await until(lambda: server.metric("verifiers", state="leaving") == 1)
+            resolver.addresses = frozenset([address, other])
+            await until(lambda: server.metric("verifiers", state="healthy") == 2)
+            assert list((await call).token_ids) == answer([1, 2], COUNT)
+            assert fake.streams == 1
+
+
+async def test_the_streams_of_one_that_died_go_on_at_one_that_came() -> None:
+    crashing, new = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    crash = running_verifier(crashing)
+    first = await crash.__aenter__()
+    resolver = FakeResolver(first)
+    async with (
+        running_verifier(new) as second,
+        running_server(settings_for(NAME), look_up=resolver) as server,
+    ):
+        call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        await until(lambda: crashing.sent > 1)
+        resolver.addresses = frozenset([second])
+        await crash.__aexit__(None, None, None)
+        assert list((await call).token_ids) == answer([1, 2], COUNT)
+    assert len(new.requests) == 1
+
+
+async def test_a_failing_look_up_changes_nothing_but_a_metric() -> None:
+    async with running_verifier(FakeVerifier()) as address:
+        resolver = FakeResolver(address)
+        async with running_server(settings_for(NAME), look_up=resolver) as server:
+            assert server.metric("lookup_failures_total") == 0
+            resolver.addresses = frozenset()
+            await until(lambda: server.metric("lookup_failures_total") > 1)
+            await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+            assert server.metric("verifiers", state="healthy") == 1
+
+
+async def test_another_target_takes_no_place_while_the_first_may_come_back() -> None:
+    other = FakeVerifier()
+    other.description.target_fingerprint = "f" * 16
+    limits = LimitsSettings(recovery_seconds=1.0)
+    async with running_verifier(FakeVerifier()) as first, running_verifier(other) as second:
+        resolver = FakeResolver(first)
+        async with running_server(settings_for(NAME, limits=limits), look_up=resolver) as server:
+            resolver.addresses = frozenset([second])
+            await server.until_healthy(False)
+            assert server.metric("verifiers", state="healthy") == 1
+            await server.until_healthy(True)
+            await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+    assert len(other.requests) == 1
+
+
+async def test_certificates_are_for_the_name_and_not_for_the_address(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    authority = Authority("peers")
+    files = {}
+    for name in ("verifiers", "others"):
+        folder = tmp_path / name
+        folder.mkdir()
+        authority.issue(name).write(folder)
+        (folder / "ca.pem").write_bytes(authority.certificate)
+        files[name] = PeerTlsSettings(*(folder / f"{x}.pem" for x in ("cert", "key", "ca")))
+    resolver = FakeResolver(f"127.0.0.1:{unused_tcp_port}", f"127.0.0.2:{unused_tcp_port}")
+    async with (
+        running_verifier(
+            FakeVerifier(),
+            f"127.0.0.1:{unused_tcp_port}",
+            credentials=peer_server_credentials("host:1", files["verifiers"]),
+        ),
+        # Signed by the same authority, for another name.
+        running_verifier(
+            FakeVerifier(),
+            f"127.0.0.2:{unused_tcp_port}",
+            credentials=peer_server_credentials("host:1", files["others"]),
+        ),
+        running_server(settings_for(NAME, peer_tls=files["verifiers"]), look_up=resolver) as server,
+    ):
+        found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
+        assert list(found.token_ids) == answer([1, 2], 5)
+        states = server.app.inspect()["verifiers"]
+        assert isinstance(states, list)
+        await asyncio.sleep(0.2)
+        assert [(one["address"].split(":")[0], one["healthy"]) for one in states] == [
+            ("127.0.0.1", True),
+            ("127.0.0.2", False),
+        ]
