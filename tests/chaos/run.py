@@ -19,6 +19,7 @@ from blockdraft_client import Completion
 QUIET_SECONDS = 60.0
 CONTROLS = 32
 # What a defect leaves in a log. Errors that tell of a peer's death are none.
+LINES_OF_A_DEFECT = 30
 DEFECT_SIGNS = ("Traceback", "unexpected error", "unexpected verifier error", "Task exception")
 
 
@@ -64,6 +65,10 @@ async def control(stack: Stack, asked: Sequence[Wanted], true: Sequence[Completi
 
 
 def defects(log: Path) -> list[str]:
-    """Return the lines of a log that tell of a defect."""
+    """Return the lines of a log that tell of a defect, each with those around it."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [line for line in lines if any(sign in line for sign in DEFECT_SIGNS)]
+    return [
+        "\n".join(lines[max(number - 2, 0) : number + LINES_OF_A_DEFECT])
+        for number, line in enumerate(lines)
+        if any(sign in line for sign in DEFECT_SIGNS)
+    ]

@@ -27,6 +27,7 @@ LOOK_SECONDS = 5.0
 # A caller changes its connection after so many requests, mostly with answers under way on it.
 REQUESTS_OF_A_CONNECTION = 60
 WARM_SHARE = 0.25
+PARTS = 6
 MOST_GROWTH = 0.02
 
 
@@ -91,8 +92,17 @@ class Soak:
 def growth(looks: Sequence[dict[str, Size]]) -> dict[str, dict[str, Any]]:
     """Compare the looks after the warm-up with the last ones, process by process."""
     warm = looks[int(WARM_SHARE * len(looks)) :]
-    part = max(len(warm) // 6, 1)
-    return {name: _growth(warm[:part], warm[-part:], name) for name in warm[0]}
+    part = max(len(warm) // PARTS, 1)
+    return {
+        name: {
+            **_growth(warm[:part], warm[-part:], name),
+            "mib_all_along": [
+                round(statistics.median(look[name].mib for look in looks[at : at + part]), 2)
+                for at in range(0, len(looks), part)
+            ],
+        }
+        for name in warm[0]
+    }
 
 
 def _growth(
