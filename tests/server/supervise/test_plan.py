@@ -194,12 +194,13 @@ def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message:
 
 
 def test_processes_inherit_all_but_what_is_to_be_unset() -> None:
-    environ = {"TPU_TOPOLOGY": "2x2x1", "TPU_HOST_BOUNDS": "1,1,1", "HOME": "/home"}
     flags = ("--unset-variable=TPU_TOPOLOGY", "--unset-variable=TPU_HOST_BOUNDS")
-    for child in plan(*flags, **environ).children():
+    told = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
+    environ = {"TPU_TOPOLOGY": "2x2x1", "TPU_HOST_BOUNDS": "1,1,1", "HOME": "/home"}
+    for child in ServePlan.of(told, FOLDER, environ).children():
         assert child.environment == {"HOME": "/home"}
     # What chips there are is read before.
-    chips = plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8", **environ).chips
+    chips = ServePlan.of(told, FOLDER, {**environ, "TPU_ACCELERATOR_TYPE": "v5p-8"}).chips
     assert chips["verifier"]["TPU_VISIBLE_CHIPS"] == "0,1"
 
 
