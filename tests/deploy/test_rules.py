@@ -57,6 +57,7 @@ HEALTHY: Series = {
     'verifier_step_seconds_sum{part="transport"}': rising(1),
     'verifier_step_seconds_sum{part="host"}': rising(2),
     "verifier_drafter_attached{}": steady(1),
+    "verifier_late_drafts_total{}": rising(0),
     'verifier_sync_repairs_total{cause="stream_broken"}': rising(0),
     "verifier_recompilations_total{}": rising(0),
     "drafter_recompilations_total{}": rising(0),
@@ -80,6 +81,7 @@ PAGE, TICKET = {"severity": "page"}, {"severity": "ticket"}
 BURNS = [{**PAGE, "window": "1h"}, {**PAGE, "window": "6h"}, {**TICKET, "window": "3d"}]
 SERVER = {"namespace": "blockdraft", "instance": "pod:9100"}
 EXPIRY = "server_tls_certificate_expiry_timestamp_seconds{}"
+LATE = "verifier_late_drafts_total{}"
 FAILED, FIRST = (
     'server_requests_total{outcome="unavailable"}',
     'server_time_to_first_token_seconds_bucket{le="2.5"}',
@@ -127,6 +129,14 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
         [{**TICKET, **INSTANCE}],
     ),
     ("BlockdraftDrafterAway", {"verifier_drafter_attached{}": steady(0)}, 90, []),
+    (
+        "BlockdraftDrafterLate",
+        {LATE: rising(2), 'verifier_drafts_total{source="drafter"}': rising(1)},
+        HOUR,
+        [{**TICKET, **INSTANCE}],
+    ),
+    # Late now and then, as any drafter is on a busy machine.
+    ("BlockdraftDrafterLate", {LATE: rising(2)}, HOUR, []),
     (
         "BlockdraftQueueGrows",
         {"verifier_waiting_sequences{}": steady(8)},

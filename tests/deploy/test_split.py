@@ -142,8 +142,8 @@ def second(split: Split, tmp_path: Path) -> Iterator[str]:
     files = split.tpu.here["/etc/blockdraft-peer"]
     flags = [f"--listen={address}", "--drafter=none"]
     flags += [f"--peer-tls-{one}={files}/{two}" for one, two in PEER_FILES.items()]
-    names = ("TARGET", "DTYPE", "MAX_SEQUENCES", "MAX_STEP_TOKENS", "MAX_CONTEXT_TOKENS")
-    names += ("NUM_PAGES", "PAGE_SIZE", "COMPILATION_CACHE")
+    names = ["TARGET", "DTYPE", "MAX_SEQUENCES", "MAX_STEP_TOKENS", "MAX_CONTEXT_TOKENS"]
+    names += ["NUM_PAGES", "PAGE_SIZE", "COMPILATION_CACHE"]
     flags += [f"--{x.lower().replace('_', '-')}={told[f'BLOCKDRAFT_SERVE_{x}']}" for x in names]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -3,6 +3,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,11 +12,14 @@ from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Counter
+from tests.certificates import Authority
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
+from blockdraft_runtime.peer_tls import aio_peer_channel, peer_server_credentials
 from blockdraft_runtime.process import serve
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -86,6 +90,37 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
         os.kill(os.getpid(), number)
         await asyncio.wait_for(serving, PATIENCE_SECONDS)
     assert app.life == ["register", "start", "drain", "stop"]
+
+
+async def test_a_second_address_wants_certificates_and_the_first_one_does_not(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    authority = Authority("peers")
+    authority.issue().write(tmp_path)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    second, stop = f"localhost:{unused_tcp_port}", asyncio.Event()
+    with unix_address() as address:
+        how = peer_server_credentials(second, tls)
+        listen = ProcessSettings(address, drain_seconds=1)
+        serving = asyncio.ensure_future(
+            serve(App(), listen, second=(second, how), stop_requested=stop)
+        )
+        assert await status(address) == NOT_SERVING
+        async with aio_peer_channel(second, tls) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+                health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
+            )
+            assert response.status == NOT_SERVING
+        async with grpc.aio.insecure_channel(second) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+                    health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
+                )
+        stop.set()
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
 async def test_a_stop_while_loading_cancels_the_loading() -> None:

@@ -95,14 +95,15 @@ class ServePlan:
             ),
         )
         # What a process is told is on its command line; what it would read itself must not differ.
-        own = SERVER.variables | VERIFIER.variables | DRAFTER.variables
+        left_out = {*settings.unset_variables}
+        left_out |= SERVER.variables | VERIFIER.variables | DRAFTER.variables
         return cls(
             None if settings.no_server else server,
             verifier,
             drafter if drafting else None,
             folder,
             host,
-            {name: value for name, value in environ.items() if name not in own},
+            {name: value for name, value in environ.items() if name not in left_out},
             _chips(host, split) if host and split else {},
         )
 

@@ -45,6 +45,13 @@ class ServeSettings:
         "TPU_TOPOLOGY say, if anything",
         metavar="TYPE",
     )
+    unset_variables: tuple[str, ...] = setting(
+        (),
+        "variable of the environment that the processes do not inherit, such as one of TPU_* that "
+        "tells libtpu of chips of other processes; repeatable",
+        flag="unset-variable",
+        metavar="NAME",
+    )
     metrics_port: int | None = setting(
         None,
         "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
