@@ -142,18 +142,19 @@ def load_method(
         target, checkpoint = load_embedding_and_head(
             path, dtype=dtype, placement=placement, progress=progress
         )
-    drafter = obtain_drafter(
-        settings.drafter,
-        checkpoint,
-        target_spec=settings.target,
-        block_size=settings.block_size,
-        num_layers=settings.draft_layers,
-        dtype=dtype,
-    )
     learning = None
     if settings.learning.enabled:
-        learning = begin_learning(settings, drafter, checkpoint, dtype)
+        learning = begin_learning(settings, checkpoint, dtype)
         drafter = learning.drafter
+    else:
+        drafter = obtain_drafter(
+            settings.drafter,
+            checkpoint,
+            target_spec=settings.target,
+            block_size=settings.block_size,
+            num_layers=settings.draft_layers,
+            dtype=dtype,
+        )
     room = Room(
         max_sequences=settings.max_sequences,
         max_context_tokens=settings.max_context_tokens,

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry
+from tests.e2e.test_fair_share import serving_verifier
 from tests.fakes.drafting import SessionLink
 from tests.models.tiny import write_hf_checkpoint
+from tests.server.support import running_server, settings_for
 from tests.verifier.support import (
     CONFIG,
     Outcome,
@@ -37,8 +39,10 @@ from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_server.access.tenants import digest_of
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -333,3 +337,32 @@ def test_nothing_ends_the_looking(learning: Learning, monkeypatch: pytest.Monkey
     monkeypatch.setattr("blockdraft_drafter.learning.learner.LOOK_SECONDS", 0.0)
     monkeypatch.setattr(VersionStore, "current", fails)
     asyncio.run(run())
+
+
+async def test_callers_and_tenants_that_are_excluded_leave_no_trace(learning: Learning) -> None:
+    engine = learning.engine()
+    engine.start()
+    keys = ["open", f"acme sha256:{digest_of('closed').hex()} no-learning"]
+    asked = {("open", False): 1, ("open", True): 2, ("closed", False): 3}
+    try:
+        async with (
+            serving_verifier(engine) as address,
+            running_server(settings_for(address), api_keys=keys) as server,
+        ):
+            for (key, disabled), token in asked.items():
+                request = inference_pb2.GenerateRequest(
+                    prompt=inference_pb2.Prompt(
+                        token_ids=inference_pb2.TokenIds(values=[token] * 20)
+                    ),
+                    sampling=inference_pb2.SamplingOptions(max_output_tokens=12, ignore_eos=True),
+                    speculation=inference_pb2.SpeculationOptions(learning_disabled=disabled),
+                )
+                metadata = (("authorization", f"Bearer {key}"),)
+                response = await server.stub.Generate(request, metadata=metadata)
+                # They are drafted for as all others are.
+                assert response.usage.drafted_tokens > 0
+    finally:
+        engine.stop()
+    [recorded] = learning.recorded()
+    assert recorded.token_ids[:20].tolist() == [1] * 20
+    assert learning.count("recordings_total", outcome="excluded") == 2

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,14 @@ from prometheus_client import CollectorRegistry
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
 from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import find_checkpoint, load_any
+from blockdraft_drafter.files.sources import (
+    NoDrafterError,
+    find_checkpoint,
+    load_any,
+    obtain_drafter,
+)
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Origin, Recorder
@@ -25,6 +32,8 @@ from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.learning import LearningSettings
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
 
 
 def settle_base(store: VersionStore, drafter: Drafter[Any], source: Path | None) -> Version:
@@ -131,27 +140,67 @@ class _Learning:
     drafter: Drafter[Any]
 
 
-def begin_learning(
-    settings: DrafterSettings, drafter: Drafter[Any], target: Checkpoint, dtype: DTypeLike
-) -> _Learning:
+def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike) -> _Learning:
     """Return the version of a drafter to serve with.
 
     Args:
         settings: Name the drafter, and the folder of its versions.
-        drafter: What they name, loaded.
         target: What it drafts for.
         dtype: Of weights and activations.
 
     Raises:
+        ModelError: If the drafter that is named cannot be loaded.
         OSError: If the folder cannot be written.
     """
     directory = settings.learning.directory
     if directory is None:
         directory = default_cache_dir() / "learn" / target.fingerprint
-    source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     store = VersionStore(directory)
+    try:
+        source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+    except NoDrafterError:
+        version, drafter = _wait_for_one(store, target, dtype)
+        return _Learning(directory, store, version, drafter)
+    drafter = obtain_drafter(
+        settings.drafter,
+        target,
+        target_spec=settings.target,
+        block_size=settings.block_size,
+        num_layers=settings.draft_layers,
+        dtype=dtype,
+    )
     version, drafter = load_current(store, drafter, source, target, dtype)
     return _Learning(directory, store, version, drafter)
+
+
+def _wait_for_one(
+    store: VersionStore, target: Checkpoint, dtype: DTypeLike
+) -> tuple[Version, Drafter[Any]]:
+    """Return the promoted version, or else what the trainer makes of the target's own layers.
+
+    That one is not promoted before it pays, but it says what features to record.
+    """
+    told = False
+    while True:
+        versions = [each for each in store.list() if each.good and each.kind == "initialized"]
+        found = store.current() or (versions[-1] if versions else None)
+        if found is not None:
+            try:
+                drafter = load_any(
+                    store.path(found.number), target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype
+                )
+                return found, drafter
+            except ModelError as error:
+                logger.warning("version %d is rejected: %s", found.number, error)
+                store.reject(found.number, str(error))
+                continue
+        if not told:
+            logger.info(
+                "no drafter is known for this target: waiting for the one that "
+                "`blockdraft learn run` makes of the target's own layers"
+            )
+        told = True
+        time.sleep(_LOOK_SECONDS)
 
 
 def make_learner(
