@@ -37,10 +37,14 @@ class HotVocabulary:
         """Return the `size` most frequent ids, all if there are no more."""
         size = min(size, len(counts))
         # Stable: among equals the smaller id, so that every run picks the same ones.
-        ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
-        index = np.full(len(counts), -1, np.int32)
-        index[ids] = np.arange(size, dtype=np.int32)
-        return cls(jnp.asarray(ids), jnp.asarray(index))
+        return cls.with_ids(np.sort(np.argsort(-counts, kind="stable")[:size]), len(counts))
+
+    @classmethod
+    def with_ids(cls, ids: Int[np.ndarray, " hot"], vocab_size: int) -> "HotVocabulary":
+        """Return these ids, which must rise."""
+        index = np.full(vocab_size, -1, np.int32)
+        index[ids] = np.arange(len(ids), dtype=np.int32)
+        return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
 
 
 jax.tree_util.register_dataclass(HotVocabulary)
