@@ -27,6 +27,9 @@ def run(args: argparse.Namespace) -> int:
     """Learn until SIGTERM or SIGINT and return the exit code."""
     settings = CONFIGURATION.read(args)
     configure_logging("learn")
+    # They narrate every checkpoint.
+    for noisy in ("absl", "orbax"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     os.nice(_LOWEST_PRIORITY)
     if settings.threads is not None:
         # Read by XLA's CPU client when it makes its threads.
