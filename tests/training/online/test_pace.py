@@ -19,9 +19,7 @@ class World:
         self._busy = busy
 
     def pace(self, settle: float) -> Pace:
-        return Pace(
-            lambda: self._busy(self.now), settle, clock=lambda: self.now, sleep=self._sleep
-        )
+        return Pace(lambda: self._busy(self.now), settle, clock=lambda: self.now, sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds

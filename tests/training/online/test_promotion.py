@@ -1,6 +1,7 @@
 """Whether candidates are promoted that are better, and hardly ever others."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_a_better_drafter_soon_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_errors_of_all_looks_add_up_to_the_one_that_is_stated() -> None:
     errors = [allowed_error(look, CONFIDENCE) for look in range(1, 100_000)]
     assert sum(errors) == pytest.approx(1 - CONFIDENCE, rel=1e-4)
-    assert all(later < earlier for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(errors))
 
 
 def test_looks_are_further_and_further_apart() -> None:

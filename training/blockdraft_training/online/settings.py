@@ -21,7 +21,7 @@ class FolderSettings:
     directory: Path | None = setting(
         None,
         "folder of the recordings, the versions and the candidate; unset: that of the target in "
-        "`learn` in the folder of BLOCKDRAFT_CACHE, as for `serve --learn`",
+        "`learn` in the folder of BLOCKDRAFT_CACHE, as for `serve`",
         metavar="DIR",
     )
 
@@ -63,7 +63,7 @@ class LearnSettings(FolderSettings):
         512, "of longer sequences, so many tokens around the answer's beginning", minimum=16
     )
     passes: int = setting(
-        8, "how often a recording is learned from before newer ones are waited for", minimum=1
+        32, "how often a recording is learned from before newer ones are waited for", minimum=1
     )
     slice_mib: int = setting(128, "recordings held in memory at once", minimum=1)
     held_out_share: float = setting(
