@@ -37,12 +37,14 @@ class DrafterInfo:
         block_size: Tokens per block, the anchor included.
         fingerprint: Identity of its weights and configuration.
         trained: Whether the weights were trained for this target.
+        version: Number of its version if it learns while it serves, from 1; 0 if it does not.
     """
 
     method: str
     block_size: int
     fingerprint: str
     trained: bool
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class ModelInfo:
                 block_size=proto.drafter.block_size,
                 fingerprint=proto.drafter.fingerprint,
                 trained=proto.drafter.trained,
+                version=proto.drafter.version,
             )
         exactness = None
         if proto.HasField("exactness"):

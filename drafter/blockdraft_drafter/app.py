@@ -15,6 +15,9 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.files.sources import obtain_drafter
+from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.start import begin_learning, make_learner
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_models.decoder.sharding import placement_on_all_devices
@@ -71,6 +74,9 @@ class DrafterApp:
         self.failed = False
         folder = socket_folder(settings.process.address)
         self._service = DrafterService(self._metrics, folder, self._fail)
+        self._counts = LearningMetrics(registry, self._service.show_build)
+        self._learner: Learner | None = None
+        self._learning: asyncio.Task[None] | None = None
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -83,15 +89,23 @@ class DrafterApp:
             ModelError: If the target or the drafter cannot be loaded, or they do not fit.
         """
         count = self._metrics.recompilations.inc
-        load = functools.partial(load_method, self._settings, count, show_progress)
-        self._service.serve(await self.loading.run(load))
+        load = functools.partial(load_method, self._settings, count, show_progress, self._counts)
+        loaded = await self.loading.run(load)
+        self._service.serve(loaded)
+        self._learner = loaded.learner
+        if self._learner is not None:
+            self._learning = asyncio.create_task(self._learner.run())
 
     async def drain(self) -> None:
         """Refuse calls and end the streams."""
         self._service.drain()
 
     async def stop(self) -> None:
-        """Do nothing; no call is in flight any more."""
+        """Write what was recorded; no call is in flight any more."""
+        if self._learning is not None:
+            self._learning.cancel()
+        if self._learner is not None:
+            await asyncio.to_thread(self._learner.close)
 
     def inspect(self) -> Mapping[str, object]:
         """Return what the method holds."""
@@ -106,6 +120,7 @@ def load_method(
     settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
     show: ShowProgress = hide_progress,
+    counts: LearningMetrics | None = None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
 
@@ -113,9 +128,11 @@ def load_method(
         settings: What to load and how much to hold.
         on_recompilation: Called when a shape is compiled after warm-up.
         show: How the loading of the target's part is shown.
+        counts: Where learning counts; None for nowhere.
 
     Raises:
         ModelError: If the target or the drafter cannot be loaded, or they do not fit.
+        OSError: If it is to learn, and cannot write to the folder for that.
     """
     dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()
@@ -125,14 +142,19 @@ def load_method(
         target, checkpoint = load_embedding_and_head(
             path, dtype=dtype, placement=placement, progress=progress
         )
-    drafter = obtain_drafter(
-        settings.drafter,
-        checkpoint,
-        target_spec=settings.target,
-        block_size=settings.block_size,
-        num_layers=settings.draft_layers,
-        dtype=dtype,
-    )
+    learning = None
+    if settings.learning.enabled:
+        learning = begin_learning(settings, checkpoint, dtype)
+        drafter = learning.drafter
+    else:
+        drafter = obtain_drafter(
+            settings.drafter,
+            checkpoint,
+            target_spec=settings.target,
+            block_size=settings.block_size,
+            num_layers=settings.draft_layers,
+            dtype=dtype,
+        )
     room = Room(
         max_sequences=settings.max_sequences,
         max_context_tokens=settings.max_context_tokens,
@@ -153,4 +175,7 @@ def load_method(
         time.perf_counter() - loaded,
         1e3 * method.step_seconds[0],
     )
-    return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint)
+    learner = None
+    if learning is not None:
+        learner = make_learner(learning, settings.learning, method, checkpoint, dtype, counts)
+    return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint, learner)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft_drafter.finite import all_finite
 from blockdraft_drafter.method import GREEDY, MethodSpec, Sampling
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -174,17 +175,6 @@ def check_features(
 
 def _invalid(message: str) -> SequenceRefusedError:
     return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)
-
-
-def all_finite(values: NDArray[Any]) -> bool:
-    """Whether no element is infinite or not a number."""
-    if values.dtype != _DTYPES[drafter_pb2.DATA_TYPE_BFLOAT16]:
-        return bool(np.isfinite(values).all())
-    # As integers, which NumPy compares many times as fast: all bits of the exponent are set from
-    # 0x7f80 on, and with the bit of the sign before them from 0xff80 on.
-    bits = values.view(np.uint16)
-    largest, largest_positive = bits.max(initial=0), bits.view(np.int16).max(initial=0)
-    return bool(largest < 0xFF80 and largest_positive < 0x7F80)
 
 
 def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from blockdraft_drafter.context.slots import SlotPool
+from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.method import ContextsLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.projection_messages import describe_projection, projection_pieces
@@ -38,11 +39,13 @@ class LoadedMethod:
         method: Drafts.
         pool: Its context slots.
         target_fingerprint: The target it drafts for.
+        learner: Learns while it serves; None if it does not.
     """
 
     method: DraftMethod
     pool: SlotPool
     target_fingerprint: str
+    learner: Learner | None = None
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
@@ -78,13 +81,14 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         """Return what the method holds, stream by stream, as values that JSON can hold."""
         if self._loaded is None:
             return {"loading": True}
-        spec, pool = self._loaded.method.spec, self._loaded.pool
+        spec, pool, learner = self._loaded.method.spec, self._loaded.pool, self._loaded.learner
         return {
             "drafter": f"{spec.name}:{spec.fingerprint}",
             "draining": self._draining.is_set(),
             "slots": {"used": pool.used, "total": pool.size, "generation": pool.generation},
             "step_milliseconds": [1e3 * each for each in self._loaded.method.step_seconds],
             "streams": [session.state() for session in self._sessions],
+            "learning": None if learner is None else learner.state(),
         }
 
     def serve(self, loaded: LoadedMethod) -> None:
@@ -93,10 +97,15 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._projection = None if projection is None else describe_projection(projection)
         self._loaded = loaded
         self._metrics.contexts.set_function(lambda: loaded.pool.used)
-        spec = loaded.method.spec
-        self._metrics.build.labels(
-            version(), spec.name, spec.fingerprint, loaded.target_fingerprint
-        ).set(1)
+        self.show_build()
+
+    def show_build(self) -> None:
+        """Publish what drafts now."""
+        if self._loaded is None:
+            return
+        spec, target = self._loaded.method.spec, self._loaded.target_fingerprint
+        self._metrics.build.clear()
+        self._metrics.build.labels(version(), spec.name, spec.fingerprint, target).set(1)
 
     def drain(self) -> None:
         """Refuse calls and end every Draft stream after its step in flight.
@@ -138,6 +147,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             trained=spec.trained,
             step_seconds=loaded.method.step_seconds,
             projection=self._projection,
+            learns=loaded.learner is not None,
         )
 
     @stream_errors
@@ -169,7 +179,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         loaded = self._ready()
         shared = self._attach(context)
         await context.send_initial_metadata(() if shared is None else MAPPED)
-        session = Session(loaded.method, loaded.pool, shared)
+        learner = None if loaded.learner is None else loaded.learner.stream()
+        session = Session(loaded.method, loaded.pool, shared, learner)
         self._sessions.add(session)
         draining = asyncio.ensure_future(self._draining.wait())
 

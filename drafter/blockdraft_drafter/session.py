@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
+from blockdraft_drafter.learning.stream import StreamLearner
 from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Sampling
 from blockdraft_drafter.requests import (
     SequenceRefusedError,
@@ -45,7 +46,7 @@ class StepOutOfOrderError(Exception):
 class _Accepted:
     """A sequence of the step that passed every check, and where its context lies."""
 
-    sequence_id: int
+    message: drafter_pb2.SequenceDraft
     context: Context
     row: ContextRow
 
@@ -57,7 +58,11 @@ class Session:
     """
 
     def __init__(
-        self, method: DraftMethod, pool: SlotPool, shared: mmap.mmap | None = None
+        self,
+        method: DraftMethod,
+        pool: SlotPool,
+        shared: mmap.mmap | None = None,
+        learner: StreamLearner | None = None,
     ) -> None:
         """Start before step 1, with no context.
 
@@ -65,7 +70,9 @@ class Session:
             method: Drafts; shared by the streams of the process.
             pool: The method's context slots; shared likewise.
             shared: Memory in which the verifier may leave features.
+            learner: Learns from what arrives; None to learn nothing.
         """
+        self._learner = learner
         self._shared = shared
         self._method = method
         self._pool = pool
@@ -109,6 +116,8 @@ class Session:
         self._contexts.drop_lost()
         for sequence_id in request.released_sequence_ids:
             self._contexts.release(sequence_id)
+            if self._learner is not None:
+                self._learner.released(sequence_id)
 
         response = drafter_pb2.DraftResponse(step_id=request.step_id)
         accepted = self._admit(request, response)
@@ -123,12 +132,16 @@ class Session:
             item.context.length += item.row.features.shape[0]
             # Filled in where it is: a message put into another one is copied.
             response.proposals.add(
-                sequence_id=item.sequence_id,
+                sequence_id=item.message.sequence_id,
                 context_length=item.context.length,
                 token_ids=proposal.token_ids,
                 parents=proposal.parents,
                 log_probs=proposal.log_probs,
             )
+            if self._learner is not None:
+                self._learner.stepped(item.message, item.row.features, proposal.token_ids)
+        if self._learner is not None:
+            self._learner.sign(response)
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))
         response.timings.total_time.FromNanoseconds(int((time.perf_counter() - started) * 1e9))
         return response
@@ -136,6 +149,8 @@ class Session:
     def close(self) -> None:
         """Give all slots back; the stream has ended."""
         self._contexts.clear()
+        if self._learner is not None:
+            self._learner.close()
 
     def _admit(
         self, request: drafter_pb2.DraftRequest, response: drafter_pb2.DraftResponse
@@ -197,4 +212,4 @@ class Session:
             token_ids=tuple(sequence.token_ids),
             sampling=sampling,
         )
-        return _Accepted(sequence.sequence_id, context, row)
+        return _Accepted(sequence, context, row)

@@ -53,6 +53,7 @@ class GenerationSpec:
         log_probs: Number of alternatives per token, or None for no log probabilities.
         max_draft_tokens: Most tokens to draft per step, or None for as many as a verifier takes.
         lookup_disabled: Whether nothing may be drafted that was looked up in prompt and answer.
+        learning_disabled: Whether no drafter may record prompt and answer to learn from them.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -67,6 +68,7 @@ class GenerationSpec:
     log_probs: int | None
     max_draft_tokens: int | None
     lookup_disabled: bool
+    learning_disabled: bool
 
     def to_proto(self, request_id: str) -> verifier_pb2.SequenceRequest:
         """Return the request for a verifier."""
@@ -85,6 +87,7 @@ class GenerationSpec:
             log_probs=self.log_probs,
             max_draft_tokens=self.max_draft_tokens,
             lookup_disabled=self.lookup_disabled,
+            recordable=not self.learning_disabled,
         )
 
 
@@ -204,6 +207,7 @@ def generation_spec(
         log_probs=sampling.log_probs if sampling.HasField("log_probs") else None,
         max_draft_tokens=0 if speculation.disabled else max_draft_tokens,
         lookup_disabled=speculation.lookup_disabled,
+        learning_disabled=speculation.learning_disabled,
     )
 
 

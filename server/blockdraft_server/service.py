@@ -176,6 +176,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 block_size=drafter.block_size,
                 fingerprint=drafter.fingerprint,
                 trained=drafter.trained,
+                version=drafter.version,
             )
             if description.HasField("drafter")
             else None,
@@ -224,6 +225,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 timer.prompt(len(token_ids))
                 message = spec.to_proto(request_id)
                 message.cache_salt = tenant.salt
+                message.recordable &= tenant.recordable
                 replay = Replay(message, self._settings.limits.max_replays)
                 chunks = generate(spec, replay, self._router, tokenizer.token_bytes, deadline)
                 async with contextlib.aclosing(chunks):

@@ -43,7 +43,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
         "--raw --temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
     )
     flags += " --stop-token-id 4 --ignore-eos --log-probs 2 --no-draft --max-draft-tokens 1"
-    flags += " --no-lookup"
+    flags += " --no-lookup --no-learn"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
         model="fake",
@@ -60,7 +60,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
             log_probs=2,
         ),
         speculation=inference_pb2.SpeculationOptions(
-            disabled=True, max_draft_tokens=1, lookup_disabled=True
+            disabled=True, max_draft_tokens=1, lookup_disabled=True, learning_disabled=True
         ),
     )
 

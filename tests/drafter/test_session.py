@@ -12,8 +12,9 @@ from tests.drafter.fake_method import SPEC, FakeMethod, digest
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor, whole_features
 
 from blockdraft_drafter.context.slots import ContextTable, SlotPool
+from blockdraft_drafter.finite import all_finite
 from blockdraft_drafter.method import GREEDY, Sampling
-from blockdraft_drafter.requests import all_finite, to_array
+from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from blockdraft_bench.engine.in_process import form_of
 from blockdraft_drafter.context.slots import SlotPool
+from blockdraft_drafter.learning.stream import StreamLearner
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -91,6 +92,7 @@ class SessionTransport:
         method: DraftMethod,
         pool: SlotPool,
         fault: Callable[[], str | None] = lambda: None,
+        learn: Callable[[], StreamLearner] | None = None,
     ) -> None:
         spec = method.spec
         self.description = DrafterDescription(
@@ -103,9 +105,10 @@ class SessionTransport:
             fingerprint=spec.fingerprint,
             trained=spec.trained,
             step_seconds=tuple(method.step_seconds),
+            learns=learn is not None,
         )
         self.feature_writer: FeatureWriter = MessageWriter()
-        self.session = Session(method, pool)
+        self.session = Session(method, pool, None, None if learn is None else learn())
         self._fault = fault
         self._held: pb.DraftRequest | None = None
         self._answers: deque[pb.DraftResponse] = deque()
@@ -171,6 +174,7 @@ class SessionLink:
     faults: list[str] = field(default_factory=list)
     down: bool = False
     always: str | None = None
+    learn: Callable[[], StreamLearner] | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -180,7 +184,7 @@ class SessionLink:
     def current(self) -> DraftTransport | None:
         """Return the transport, made anew if need be."""
         if self.transport is None and not self.down:
-            self.transport = SessionTransport(self.method, self._pool, self._fault)
+            self.transport = SessionTransport(self.method, self._pool, self._fault, self.learn)
         return self.transport
 
     def lost(self, transport: DraftTransport) -> None:

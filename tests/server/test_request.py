@@ -116,6 +116,9 @@ def test_lookup_is_disabled_by_itself() -> None:
     request.speculation.lookup_disabled = True
     proto = checked(request).to_proto("id")
     assert proto.lookup_disabled
+    assert proto.recordable
+    request.speculation.learning_disabled = True
+    assert not checked(request).to_proto("id").recordable
     assert not proto.HasField("max_draft_tokens")
 
 

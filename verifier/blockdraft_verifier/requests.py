@@ -84,6 +84,7 @@ def parse_request(
         lookup=not message.lookup_disabled,
         replay=message.replay,
         cache_salt=message.cache_salt,
+        recordable=message.recordable,
     )
 
 

@@ -115,6 +115,7 @@ class VerifierService(VerifierServiceServicer):
                     block_size=drafter.block_size,
                     fingerprint=drafter.fingerprint,
                     trained=drafter.trained,
+                    version=drafter.version,
                 )
             )
         return response

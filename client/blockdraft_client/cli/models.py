@@ -56,9 +56,9 @@ def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
     drafter = model.drafter
     if drafter is None:
         return [*lines, ("drafter", "none connected")]
-    return [
-        *lines,
+    lines += [
         ("drafter", f"{drafter.method}, blocks of {drafter.block_size}"),
         ("drafter fingerprint", drafter.fingerprint),
         ("drafter trained", "yes" if drafter.trained else "no"),
     ]
+    return [*lines, ("drafter version", drafter.version)] if drafter.version else lines

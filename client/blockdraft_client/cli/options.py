@@ -120,6 +120,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         const=True,
         help="draft nothing that was looked up in prompt and answer",
     )
+    group.add_argument(
+        "--no-learn",
+        action="store_const",
+        const=True,
+        help="keep prompt and answer out of what a drafter that learns records",
+    )
 
 
 def sampling_from(args: argparse.Namespace) -> SamplingParams:
@@ -140,4 +146,5 @@ def speculation_from(args: argparse.Namespace) -> SpeculationParams:
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,
         lookup_disabled=bool(args.no_lookup),
+        learning_disabled=bool(args.no_learn),
     )

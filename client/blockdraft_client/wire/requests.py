@@ -75,6 +75,7 @@ def _speculation_message(
         disabled=speculation.disabled,
         max_draft_tokens=speculation.max_draft_tokens,
         lookup_disabled=speculation.lookup_disabled,
+        learning_disabled=speculation.learning_disabled,
     )
 
 

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
 from blockdraft_drafter.compiled.vocabulary import narrowed
 from blockdraft_drafter.compiled.weight_shapes import placed
 from blockdraft_drafter.context import buffer
+from blockdraft_drafter.finite import all_finite
 from blockdraft_drafter.method import (
     ContextRow,
     ContextsLostError,
@@ -35,6 +37,22 @@ from blockdraft_drafter.method import (
 from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWeights:
+    """Weights that fit the compiled steps and are where these want them.
+
+    Attributes:
+        weights: What the steps read.
+        fingerprint: Of the drafter.
+        trained: Whether they were trained for the target.
+    """
+
+    weights: DraftWeights
+    fingerprint: str
+    trained: bool
+
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
 _MEASURED_CONTEXT = 512
@@ -84,6 +102,8 @@ class CompiledMethod:
         )
         weights = DraftWeights(nnx.state(drafter.model), matrices, draft_ids)
         self._weights = placed(weights, self._programs.weights)
+        self._published = _published(drafter)
+        self._draft_ids = drafter.draft_ids
         self._on_recompilation = on_recompilation
         self._warm = False
         self._step_seconds: tuple[float, ...] = ()
@@ -156,6 +176,42 @@ class CompiledMethod:
                 raise MethodLostError(message) from error
             raise ContextsLostError(f"the draft step failed: {error}") from error
 
+    def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
+        """Return another drafter's weights, to be used by `swap`; any thread may ask.
+
+        Args:
+            drafter: Of the same form as the one that drafts. Embedding and head stay.
+
+        Raises:
+            ValueError: If the compiled steps cannot take it, or a weight is not finite.
+        """
+        if _published(drafter) != self._published:
+            raise ValueError("its configuration is another one")
+        if drafter.embedding is not None or drafter.head is not None:
+            raise ValueError("it has an embedding or a head of its own")
+        if not np.array_equal(_ids(drafter.draft_ids), _ids(self._draft_ids)):
+            raise ValueError("its draft vocabulary is another one")
+        drafter.model.suit(jax.default_backend())
+        state = nnx.state(drafter.model)
+        if not all(all_finite(np.asarray(leaf)) for leaf in jax.tree.leaves(state)):
+            raise ValueError("a weight is not finite")
+        projection = self._spec.projection
+        # Verifiers have it, and what they keep went through it.
+        if projection is not None and (
+            jax.device_get(drafter.model.projection).fingerprint() != projection.fingerprint()
+        ):
+            raise ValueError("its projection of features is another one")
+        weights = self._weights._replace(model=state)
+        if _form(weights) != _form(self._weights):
+            raise ValueError("its weights have other shapes or types")
+        ready = jax.block_until_ready(placed(weights, self._programs.weights))
+        return PreparedWeights(ready, drafter.fingerprint, drafter.model.config.trained)
+
+    def swap(self, prepared: PreparedWeights) -> None:
+        """Draft with other weights from the next step on; contexts stay as they are."""
+        self._weights = prepared.weights
+        self._spec = replace(self._spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
+
     def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
@@ -195,6 +251,22 @@ class CompiledMethod:
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         return pad_features(flat, size, unused_slot=self._spec.max_sequences)
+
+
+def _published(drafter: Drafter[Any]) -> dict[str, Any]:
+    """Return the configuration as it is published, without what we add to it."""
+    config = drafter.definition.config_to_hf(drafter.model.config)
+    # Whose target it is was looked at when it was loaded; not all checkpoints say it.
+    return {key: value for key, value in config.items() if key != "blockdraft"}
+
+
+def _form(weights: DraftWeights) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(weights)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _ids(draft_ids: np.ndarray | None) -> np.ndarray:
+    return np.zeros(0, np.int32) if draft_ids is None else draft_ids
 
 
 def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:

@@ -200,8 +200,12 @@ class VersionStore:
                 history = self._history()
             except (OSError, ValueError, TypeError, KeyError):
                 history = () if before is None else (before.number,)
-            history = [each for each in history if each != number] + [number]
-            self._write_history(history[-_REMEMBERED:])
+            history = [*(each for each in history if each != number), number]
+            base = self._last_given(history)
+            kept = history[-_REMEMBERED:]
+            if base is not None and base.number not in kept:
+                kept = [base.number, *kept]
+            self._write_history(kept)
         return version
 
     def reject(self, number: int, reason: str) -> Version:
@@ -236,6 +240,17 @@ class VersionStore:
         if now is None:
             raise VersionError("no good version is left")
         return now
+
+    def base(self) -> Version | None:
+        """Return the last version promoted that was not learned; None if there is none.
+
+        The current one was learned from it, if it was learned.
+        """
+        try:
+            history = self._history()
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return self._last_given(history)
 
     def before_current(self) -> Version | None:
         """Return the version that `roll_back` would return to; None if there is none."""
@@ -275,6 +290,14 @@ class VersionStore:
             with contextlib.suppress(VersionError):
                 version = self.read(number)
                 if version.good and number != current.number:
+                    return version
+        return None
+
+    def _last_given(self, history: Sequence[int]) -> Version | None:
+        for number in reversed(history):
+            with contextlib.suppress(VersionError):
+                version = self.read(number)
+                if version.kind != "learned":
                     return version
         return None
 

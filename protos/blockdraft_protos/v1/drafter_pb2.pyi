@@ -112,6 +112,7 @@ class DrafterServiceDescribeResponse(_message.Message):
     TRAINED_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     PROJECTION_FIELD_NUMBER: _builtins.int
+    LEARNS_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
@@ -130,6 +131,10 @@ class DrafterServiceDescribeResponse(_message.Message):
     """Identity of the drafter's weights and configuration, 16 hexadecimal digits."""
     trained: _builtins.bool
     """Whether the weights were trained for this target (false for random initialization)."""
+    learns: _builtins.bool
+    """Whether the drafter learns from what it is sent: then it wants the features of sequences for
+    which nothing is drafted too, and those of the last tokens of each.
+    """
     @_builtins.property
     def target_layer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Target layers whose outputs, concatenated in this order, make a feature."""
@@ -159,10 +164,11 @@ class DrafterServiceDescribeResponse(_message.Message):
         trained: _builtins.bool = ...,
         step_seconds: _abc.Iterable[_builtins.float] | None = ...,
         projection: Global___FeatureProjection | None = ...,
+        learns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["projection", b"projection"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "learns", b"learns", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -314,6 +320,7 @@ class SequenceDraft(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RECORDING_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence; unique per verifier process."""
     context_start: _builtins.int
@@ -340,6 +347,12 @@ class SequenceDraft(_message.Message):
         verifiers that do not say. A drafter may ignore it: only how much is accepted depends on it.
         """
 
+    @_builtins.property
+    def recording(self) -> Global___SequenceRecording:
+        """What belongs into a recording of the sequence; with the first row of a context, for drafters
+        that learn. Absent if the sequence must not be recorded.
+        """
+
     def __init__(
         self,
         *,
@@ -351,14 +364,41 @@ class SequenceDraft(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         sampling: Global___DraftSampling | None = ...,
         request_id: _builtins.str = ...,
+        recording: Global___SequenceRecording | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recording", b"recording", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "recording", b"recording", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequenceDraft: _TypeAlias = SequenceDraft  # noqa: Y015
+
+@_typing.final
+class SequenceRecording(_message.Message):
+    """Allows a drafter that learns to record a sequence, and says of it what features do not tell."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_START_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    answer_start: _builtins.int
+    """Position of the answer's first token."""
+    temperature: _builtins.float
+    """Randomness with which the answer's tokens are chosen; 0 picks the likeliest token."""
+    def __init__(
+        self,
+        *,
+        answer_start: _builtins.int = ...,
+        temperature: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_start", b"answer_start", "temperature", b"temperature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceRecording: _TypeAlias = SequenceRecording  # noqa: Y015
 
 @_typing.final
 class DraftSampling(_message.Message):
@@ -410,6 +450,7 @@ class DraftResponse(_message.Message):
     PROPOSALS_FIELD_NUMBER: _builtins.int
     SEQUENCE_ERRORS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Number of the request's step."""
     @_builtins.property
@@ -424,6 +465,12 @@ class DraftResponse(_message.Message):
     def timings(self) -> Global___DraftTimings:
         """Where the drafter's time went."""
 
+    @_builtins.property
+    def version(self) -> Global___DrafterVersion:
+        """The weights that drafted, of a drafter that learns; with the first answer of a stream and with
+        the first one after they changed.
+        """
+
     def __init__(
         self,
         *,
@@ -431,14 +478,45 @@ class DraftResponse(_message.Message):
         proposals: _abc.Iterable[Global___Proposal] | None = ...,
         sequence_errors: _abc.Iterable[Global___SequenceError] | None = ...,
         timings: Global___DraftTimings | None = ...,
+        version: Global___DrafterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["proposals", b"proposals", "sequence_errors", b"sequence_errors", "step_id", b"step_id", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proposals", b"proposals", "sequence_errors", b"sequence_errors", "step_id", b"step_id", "timings", b"timings", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DraftResponse: _TypeAlias = DraftResponse  # noqa: Y015
+
+@_typing.final
+class DrafterVersion(_message.Message):
+    """Names the weights of a drafter that learns while it serves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TRAINED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the version, from 1."""
+    fingerprint: _builtins.str
+    """Identity of the drafter's weights and configuration, 16 hexadecimal digits."""
+    trained: _builtins.bool
+    """Whether the weights were trained for the target."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        fingerprint: _builtins.str = ...,
+        trained: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "number", b"number", "trained", b"trained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrafterVersion: _TypeAlias = DrafterVersion  # noqa: Y015
 
 @_typing.final
 class Proposal(_message.Message):

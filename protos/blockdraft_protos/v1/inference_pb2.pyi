@@ -402,6 +402,7 @@ class DraftModel(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     TRAINED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
@@ -410,6 +411,8 @@ class DraftModel(_message.Message):
     """Identity of the drafter's weights and configuration, 16 hexadecimal digits."""
     trained: _builtins.bool
     """Whether the weights were trained for this target (false for random initialization)."""
+    version: _builtins.int
+    """Version of a drafter that learns while it serves, from 1; 0 for one that does not."""
     def __init__(
         self,
         *,
@@ -417,10 +420,11 @@ class DraftModel(_message.Message):
         block_size: _builtins.int = ...,
         fingerprint: _builtins.str = ...,
         trained: _builtins.bool = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "fingerprint", b"fingerprint", "method", b"method", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "fingerprint", b"fingerprint", "method", b"method", "trained", b"trained", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,22 +644,26 @@ class SpeculationOptions(_message.Message):
     DISABLED_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
+    LEARNING_DISABLED_FIELD_NUMBER: _builtins.int
     disabled: _builtins.bool
     """Decodes one token at a time."""
     max_draft_tokens: _builtins.int
     """Most tokens to draft per step; >= 0. Unset means as many as the verifier takes."""
     lookup_disabled: _builtins.bool
     """Drafts nothing that was looked up in prompt and answer; the drafter is asked as before."""
+    learning_disabled: _builtins.bool
+    """Keeps prompt and answer out of what a drafter that learns while it serves records."""
     def __init__(
         self,
         *,
         disabled: _builtins.bool = ...,
         max_draft_tokens: _builtins.int | None = ...,
         lookup_disabled: _builtins.bool = ...,
+        learning_disabled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "disabled", b"disabled", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "disabled", b"disabled", "learning_disabled", b"learning_disabled", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015

@@ -98,6 +98,7 @@ class SequenceRequest(_message.Message):
     LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    RECORDABLE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     max_output_tokens: _builtins.int
@@ -115,6 +116,10 @@ class SequenceRequest(_message.Message):
     cache_salt: _builtins.bytes
     """Tells tenants apart: the prompt's computation is shared only with sequences of the same salt, and
     those of different salts take turns in getting a place. At most 64 bytes.
+    """
+    recordable: _builtins.bool
+    """Whether a drafter that learns may record the sequence: neither the caller nor the settings of
+    its tenant exclude it. A server that does not know of this never says so.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -148,10 +153,11 @@ class SequenceRequest(_message.Message):
         lookup_disabled: _builtins.bool = ...,
         replay: _builtins.bool = ...,
         cache_salt: _builtins.bytes = ...,
+        recordable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_token_ids", b"prompt_token_ids", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -588,6 +594,7 @@ class AttachedDrafter(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     TRAINED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
@@ -596,6 +603,8 @@ class AttachedDrafter(_message.Message):
     """Identity of the drafter's weights and configuration, 16 hexadecimal digits."""
     trained: _builtins.bool
     """Whether the weights were trained for this target."""
+    version: _builtins.int
+    """Version of a drafter that learns while it serves, from 1; 0 for one that does not."""
     def __init__(
         self,
         *,
@@ -603,10 +612,11 @@ class AttachedDrafter(_message.Message):
         block_size: _builtins.int = ...,
         fingerprint: _builtins.str = ...,
         trained: _builtins.bool = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "fingerprint", b"fingerprint", "method", b"method", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "fingerprint", b"fingerprint", "method", b"method", "trained", b"trained", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

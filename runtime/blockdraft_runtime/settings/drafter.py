@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
+from blockdraft_runtime.settings.learning import LearningSettings
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 
@@ -20,6 +21,7 @@ class DrafterSettings:
     """Everything the drafter is told: what it loads and how much it can hold.
 
     Attributes:
+        learning: Whether it learns, and where what it learns from is kept.
         process: Where it listens, and how it stops.
     """
 
@@ -70,6 +72,7 @@ class DrafterSettings:
         "serve nothing: say where the drafter is stored, downloading it if needed; exit with 3 if "
         "there is none for the target",
     )
+    learning: LearningSettings = group(LearningSettings)
     peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-drafter.sock"), without=("control",)

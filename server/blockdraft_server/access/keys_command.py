@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most tokens of all requests at a time, prompts and longest answers together",
     )
     parser.add_argument(
+        "--no-learning",
+        action="store_true",
+        help="keep the tenant's requests out of what a drafter that learns records",
+    )
+    parser.add_argument(
         "--file",
         type=Path,
         metavar="FILE",
@@ -37,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """Make a key; return the exit code."""
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
-        line = line_of(args.name, key, args.max_requests, args.max_tokens)
+        recordable = not args.no_learning
+        line = line_of(args.name, key, args.max_requests, args.max_tokens, recordable=recordable)
         if args.file is not None:
             _append(args.file, line)
     except (OSError, ValueError) as error:

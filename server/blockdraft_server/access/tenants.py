@@ -11,6 +11,7 @@ Keys = Mapping[bytes, "Tenant"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _LIMIT = re.compile(r"(max-requests|max-tokens)=([1-9][0-9]{0,11})")
+_NO_LEARNING = "no-learning"
 # What callers are called of whom nothing is known but that they were let in.
 UNNAMED = "unnamed"
 # What those are called who have no series of metrics of their own.
@@ -28,12 +29,14 @@ class Tenant:
         max_requests: Most requests held at a time; None for any number.
         max_tokens: Most tokens of all requests held, prompts and longest answers together; None
             for any number.
+        recordable: Whether a drafter that learns may record the requests.
     """
 
     name: str
     salt: bytes
     max_requests: int | None = None
     max_tokens: int | None = None
+    recordable: bool = True
 
 
 # The only tenant where no key is needed.
@@ -48,9 +51,9 @@ def digest_of(key: str) -> bytes:
 def parse_keys(text: str) -> dict[bytes, Tenant]:
     """Return the tenants that a file of keys lists.
 
-    Each line is a key, or `NAME sha256:DIGEST` with `max-requests=N` and `max-tokens=N` behind it;
-    blank lines and lines with # are skipped. Several lines may name one tenant, to give it several
-    keys; they have to agree on its limits.
+    Each line is a key, or `NAME sha256:DIGEST` with `max-requests=N`, `max-tokens=N` and
+    `no-learning` behind it; blank lines and lines with # are skipped. Several lines may name one
+    tenant, to give it several keys; they have to agree on all else.
 
     Raises:
         ValueError: If a line is malformed or contradicts another, or if there is no key, which
@@ -72,7 +75,14 @@ def parse_keys(text: str) -> dict[bytes, Tenant]:
     return keys
 
 
-def line_of(name: str, key: str, max_requests: int | None, max_tokens: int | None) -> str:
+def line_of(
+    name: str,
+    key: str,
+    max_requests: int | None,
+    max_tokens: int | None,
+    *,
+    recordable: bool = True,
+) -> str:
     """Return the line for the file of keys that lets a tenant in with a key.
 
     Raises:
@@ -81,6 +91,7 @@ def line_of(name: str, key: str, max_requests: int | None, max_tokens: int | Non
     words = [name, f"sha256:{digest_of(key).hex()}"]
     words += [f"max-requests={max_requests}"] if max_requests is not None else []
     words += [f"max-tokens={max_tokens}"] if max_tokens is not None else []
+    words += [] if recordable else [_NO_LEARNING]
     line = " ".join(words)
     parse_keys(line)
     return line
@@ -96,6 +107,9 @@ def _alone(word: str, number: int) -> tuple[bytes, Tenant]:
 
 def _named(words: list[str], number: int) -> tuple[bytes, Tenant]:
     name, word, *limits = words
+    recordable = _NO_LEARNING not in limits
+    if not recordable:
+        limits.remove(_NO_LEARNING)
     if not _NAME.fullmatch(name) or name in (UNNAMED, OTHER_TENANTS):
         raise ValueError(
             f"line {number}: the tenant's name must have up to 63 of a-z, 0-9, '.', '_' and '-', "
@@ -110,9 +124,10 @@ def _named(words: list[str], number: int) -> tuple[bytes, Tenant]:
     given = {one[1]: int(one[2]) for one in found if one is not None}
     if len(given) < len(limits):
         raise ValueError(
-            f"line {number}: after the digest may come max-requests=N and max-tokens=N, "
-            "each at most once, with N from 1 on"
+            f"line {number}: after the digest may come max-requests=N, max-tokens=N and "
+            f"{_NO_LEARNING}, each at most once, with N from 1 on"
         )
     salt = hashlib.sha256(b"prefix cache of tenant " + name.encode()).digest()
-    tenant = Tenant(name, salt, given.get("max-requests"), given.get("max-tokens"))
+    most = given.get("max-requests"), given.get("max-tokens")
+    tenant = Tenant(name, salt, *most, recordable=recordable)
     return bytes.fromhex(digest[1]), tenant

@@ -32,7 +32,8 @@ class ChildSpec:
     Attributes:
         name: Name for messages.
         command: The program and its arguments.
-        health_address: gRPC address, plaintext, that reports SERVING once the child is ready.
+        health_address: gRPC address, plaintext, that reports SERVING once the child is ready; None
+            for a child that serves nobody: nothing waits for it, and its deaths end nothing.
         stop_seconds: How long it may take to stop before it is killed.
         environment: Its environment variables; None for those of this process.
         role: Children of one role are stopped together; None for a role of its own.
@@ -40,7 +41,7 @@ class ChildSpec:
 
     name: str
     command: tuple[str, ...]
-    health_address: str
+    health_address: str | None
     stop_seconds: float = 40.0
     environment: Mapping[str, str] | None = None
     role: str | None = None
@@ -130,6 +131,8 @@ class Child:
     @contextlib.asynccontextmanager
     async def _health(self) -> AsyncIterator[Callable[[float], Awaitable[int]]]:
         """Give what asks the process for its health, waiting for so many seconds."""
+        if self.spec.health_address is None:
+            raise ValueError(f"{self.spec.name} tells nobody of its health")
         async with grpc.aio.insecure_channel(
             self.spec.health_address,
             options=(

@@ -18,7 +18,8 @@ from blockdraft_runtime.logs import configure_logging
 from blockdraft_server.supervise.find_drafter import plan_for_target
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.settings import ServeSettings
-from blockdraft_server.supervise.shared_port import refuse_taken_port
+from blockdraft_server.supervise.shared_port import free_port, refuse_taken_port
+from blockdraft_server.supervise.training import require_training
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ def run(args: argparse.Namespace) -> int:
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
+            if plan.learns:
+                require_training()
+                if plan.verifier.process.metrics_port is None:
+                    plan = plan.watching(free_port())
             if plan.server.servers > 1 and not plan.follows:
                 refuse_taken_port(plan.server.process.address)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -26,8 +26,9 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
         ValueError: As by `ServePlan.of`, or if the files of target or drafter cannot be read.
     """
     plan = ServePlan.of(settings, folder, environ)
-    # One that was named is loaded, or the drafter ends and says why not.
-    if plan.drafter is None or settings.names_drafter:
+    # One that was named is loaded, or the drafter ends and says why not. Where it learns, the
+    # trainer makes one if there is none.
+    if plan.drafter is None or settings.names_drafter or plan.learns:
         return plan
     if _exists(plan.drafter, plan.environment):
         return plan

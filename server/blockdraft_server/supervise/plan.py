@@ -120,7 +120,38 @@ class ServePlan:
             children.append(
                 self._child("drafter", DRAFTER.flags(self.drafter), self.drafter.process)
             )
+            if self.drafter.learning.enabled:
+                children.append(self._trainer(self.drafter))
         return children
+
+    @property
+    def learns(self) -> bool:
+        """Whether a trainer is started."""
+        return self.drafter is not None and self.drafter.learning.enabled and not self.follows
+
+    def watching(self, metrics_port: int) -> "ServePlan":
+        """Return the plan with a port at which the trainer sees whether the verifier is busy."""
+        process = replace(self.verifier.process, metrics_port=metrics_port)
+        return replace(self, verifier=replace(self.verifier, process=process))
+
+    def _trainer(self, drafter: DrafterSettings) -> "ChildSpec":
+        from blockdraft_server.supervise.child import ChildSpec
+
+        flags = [f"--target={drafter.target}", f"--drafter={drafter.drafter}"]
+        if drafter.learning.directory is not None:
+            flags.append(f"--directory={drafter.learning.directory}")
+        metrics = self.verifier.process
+        if metrics.metrics_port is not None:
+            host = metrics.metrics_address
+            host = "127.0.0.1" if host == "0.0.0.0" else host
+            flags.append(f"--watch=http://{host}:{metrics.metrics_port}/metrics")
+        return ChildSpec(
+            name="trainer",
+            command=(sys.executable, "-m", "blockdraft_training.online", *flags),
+            health_address=None,
+            # Chips are the others'; it computes on what is left of the cores.
+            environment={**self.environment, "JAX_PLATFORMS": "cpu"},
+        )
 
     def _server(self, number: int) -> "ChildSpec":
         """Return a server; what tells them apart are control address and metrics port."""

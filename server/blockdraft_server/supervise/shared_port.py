@@ -1,4 +1,4 @@
-"""The port that several servers share, which must be nobody else's.
+"""Ports that are nobody else's: the one that several servers share, and one that is free.
 
 The kernel spreads connections over all processes of a user that share a port, so a second service
 on it would silently get half of the first one's callers.
@@ -6,6 +6,14 @@ on it would silently get half of the first one's callers.
 
 import errno
 import socket
+
+
+def free_port() -> int:
+    """Return a port of this host at which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def refuse_taken_port(address: str) -> None:

@@ -64,7 +64,7 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._children: dict[str, Child] = {}
         self._serving: set[str] = set()
-        self._was_ready = {spec.name: asyncio.Event() for spec in specs}
+        self._was_ready = {spec.name: asyncio.Event() for spec in specs if spec.health_address}
         self._stopping = asyncio.Event()
 
     @property
@@ -97,8 +97,9 @@ class Supervisor:
         announcing = asyncio.create_task(self._announce(on_ready))
         stopping = asyncio.create_task(stop_requested.wait())
         try:
-            await asyncio.wait({stopping, *keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
-            for keeper in keepers.values():
+            needed = [keepers[name] for name in self._was_ready]
+            await asyncio.wait({stopping, *needed}, return_when=asyncio.FIRST_COMPLETED)
+            for keeper in needed:
                 if keeper.done():
                     keeper.result()
         finally:
@@ -127,9 +128,13 @@ class Supervisor:
 
     async def _keep(self, spec: ChildSpec) -> None:
         tracker = RestartTracker(self._policy)
+        run = self._run_once if spec.health_address else self._run_unwatched
         while not self._stopping.is_set():
-            status, ready_since, last_lines = await self._run_once(spec)
+            status, ready_since, last_lines = await run(spec)
             if self._stopping.is_set():
+                return
+            if status == USAGE_STATUS and not spec.health_address:
+                logger.error("%s cannot start; everything else goes on without it", spec.name)
                 return
             # A command line that is wrong now will be wrong the next time.
             hopeless = status == USAGE_STATUS and ready_since is None
@@ -188,6 +193,17 @@ class Supervisor:
             self._serving.discard(spec.name)
         del self._children[spec.name]
         return status, ready_since, child.last_lines
+
+    async def _run_unwatched(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
+        """Run a child that nobody waits for; it is taken for ready as soon as it runs."""
+        child = await Child.start(spec, self._sink)
+        self._children[spec.name] = child
+        if self._stopping.is_set():
+            child.kill()
+        started = time.monotonic()
+        status = await child.exited()
+        del self._children[spec.name]
+        return status, started, child.last_lines
 
     async def _announce(self, on_ready: Callable[[], Awaitable[None]] | None) -> None:
         for event in self._was_ready.values():

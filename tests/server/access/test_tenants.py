@@ -34,6 +34,8 @@ def test_a_tenant_may_have_several_keys() -> None:
         (f"{ACME} max-requests=0", "line 1: after the digest"),
         (f"{ACME} max-requests=1 max-requests=2", "line 1: after the digest"),
         (f"{ACME} unlimited", "line 1: after the digest"),
+        (f"{ACME} no-learning no-learning", "line 1: after the digest"),
+        (f"{ACME}\nacme sha256:{'0' * 64} no-learning", "line 2: acme has other limits"),
         (f"{ACME}\nacme sha256:{'0' * 64} max-requests=1", "line 2: acme has other limits"),
         (f"{ACME}\nalpha", "line 2: the key belongs to another tenant"),
     ],
@@ -50,6 +52,13 @@ def test_a_line_lets_its_key_in_and_does_not_hold_it() -> None:
     assert parse_keys(line)[digest_of("alpha")].max_requests == 3
     with pytest.raises(ValueError, match="name"):
         line_of("no name", "alpha", None, None)
+
+
+def test_a_tenant_may_be_kept_out_of_recordings() -> None:
+    assert parse_keys(ACME)[digest_of("alpha")].recordable
+    assert not parse_keys(f"{ACME} no-learning max-tokens=5")[digest_of("alpha")].recordable
+    line = line_of("acme", "alpha", 3, None, recordable=False)
+    assert line == f"{ACME} max-requests=3 no-learning"
 
 
 def test_limits_are_no_part_of_what_tells_tenants_apart() -> None:

@@ -45,6 +45,29 @@ def test_a_setting_reaches_the_processes_it_concerns() -> None:
     }
 
 
+def test_learning_starts_a_trainer_that_watches_the_verifier(tmp_path: Path) -> None:
+    result = plan(
+        *("--target", "t", "--drafter", "d", "--learn", "--learn-dir", str(tmp_path)),
+        *("--learn-share", "0.5", "--metrics-port", "9100"),
+    )
+    assert result.learns
+    drafter, trainer = result.children()[2:]
+    assert {"--learn", f"--learn-dir={tmp_path}", "--learn-share=0.5"} <= set(drafter.command)
+    assert trainer.health_address is None
+    assert trainer.command[1:3] == ("-m", "blockdraft_training.online")
+    assert set(trainer.command[3:]) == {
+        *("--target=t", "--drafter=d", f"--directory={tmp_path}"),
+        "--watch=http://127.0.0.1:9101/metrics",
+    }
+    assert trainer.environment is not None
+    # It must not take a chip.
+    assert trainer.environment["JAX_PLATFORMS"] == "cpu"
+    unwatched = plan("--learn")
+    assert unwatched.watching(9).verifier.process.metrics_port == 9
+    assert not plan("--learn", "--no-drafter").learns
+    assert not plan().learns
+
+
 def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
     result = plan("--no-drafter")
     assert [child.name for child in result.children()] == ["server", "verifier"]

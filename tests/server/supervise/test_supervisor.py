@@ -73,6 +73,19 @@ def alive(pids: dict[str, int]) -> list[str]:
     ]
 
 
+async def test_who_serves_nobody_is_started_again_and_ends_nothing(family: Family) -> None:
+    log = family.folder / "starts"
+    command = (sys.executable, "-c", f"open({str(log)!r}, 'a').write('x'); raise SystemExit(1)")
+    trainer = ChildSpec("trainer", command, None)
+    refused = ChildSpec("refused", (sys.executable, "-c", "raise SystemExit(2)"), None)
+    supervisor = Supervisor([family.dummy("server"), trainer, refused], QUICK, io.BytesIO())
+    async with running(supervisor):
+        await until(lambda: log.exists() and len(log.read_text()) > QUICK.max_deaths + 2)
+        assert supervisor.serving == {"server"}
+        await until(lambda: "refused" not in supervisor.process_ids)
+    assert family.ended() == ["server"]
+
+
 async def test_children_stop_in_order_and_their_output_is_forwarded(family: Family) -> None:
     sink = io.BytesIO()
     specs = [family.dummy("server"), family.dummy("verifier"), family.dummy("drafter")]

@@ -43,7 +43,12 @@ class TransportError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DrafterDescription:
-    """What a drafter says of itself; see `DrafterServiceDescribeResponse`."""
+    """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
+
+    Attributes:
+        version: Of the weights of a drafter that learns, from 1; 0 until it has said, and for
+            others.
+    """
 
     method: str
     block_size: int
@@ -54,6 +59,8 @@ class DrafterDescription:
     fingerprint: str
     trained: bool
     step_seconds: tuple[float, ...]
+    learns: bool = False
+    version: int = 0
 
     @property
     def feature_row_bytes(self) -> int:
@@ -80,6 +87,7 @@ class DrafterDescription:
             fingerprint=message.fingerprint,
             trained=message.trained,
             step_seconds=tuple(message.step_seconds),
+            learns=message.learns,
         )
 
 

@@ -13,12 +13,15 @@ from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.contexts import Context
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.link import DrafterDescription
-from blockdraft_verifier.scheduling.sequence import Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
 # next request for proposals in the drafter's queue, so there is little of it at a time.
 MAX_DRAFT_BYTES = 16 * 1024 * 1024
 MAX_CATCH_UP_BYTES = 4 * 1024 * 1024
+# Of a sequence for which nothing is drafted, a drafter that learns gets so many positions at once:
+# appending a few costs it hardly less than appending many.
+LEARNING_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,24 @@ def catch_up(
     return parts
 
 
+def to_learn_from(contexts: Iterable[Context]) -> list[Context]:
+    """Return the contexts that lack so much, or whose sequences have ended, that it is sent."""
+    return [
+        context
+        for context in contexts
+        if (context.sequence.finish_reason is not None)
+        or context.sequence.committed - context.length >= LEARNING_ROWS
+    ]
+
+
 def to_request(
     step_id: int,
     parts: Iterable[Part],
     released: Iterable[int],
     features: FeatureStore,
     writer: FeatureWriter,
+    *,
+    learns: bool = False,
 ) -> pb.DraftRequest:
     """Return the request of some parts, features included.
 
@@ -101,6 +116,7 @@ def to_request(
         released: Contexts that the drafter shall drop.
         features: Where those of the contexts are.
         writer: Brings them to the drafter.
+        learns: Whether the drafter is told what it may record.
     """
     request = pb.DraftRequest(step_id=step_id, released_sequence_ids=released)
     positions = []
@@ -115,12 +131,22 @@ def to_request(
             token_ids=sequence.tokens[start : part.stop],
             sampling=to_sampling(sequence.request.sampling) if part.draft_length else None,
             request_id="" if start else sequence.request.request_id,
+            recording=to_recording(sequence.request) if learns and not start else None,
         )
         positions.append(Positions(sequence.pages, start, part.stop))
     if any(place.rows for place in positions):
         # Filled in where it is: a message put into another one is copied, features and all.
         writer.write(request.features, step_id, features, positions)
     return request
+
+
+def to_recording(request: GenerationRequest) -> pb.SequenceRecording | None:
+    """Return what a drafter that learns may know of a request; None if it is to record nothing."""
+    if not request.recordable:
+        return None
+    return pb.SequenceRecording(
+        answer_start=len(request.prompt), temperature=request.sampling.temperature
+    )
 
 
 def to_sampling(sampling: Sampling) -> pb.DraftSampling | None:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -27,7 +28,13 @@ from blockdraft_verifier.drafting.link import (
     DraftTransport,
     TransportError,
 )
-from blockdraft_verifier.drafting.outgoing import Part, catch_up, divide, to_request
+from blockdraft_verifier.drafting.outgoing import (
+    Part,
+    catch_up,
+    divide,
+    to_learn_from,
+    to_request,
+)
 from blockdraft_verifier.drafting.patience import Patience
 from blockdraft_verifier.drafting.reconciler import Reconciler
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
@@ -132,6 +139,30 @@ class DraftSync:
         ):
             self._send(parts, None)
 
+    def send_to_learn(self, sequences: Iterable[Sequence]) -> None:
+        """Send a drafter that learns what it lacks of sequences for which nothing is drafted.
+
+        Nobody waits for it, and it is bounded like all that is caught up.
+
+        Args:
+            sequences: All that run, and those that have just ended.
+        """
+        if not self._asks or self._transport is None:
+            return
+        drafter = self._transport.description
+        if not drafter.learns:
+            return
+        contexts = [
+            self.contexts.open(sequence)
+            for sequence in sequences
+            if sequence.request.recordable
+            and sequence.request.max_draft_tokens != 0
+            and not sequence.awaiting_draft
+            and self._fits(sequence, drafter)
+        ]
+        if parts := catch_up(to_learn_from(contexts), drafter, self._catching_up_bytes):
+            self._send(parts, None)
+
     def tell_released(self) -> None:
         """Tell the drafter what contexts to drop, if no request has told it yet."""
         if self.contexts.any_released and self._asks:
@@ -210,7 +241,12 @@ class DraftSync:
         )
         released = self.contexts.take_released()
         request = to_request(
-            step.step_id, parts, released, self._features, transport.feature_writer
+            step.step_id,
+            parts,
+            released,
+            self._features,
+            transport.feature_writer,
+            learns=transport.description.learns,
         )
         for part in parts:
             context = part.context
@@ -265,8 +301,24 @@ class DraftSync:
         if response.step_id > step.step_id:
             raise TransportError(f"answer {response.step_id} came before {step.step_id}")
         self._pending.popleft()
+        if response.HasField("version"):
+            self._note_version(response.version)
         self._count(step, response, times)
         self._reconciler.take(response, step)
+
+    def _note_version(self, version: pb.DrafterVersion) -> None:
+        """Take note of the weights with which a drafter that learns drafts from now on."""
+        if self._transport is None:
+            return
+        known = self._transport.description
+        self._transport.description = replace(
+            known,
+            version=version.number,
+            fingerprint=version.fingerprint,
+            trained=version.trained,
+        )
+        if known.version != version.number:
+            logger.info("the drafter drafts with version %d", version.number)
 
     def _count(self, step: PendingStep, response: pb.DraftResponse, times: DraftTimes) -> None:
         computed = response.timings.compute_time.ToTimedelta().total_seconds()

@@ -81,8 +81,8 @@ class DraftLengths:
         """Learn what drafting cost."""
         if self.costs is None:
             return
-        # What had to be caught up first is not what drafting costs.
-        if times.computed and not times.backlogged:
+        # What had to be caught up first is not what drafting costs, nor is what only appends.
+        if times.proposals and not times.backlogged:
             self.costs.observe_transport(times.transport)
             # Several answers were computed apart; their sum is the time of no batch.
             if times.answers == 1 and times.proposals:

@@ -290,7 +290,12 @@ class Engine:
 
     def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
         assert self.drafts is not None
+        before = self.drafter
         times = self.drafts.collect(wait=wait)
+        after = self.drafter
+        if before is not None and after is not None and 0 < before.version != after.version:
+            # What was accepted says little of other weights.
+            self.lengths.forget_acceptance()
         self.lengths.observe_drafting(times)
         self.metrics.late_drafts.inc(times.missed)
         return times
@@ -326,6 +331,8 @@ class Engine:
             usual = self.lengths.wait_seconds(wanted)
             patient = max(self._settings.draft_patience_seconds, usual)
             self.drafts.request(wanted, min(patient, self._settings.draft_timeout_seconds))
+        if self.drafts is not None and drafter is not None and drafter.learns:
+            self.drafts.send_to_learn(self.scheduler.running)
 
     def _tell_released(self) -> None:
         if self.drafts is not None:

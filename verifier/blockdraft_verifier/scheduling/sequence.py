@@ -59,6 +59,7 @@ class GenerationRequest:
         replay: Whether an earlier attempt broke off.
         cache_salt: What tells tenants apart: pages are shared only with sequences of the same one,
             and tenants take turns in getting a place.
+        recordable: Whether a drafter that learns may record it.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class GenerationRequest:
     lookup: bool = True
     replay: bool = False
     cache_salt: bytes = b""
+    recordable: bool = False
 
 
 class DraftSource(enum.Enum):

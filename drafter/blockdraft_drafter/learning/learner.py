@@ -1,0 +1,183 @@
+"""Learning in a drafter that serves: it records, takes better weights over, and goes back.
+
+Everything slow happens on threads: recordings are written, the folder of versions is looked at, and
+weights are loaded there. Between two steps the event loop only puts them in place. Whatever goes
+wrong is logged and counted, and the weights that draft stay.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from blockdraft_drafter.compiled.runner import CompiledMethod, PreparedWeights
+from blockdraft_drafter.learning.recorder import Recorder
+from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
+from blockdraft_drafter.learning.stream import Serving, StreamLearner
+from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+@runtime_checkable
+class LearnerCounts(Protocol):
+    """Where a learner counts; called on the event loop."""
+
+    def verified(self, version: int, gained: int, *, own_context: bool) -> None:
+        """Count a verified proposal; see `Observer.verified`."""
+
+    def changed(self, kind: str) -> None:
+        """Count what became of a version: "swapped", "rolled_back" or "refused"."""
+
+    def serves(self, serving: Serving) -> None:
+        """Publish the version that drafts now."""
+
+
+class Learner:
+    """What a drafter process learns, all streams together; an `Observer`.
+
+    Attributes:
+        serving: The version that drafts now.
+    """
+
+    def __init__(
+        self,
+        method: CompiledMethod,
+        store: VersionStore,
+        version: Version,
+        recorder: Recorder,
+        load: Callable[[int], Any],
+        counts: LearnerCounts,
+    ) -> None:
+        """Draft with `version`, which the method has loaded.
+
+        Args:
+            method: What drafts.
+            store: The versions.
+            version: The one that drafts.
+            recorder: Records what may be recorded.
+            load: Returns the drafter of a version; called on a thread.
+            counts: Where to count.
+        """
+        self._method = method
+        self._store = store
+        self._recorder = recorder
+        self._load = load
+        self._counts = counts
+        self.serving = Serving(version.number, method.spec.fingerprint, method.spec.trained)
+        self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
+        # Nothing is known of the version before the one that a process begins with.
+        self._probation = Probation(())
+        self._too_bad: str | None = None
+        # Versions that could not be marked as rejected either.
+        self._refused: set[int] = set()
+        counts.serves(self.serving)
+
+    def stream(self) -> StreamLearner:
+        """Return what learns from one stream."""
+        return StreamLearner(self, self._recorder.stream())
+
+    def verified(self, version: int, gained: int, *, own_context: bool) -> None:
+        """Count a verified proposal; see `Observer.verified`."""
+        self._counts.verified(version, gained, own_context=own_context)
+
+    def ended(self, version: int, ended: Ended) -> None:
+        """Take in a sequence that has ended; see `Observer.ended`."""
+        if version != self.serving.number:
+            return
+        self._ended[version].append(ended)
+        confidence = self._probation.add(ended)
+        if confidence is not None and self._too_bad is None:
+            new, old = estimate(self._probation.new), estimate(self._probation.old)
+            if new is not None and old is not None:
+                self._too_bad = (
+                    f"τ in service fell from {old.mean:.3f} to {new.mean:.3f}, "
+                    f"confidence {confidence:.4f}"
+                )
+
+    def state(self) -> dict[str, object]:
+        """Return what drafts and how well, as values that JSON can hold."""
+        tau = estimate(self._ended[self.serving.number])
+        return {
+            "version": self.serving.number,
+            "fingerprint": self.serving.fingerprint,
+            "sequences": len(self._ended[self.serving.number]),
+            "tau": None if tau is None else tau.mean,
+            "on_probation": not self._probation.over,
+        }
+
+    async def run(self) -> None:
+        """Look for another version now and then, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except Exception:
+                # Whatever it is, it must not end the drafting.
+                logger.exception("learning failed; drafting goes on")
+
+    async def look(self) -> None:
+        """Go back if the version that drafts is too bad; take over the one that shall serve."""
+        if self._too_bad is not None:
+            reason, self._too_bad = self._too_bad, None
+            await self._roll_back(reason)
+        version, prepared, reason = await asyncio.to_thread(self._prepare)
+        if reason:
+            self._counts.changed("refused")
+        if version is not None and prepared is not None:
+            self._swap(version, prepared)
+
+    def close(self) -> None:
+        """Write what was recorded."""
+        self._recorder.close()
+
+    async def _roll_back(self, reason: str) -> None:
+        number = self.serving.number
+        try:
+            current = await asyncio.to_thread(self._store.current)
+            if current is None or current.number != number:
+                return
+            await asyncio.to_thread(self._store.roll_back, reason)
+        except (OSError, VersionError) as error:
+            logger.error("version %d should go back (%s) but cannot: %s", number, reason, error)
+            return
+        logger.warning("version %d goes back: %s", number, reason)
+        self._counts.changed("rolled_back")
+
+    def _prepare(self) -> tuple[Version | None, PreparedWeights | None, str]:
+        """Return another version that shall serve, ready; or why it cannot. Runs on a thread."""
+        version = self._store.current()
+        if version is None or version.number in (self.serving.number, *self._refused):
+            return None, None, ""
+        started = time.perf_counter()
+        try:
+            prepared = self._method.prepare(self._load(version.number))
+        except (ValueError, OSError, RuntimeError) as error:
+            # RuntimeError: the device may have no room for it.
+            reason = " ".join(str(error).split())
+            logger.error("version %d is refused: %s", version.number, reason)
+            try:
+                self._store.reject(version.number, reason)
+            except (OSError, VersionError) as again:
+                self._refused.add(version.number)
+                logger.error("version %d cannot be marked: %s", version.number, again)
+            return None, None, reason
+        logger.info("version %d is loaded (%.1f s)", version.number, time.perf_counter() - started)
+        return version, prepared, ""
+
+    def _swap(self, version: Version, prepared: PreparedWeights) -> None:
+        before = self.serving
+        self._method.swap(prepared)
+        self.serving = Serving(version.number, prepared.fingerprint, prepared.trained)
+        old = tuple(self._ended[before.number])
+        known = self._ended.get(version.number, deque(maxlen=WINDOW))
+        self._ended = {before.number: self._ended[before.number], version.number: known}
+        # One that is gone back to is compared with nothing: it was good before.
+        self._probation = Probation(old if version.number > before.number else ())
+        self._counts.serves(self.serving)
+        self._counts.changed("swapped")
+        logger.info("drafting with version %d instead of %d", version.number, before.number)

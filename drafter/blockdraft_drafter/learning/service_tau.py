@@ -1,0 +1,119 @@
+"""Whether the weights that serve accept as much as those before them did; no I/O.
+
+Only the drafter's own proposals count, of sequences that were drafted for by one version from
+beginning to end. Steps of one sequence are alike, so a sequence and not a step is what varies: τ is
+a ratio of sums over sequences, and its variance that of a ratio estimator.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+# Sequences of a version that are remembered, the newest ones.
+WINDOW = 1024
+# The test is made when the new version has ended so many sequences, and at each doubling, up to the
+# window; then it has stood the test.
+FIRST_LOOK = 64
+# How often a version that is as good as the one before may be sent back, all looks together.
+FALSE_ALARMS = 0.01
+# Fewer steps of the old version say too little to be compared with.
+MIN_SEQUENCES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One sequence's part of τ.
+
+    Attributes:
+        gained: Tokens that steps with proposals of the drafter gained.
+        steps: These steps.
+    """
+
+    gained: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tau:
+    """An estimate of τ.
+
+    Attributes:
+        mean: Tokens per step.
+        variance: Of the mean.
+    """
+
+    mean: float
+    variance: float
+
+
+def estimate(ended: Sequence[Ended]) -> Tau | None:
+    """Return τ over sequences; None if there are too few to tell how much they vary."""
+    steps = sum(each.steps for each in ended)
+    count = len(ended)
+    if count < 2 or not steps:
+        return None
+    mean = sum(each.gained for each in ended) / steps
+    squares = sum((each.gained - mean * each.steps) ** 2 for each in ended)
+    return Tau(mean, squares * count / (count - 1) / steps**2)
+
+
+def confidence_worse(new: Tau, old: Tau) -> float:
+    """Return with which confidence, 0 to 1, a version's τ is below the other's; one-sided."""
+    spread = math.sqrt(new.variance + old.variance)
+    if spread == 0.0:
+        return float(new.mean < old.mean)
+    return NormalDist().cdf((old.mean - new.mean) / spread)
+
+
+def accepted_of(proposal: Sequence[int], committed: Sequence[int], rows: int) -> int | None:
+    """Return how many tokens of a proposal were accepted; None if it was not verified.
+
+    Args:
+        proposal: What was drafted to follow an anchor.
+        committed: The tokens that did follow it, the next anchor included.
+        rows: Positions committed since, that of the anchor included.
+    """
+    agreeing = 0
+    for drafted, token in zip(proposal, committed, strict=False):
+        if drafted != token:
+            break
+        agreeing += 1
+    # One that came too late was right where nobody used it.
+    return agreeing if agreeing <= rows - 1 else None
+
+
+@dataclass(slots=True)
+class Probation:
+    """Watches a version beside the one before it.
+
+    Attributes:
+        old: What the version before has done; empty if nothing is known.
+        new: What the version has done so far.
+        next_look: At so many sequences it is looked at again.
+    """
+
+    old: tuple[Ended, ...]
+    new: deque[Ended] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    next_look: int = FIRST_LOOK
+    _looks: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stood the test, or there is nothing to compare it with."""
+        return len(self.old) < MIN_SEQUENCES or self.next_look > WINDOW
+
+    def add(self, ended: Ended) -> float | None:
+        """Take in a sequence; return the confidence with which τ fell, if that is to end it."""
+        self.new.append(ended)
+        if self.over or len(self.new) < self.next_look:
+            return None
+        self.next_look *= 2
+        self._looks += 1
+        new, old = estimate(self.new), estimate(self.old)
+        if new is None or old is None:
+            return None
+        confidence = confidence_worse(new, old)
+        # Each look may err half as often as the one before: the sum stays below the whole.
+        return confidence if confidence > 1 - FALSE_ALARMS / 2**self._looks else None

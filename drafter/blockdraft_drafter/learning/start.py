@@ -1,0 +1,228 @@
+"""How learning begins when a drafter starts: which version serves, and what learns beside it."""
+
+import logging
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import DTypeLike
+from prometheus_client import CollectorRegistry
+
+from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
+from blockdraft_drafter.files.checkpoint import save_drafter
+from blockdraft_drafter.files.sources import (
+    NoDrafterError,
+    find_checkpoint,
+    load_any,
+    obtain_drafter,
+)
+from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.recorder import Origin, Recorder
+from blockdraft_drafter.learning.recordings import RAW, Recordings
+from blockdraft_drafter.learning.versions import Kind, Version, VersionError, VersionStore
+from blockdraft_models.errors import ModelError
+from blockdraft_models.weights.cache_dir import default_cache_dir
+from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.learning import LearningSettings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+
+
+def settle_base(store: VersionStore, drafter: Drafter[Any], source: Path | None) -> Version:
+    """Return the version to serve with, given the drafter that the settings name.
+
+    It is the promoted one if that was learned from this drafter; otherwise the drafter itself, as a
+    version that is added if it is not there.
+
+    Args:
+        store: The versions.
+        drafter: What the settings name.
+        source: Its files; None if it has none.
+
+    Raises:
+        OSError: If the store cannot be written.
+    """
+    current, base = store.current(), store.base()
+    if current is not None and base is not None and base.fingerprint == drafter.fingerprint:
+        return current
+    for version in store.list():
+        if version.kind != "learned" and version.fingerprint == drafter.fingerprint:
+            return store.promote(version.number, "named by --drafter")
+
+    def write(folder: Path) -> None:
+        if source is None:
+            save_drafter(drafter.definition, drafter.model, folder, drafter.draft_ids)
+            return
+        for file in [*source.glob("*.safetensors"), *source.glob("*.json")]:
+            shutil.copyfile(file, folder / file.name)
+
+    kind: Kind = "shipped" if drafter.model.config.trained else "initialized"
+    added = store.add(
+        write, kind=kind, fingerprint=drafter.fingerprint, reason="named by --drafter"
+    )
+    return store.promote(added.number, "named by --drafter")
+
+
+def load_current(
+    store: VersionStore,
+    drafter: Drafter[Any],
+    source: Path | None,
+    target: Checkpoint,
+    dtype: DTypeLike,
+) -> tuple[Version, Drafter[Any]]:
+    """Return the version to serve with, and its weights; what cannot be loaded is rejected.
+
+    Args:
+        store: The versions.
+        drafter: What the settings name.
+        source: Its files; None if it has none.
+        target: What it drafts for.
+        dtype: Of weights and activations.
+
+    Raises:
+        OSError: If the store cannot be written.
+    """
+    while True:
+        version = settle_base(store, drafter, source)
+        if version.fingerprint == drafter.fingerprint:
+            return version, drafter
+        try:
+            return version, load_version(store, version.number, drafter, target, dtype)
+        except (ModelError, VersionError) as error:
+            logger.warning("version %d is rejected: %s", version.number, error)
+            store.reject(version.number, str(error))
+
+
+def load_version(
+    store: VersionStore, number: int, like: Drafter[Any], target: Checkpoint, dtype: DTypeLike
+) -> Drafter[Any]:
+    """Load a version.
+
+    Args:
+        store: The versions.
+        number: Of the version.
+        like: What its form must be.
+        target: What it drafts for.
+        dtype: Of weights and activations.
+
+    Raises:
+        ModelError: If it is damaged or of another form.
+    """
+    block_size = like.model.config.block_size
+    drafter = load_any(store.path(number), target, block_size=block_size, dtype=dtype)
+    if drafter.definition is not like.definition:
+        raise VersionError(f"it is {drafter.definition.title}, not {like.definition.title}")
+    return drafter
+
+
+@dataclass(frozen=True, slots=True)
+class _Learning:
+    """Where learning begins.
+
+    Attributes:
+        directory: What is learned from, and the versions.
+        store: The versions.
+        version: The one to serve with.
+        drafter: Its weights.
+    """
+
+    directory: Path
+    store: VersionStore
+    version: Version
+    drafter: Drafter[Any]
+
+
+def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike) -> _Learning:
+    """Return the version of a drafter to serve with.
+
+    Args:
+        settings: Name the drafter, and the folder of its versions.
+        target: What it drafts for.
+        dtype: Of weights and activations.
+
+    Raises:
+        ModelError: If the drafter that is named cannot be loaded.
+        OSError: If the folder cannot be written.
+    """
+    directory = settings.learning.directory
+    if directory is None:
+        directory = default_cache_dir() / "learn" / target.fingerprint
+    store = VersionStore(directory)
+    try:
+        source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+    except NoDrafterError:
+        version, drafter = _wait_for_one(store, target, dtype)
+        return _Learning(directory, store, version, drafter)
+    drafter = obtain_drafter(
+        settings.drafter,
+        target,
+        target_spec=settings.target,
+        block_size=settings.block_size,
+        num_layers=settings.draft_layers,
+        dtype=dtype,
+    )
+    version, drafter = load_current(store, drafter, source, target, dtype)
+    return _Learning(directory, store, version, drafter)
+
+
+def _wait_for_one(
+    store: VersionStore, target: Checkpoint, dtype: DTypeLike
+) -> tuple[Version, Drafter[Any]]:
+    """Return the promoted version, or else what the trainer makes of the target's own layers.
+
+    That one is not promoted before it pays, but it says what features to record.
+    """
+    told = False
+    while True:
+        versions = [each for each in store.list() if each.good and each.kind == "initialized"]
+        found = store.current() or (versions[-1] if versions else None)
+        if found is not None:
+            try:
+                drafter = load_any(
+                    store.path(found.number), target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype
+                )
+                return found, drafter
+            except ModelError as error:
+                logger.warning("version %d is rejected: %s", found.number, error)
+                store.reject(found.number, str(error))
+                continue
+        if not told:
+            logger.info(
+                "no drafter is known for this target: waiting for the one that "
+                "`blockdraft learn run` makes of the target's own layers"
+            )
+        told = True
+        time.sleep(_LOOK_SECONDS)
+
+
+def make_learner(
+    learning: _Learning,
+    settings: LearningSettings,
+    method: CompiledMethod,
+    target: Checkpoint,
+    dtype: DTypeLike,
+    counts: LearningMetrics | None,
+) -> Learner:
+    """Return what learns while `method` serves; for the arguments see `begin_learning`."""
+    counts = counts or LearningMetrics(CollectorRegistry())
+    spec = method.spec
+    form = RAW if spec.projection is None else spec.projection.fingerprint()
+    recorder = Recorder(
+        Recordings(learning.directory / "recordings", settings.limit_bytes),
+        Origin(target.fingerprint, form, spec.target_layer_ids),
+        settings.share,
+        counts,
+    )
+
+    def load(number: int) -> Drafter[Any]:
+        return load_version(learning.store, number, learning.drafter, target, dtype)
+
+    return Learner(method, learning.store, learning.version, recorder, load, counts)
