@@ -58,6 +58,7 @@ def promoted(count: int) -> Callable[[Learner], bool]:
     return lambda learner: learner.journal.promoted >= count or learner.journal.total_steps >= 200
 
 
+@pytest.mark.slow
 def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
     pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
 ) -> None:
@@ -65,16 +66,18 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
     record([projected(each, start) for each in recorded], tmp_path)
     settings = settings_of(pair, tmp_path, path)
     first = learn(settings, promoted(1)).journal
-    version = VersionStore(tmp_path).current()
-    assert version is not None
-    assert (version.number, version.kind, version.state) == (1, "learned", "promoted")
+    store = VersionStore(tmp_path)
+    base, version = store.list()
+    assert (base.number, base.kind, base.state) == (1, "shipped", "promoted")
+    assert version == store.current()
+    assert (version.kind, version.state, version.parent) == ("learned", "promoted", 1)
     assert version.held_out_tau is not None
     assert version.parent_held_out_tau is not None
     assert version.held_out_tau > 1.02 * version.parent_held_out_tau
     assert version.confidence is not None
     assert version.confidence > 0.95
     # It is what its file says, and only the projection is as it was: features went through it.
-    loaded = load_drafter(DFLASH, VersionStore(tmp_path).path(1), pair.checkpoint, dtype="float32")
+    loaded = load_drafter(DFLASH, store.path(2), pair.checkpoint, dtype="float32")
     assert loaded.fingerprint == version.fingerprint
     before, after = weights(start), weights(loaded.model)
     same = {name for name in before if np.array_equal(before[name], after[name])}
@@ -86,6 +89,7 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
     assert again.steps == made + 3
 
 
+@pytest.mark.slow
 def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
     pair: Pair,
     recorded: list[Recording],
@@ -122,6 +126,7 @@ def _with_features(recording: Recording, features: Any) -> Recording:
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_waited_for(
     pair: Pair,
     recorded: list[Recording],
@@ -154,6 +159,7 @@ def test_a_full_disk_is_waited_for(
     assert len(told) == 1
 
 
+@pytest.mark.slow
 def test_a_version_that_people_choose_is_learned_from(
     pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
 ) -> None:
@@ -169,6 +175,7 @@ def test_a_version_that_people_choose_is_learned_from(
     assert journal.looks == 0
 
 
+@pytest.mark.slow
 def test_from_nothing(pair: Pair, recorded: list[Recording], tmp_path: Path) -> None:
     record(recorded, tmp_path)
     learn(settings_of(pair, tmp_path, "auto", paying=1.3), promoted(1))

@@ -9,26 +9,27 @@ logger = logging.getLogger(__name__)
 
 
 class Disk:
-    """What writes checkpoints and versions.
-
-    Attributes:
-        refuses: Whether the last write failed.
-    """
+    """What writes checkpoints and versions."""
 
     def __init__(self) -> None:
         """Begin in good hope."""
-        self.refuses = False
+        self._refused: set[str] = set()
 
     def tried(self, what: str, write: Callable[[], object]) -> bool:
-        """Write; return whether that went well. The first failure of several is logged."""
+        """Write; return whether that went well.
+
+        The first failure is logged, and that all is well again once everything that failed could
+        be written: small files find room where large ones do not.
+        """
         try:
             write()
         except (OSError, TrainingError) as error:
-            if not self.refuses:
+            if not self._refused:
                 logger.error("%s cannot be written, learning waits: %s", what, error)
-            self.refuses = True
+            self._refused.add(what)
             return False
-        if self.refuses:
-            logger.info("%s can be written again", what)
-        self.refuses = False
+        if what in self._refused:
+            self._refused.remove(what)
+            if not self._refused:
+                logger.info("%s can be written again", what)
         return True

@@ -99,6 +99,7 @@ class Session:
         self._base = start.params
         self._target = target_fingerprint
         self._bad_steps = 0
+        self._given_up = False
         self._generator = np.random.default_rng(around.settings.seed)
         self._checkpoints = self._resumed()
 
@@ -115,6 +116,8 @@ class Session:
                     return
                 piece = self._traffic.next_slice()
         finally:
+            if self._around.stopped() and not self._given_up:
+                self._save()
             self._checkpoints.close()
 
     def _over(self) -> bool:
@@ -245,7 +248,7 @@ class Session:
                 model,
                 self._start.draft_ids,
                 kind="learned",
-                parent=self._start.version,
+                parent=self._start.as_version(around.store),
                 held_out_tau=comparison.candidate,
                 parent_held_out_tau=comparison.current,
                 confidence=confidence,
@@ -273,6 +276,7 @@ class Session:
         journal.started_over += 1
         journal.rate = max(journal.rate / 2, _LOWEST_RATE)
         logger.warning("the candidate is given up at step %d: %s", self._candidate.step, why)
+        self._given_up = True
         self._forget()
         self._note()
         pause = self._around.settings.idle_seconds / journal.rate

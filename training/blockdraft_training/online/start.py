@@ -17,6 +17,7 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
 from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint, load_any
+from blockdraft_drafter.learning.start import settle_base
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -38,12 +39,16 @@ class Start:
         draft_ids: Target ids it can propose; None for all.
         version: Its number in the store; None if it is not from there.
         serves: Whether it is what a candidate must be better than; otherwise nothing serves.
+        drafter: As it was loaded.
+        source: Its files.
     """
 
     model: DFlash
     draft_ids: np.ndarray | None
     version: int | None
     serves: bool
+    drafter: Drafter[Any]
+    source: Path
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -56,6 +61,18 @@ class Start:
         current = store.current()
         number = None if current is None else current.number
         return number == (self.version if self.serves else None)
+
+    def as_version(self, store: VersionStore) -> int:
+        """Return its number in the store, where it is added if it is not from there.
+
+        So there is something to go back to, and a drafter that starts finds the same.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self.version is not None:
+            return self.version
+        return settle_base(store, self.drafter, self.source).number
 
     def form(self, target: Checkpoint) -> Form:
         """Return what recordings must be for it."""
@@ -165,7 +182,7 @@ def _loaded(
         raise TrainingError(
             f"{path} is a drafter of {drafter.definition.title}: only DFlash learns while it serves"
         )
-    return Start(drafter.model, drafter.draft_ids, version, serves)
+    return Start(drafter.model, drafter.draft_ids, version, serves, drafter, path)
 
 
 def _in_type(projection: Any, dtype: np.dtype[Any]) -> Any:
