@@ -20,12 +20,16 @@ def learn(command: str, directory: Path, *options: str) -> int:
     return learn_command.run(parser.parse_args(words))
 
 
+def _write(folder: Path) -> None:
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     store = VersionStore(tmp_path)
     for number, tau in ((1, None), (2, 1.75)):
         store.add(
-            lambda folder: (folder / "config.json").write_text("{}") and None,
+            _write,
             kind="learned" if tau else "shipped",
             fingerprint=f"f{number}",
             held_out_tau=tau,

@@ -28,6 +28,7 @@ from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.online import candidate as candidates
 from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.learner import Learner
+from blockdraft_training.online.pace import Pace
 
 
 @pytest.fixture(scope="module")
@@ -218,17 +219,17 @@ def test_an_unfinished_step_yields(
     record(recorded, tmp_path)
     settings = settings_of(pair, tmp_path, drafter[0])
     order: list[str] = []
-    add, finish = candidates.Candidate.add, candidates.Candidate.finish
-    monkeypatch.setattr(
-        candidates.Candidate, "add", lambda self, batch: (order.append("add"), add(self, batch))[1]
-    )
-    monkeypatch.setattr(
-        candidates.Candidate,
-        "finish",
-        lambda self, rate: (order.append("step"), finish(self, rate))[1],
-    )
-    monkeypatch.setattr(
-        "blockdraft_training.online.pace.Pace.wait", lambda self, stopped: order.append("wait")
-    )
+
+    def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any) -> Any:
+            order.append(name)
+            return method(*args)
+
+        return noted
+
+    candidate = candidates.Candidate
+    monkeypatch.setattr(candidate, "add", noting("add", candidate.add))
+    monkeypatch.setattr(candidate, "finish", noting("step", candidate.finish))
+    monkeypatch.setattr(Pace, "wait", noting("wait", lambda *_: None))
     learn(settings, steps(2))
     assert order == ["wait", "add", "wait", "add", "step"] * 2

@@ -112,7 +112,7 @@ class BatchBuilder:
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)
         ends = np.array([len(self.rows[number].token_ids) for number in numbers], np.int32)
         arrays = (token_ids, starts, ends, features, teacher_ids, teacher_logits)
-        return SequenceBatch(*jax.device_put(arrays, sharding), projected=self.projected)
+        return SequenceBatch(*jax.device_put(arrays, sharding), self.projected)
 
 
 def batch_numbers(

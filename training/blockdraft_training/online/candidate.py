@@ -93,7 +93,8 @@ class Candidate:
             number: jax.Array,
         ) -> tuple[Any, BlockMetrics]:
             more = gradients_of(params, frozen, batch, number)
-            return jax.tree.map(jnp.add, (gradients, metrics), more)
+            total: tuple[Any, BlockMetrics] = jax.tree.map(jnp.add, (gradients, metrics), more)
+            return total
 
         @partial(jax.jit, donate_argnums=0)
         def finish(
@@ -102,11 +103,14 @@ class Candidate:
             mean = jax.tree.map(lambda total: total / count, gradients)
             after = updated(state, optimizer, mean, metrics, rate)
             sound = jnp.isfinite(after.metrics.gradient_norm) & jnp.isfinite(metrics.loss)
-            kept = jax.tree.map(partial(jnp.where, sound), after, state)
+            kept: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
             # The sums are what tells; the next step begins with none.
             return replace(kept, metrics=after.metrics)
 
         self._accumulate, self._finish = accumulate, finish
+        self._gradients: Any = None
+        self._metrics = BlockMetrics.zero(self.slots)
+        self._added = 0
         self._begin_step()
 
     @property
