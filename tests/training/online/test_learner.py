@@ -232,4 +232,6 @@ def test_an_unfinished_step_yields(
     monkeypatch.setattr(candidate, "finish", noting("step", candidate.finish))
     monkeypatch.setattr(Pace, "wait", noting("wait", lambda *_: None))
     learn(settings, steps(2))
-    assert order == ["wait", "add", "wait", "add", "step"] * 2
+    # It may wait once more before it hears that it shall stop.
+    assert order[:10] == ["wait", "add", "wait", "add", "step"] * 2
+    assert order[10:] in ([], ["wait"])
