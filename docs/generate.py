@@ -19,10 +19,12 @@ from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.values import choices
 from blockdraft_training import command as train_command
+from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
 MARKED = re.compile(r"(<!-- flags of ([\w ,]+) -->\n).*?(<!-- end -->)", re.S)
 HEAD = "| Flag | Default | Meaning |\n|---|---|---|\n"
+_GROUPS = (("bench", bench_command), ("train", train_command), ("learn", learn_command))
 # A default longer than this is named, not quoted.
 LONGEST_DEFAULT = 48
 
@@ -30,7 +32,7 @@ LONGEST_DEFAULT = 48
 def modules() -> dict[str, str]:
     """Return where every command, and every command of a command, is implemented."""
     found = {name: command.module for name, command in COMMANDS.items()}
-    for name, commands in (("bench", bench_command), ("train", train_command)):
+    for name, commands in _GROUPS:
         del found[name]
         found |= {f"{name} {one}": each.module for one, each in commands.SUBCOMMANDS.items()}
     return found

@@ -61,6 +61,7 @@ COMMANDS = {
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
     "keys": Command("blockdraft_server.access.keys_command", "make API keys"),
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
+    "learn": Command("blockdraft_training.learn_command", "learn while serving", "train"),
     "compile": Command("blockdraft_aot.command", "compile for TPUs that are not there", "tpu"),
     "bench": Command("blockdraft_bench.command", "measure", "bench"),
     "version": Command("blockdraft_client.cli.version", "print the version"),

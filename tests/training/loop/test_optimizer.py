@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from blockdraft_training.loop.optimizer import make_optimizer
+from blockdraft_training.loop.optimizer import cosine, make_optimizer
 from blockdraft_training.settings import Optimizer, TrainSettings
 
 RATE = 1e-2
@@ -37,7 +37,7 @@ def second_update(settings: TrainSettings, seed: int) -> dict[str, Any]:
     """Return the update at the peak of the rate, which the second step has."""
     rng = np.random.default_rng(seed)
     params, gradients = weights(rng), weights(rng)
-    optimizer = make_optimizer(settings)
+    optimizer = make_optimizer(settings, cosine(settings))
     state = optimizer.init(params)
     with jax.numpy_dtype_promotion("standard"):
         _, state = optimizer.update(gradients, state, params)
@@ -69,7 +69,7 @@ def test_vectors_and_tables_are_moved_by_adamw() -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_gradients_are_clipped_and_the_rate_rises_and_falls(name: Optimizer) -> None:
     settings = replace(SETTINGS, optimizer=name, steps=100, warmup_share=0.1)
-    optimizer = make_optimizer(settings)
+    optimizer = make_optimizer(settings, cosine(settings))
     params = weights(np.random.default_rng(0))
     gradients = jax.tree.map(lambda weight: 1e6 * jnp.ones_like(weight), params)
     state, sizes = optimizer.init(params), []

@@ -135,3 +135,14 @@ def test_every_position_is_drawn_equally_often() -> None:
 def test_more_blocks_than_positions_are_as_many_as_there_are() -> None:
     anchors = draw(jax.random.key(0), jnp.array([0]), jnp.array([5]), 9, 5)
     assert sorted(anchors[0].tolist()) == [0, 1, 2, 3, 5]
+
+
+def test_projected_features_are_not_projected_again(from_anchor: bool) -> None:
+    model, batch = make("published", from_anchor)
+    features = jnp.asarray(batch.features)
+    projected = model.projection(features.reshape(-1, features.shape[-1]))
+    given = replace(batch, features=projected.reshape(*features.shape[:2], -1), projected=True)
+    hidden = drafted_hidden(model, embedding, given, ANCHORS)
+    np.testing.assert_allclose(
+        hidden, drafted_hidden(model, embedding, batch, ANCHORS), rtol=1e-5, atol=1e-5
+    )

@@ -222,3 +222,18 @@ def test_survival_weights_are_those_of_the_true_tokens_and_have_no_gradient() ->
     for slot in np.argwhere(usable):
         expected[(*slot, fields["tokens"][tuple(slot)])] -= weights[tuple(slot)]
     np.testing.assert_allclose(gradient, expected / weights.sum(), atol=1e-6)
+
+
+def test_without_a_teacher_the_served_tokens_are_all_labels() -> None:
+    rng, vocab, length = np.random.default_rng(0), 12, 10
+    batch = random_batch(rng, BATCH, length, width=1, vocab_size=vocab)
+    nothing = np.zeros((BATCH, length, 0), np.int32)
+    batch = replace(batch, teacher_ids=nothing, teacher_logits=nothing.astype(np.float16))
+    anchors = rng.integers(2, length, (BATCH, BLOCKS)).astype(np.int32)
+    found = look_up(batch, anchors, HotVocabulary.of(np.ones(vocab, np.int64), HOT))
+    assert found["soft_probs"].shape == (*SHAPE, 0)
+    logits = rng.normal(size=(*SHAPE, HOT)).astype(np.float32)
+    (soft, _), _ = loss_and_gradient(logits, found, 0.5)
+    (hard, _), _ = loss_and_gradient(logits, found, 0.0)
+    assert soft == hard
+    assert np.isfinite(soft)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import ml_dtypes
@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Int
 
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.cache import FeatureCache
 from blockdraft_training.features.target_pass import padded_length
 
 
@@ -27,6 +26,7 @@ class SequenceBatch:
         teacher_ids: Int[Array, "batch answer teacher"], the target's likeliest tokens at each
             position of the answer.
         teacher_logits: Float[Array, "batch answer teacher"].
+        projected: Whether features went through the drafter's first linear map already.
     """
 
     # Any: NumPy arrays until they are placed on devices.
@@ -36,9 +36,31 @@ class SequenceBatch:
     features: Any
     teacher_ids: Any
     teacher_logits: Any
+    projected: bool = field(default=False, metadata={"static": True})
 
 
 jax.tree_util.register_dataclass(SequenceBatch)
+
+
+@runtime_checkable
+class KeptFeatures(Protocol):
+    """Features and teacher of every token of some rows, one row after another."""
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each row's tokens begin, one more than there are rows."""
+
+    @property
+    def features(self) -> np.ndarray:
+        """Bfloat16 [tokens, width]."""
+
+    @property
+    def teacher_ids(self) -> np.ndarray:
+        """Int32 [tokens, teacher]; of width 0 if the rows' own tokens are all there is."""
+
+    @property
+    def teacher_logits(self) -> np.ndarray:
+        """Float16 [tokens, teacher]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +72,17 @@ class BatchBuilder:
         length: Tokens per sequence; longer rows were cut before, shorter ones are padded.
         answer_length: Longest answer.
         cache: Features and teacher; None if the step computes them itself.
+        projected: Whether those features went through the drafter's first linear map already.
     """
 
     rows: Sequence[CorpusRow]
     length: int
     answer_length: int
-    cache: FeatureCache | None
+    cache: KeptFeatures | None
+    projected: bool = False
 
     @classmethod
-    def of(cls, rows: Sequence[CorpusRow], cache: FeatureCache | None) -> "BatchBuilder":
+    def of(cls, rows: Sequence[CorpusRow], cache: KeptFeatures | None) -> "BatchBuilder":
         """Return the builder whose shapes hold every row."""
         length = padded_length(max(len(row.token_ids) for row in rows))
         answer_length = padded_length(max(len(row.response) for row in rows))
@@ -70,7 +94,7 @@ class BatchBuilder:
         """Return the batch of these rows, placed on the devices."""
         cache, batch = self.cache, len(numbers)
         width, teacher = (
-            (cache.features.shape[1], cache.spec.teacher_size) if cache is not None else (0, 0)
+            (cache.features.shape[1], cache.teacher_ids.shape[1]) if cache is not None else (0, 0)
         )
         token_ids = np.zeros((batch, self.length), np.int32)
         features = np.zeros((batch, self.length, width), ml_dtypes.bfloat16)
@@ -88,7 +112,7 @@ class BatchBuilder:
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)
         ends = np.array([len(self.rows[number].token_ids) for number in numbers], np.int32)
         arrays = (token_ids, starts, ends, features, teacher_ids, teacher_logits)
-        return SequenceBatch(*jax.device_put(arrays, sharding))
+        return SequenceBatch(*jax.device_put(arrays, sharding), self.projected)
 
 
 def batch_numbers(

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Int
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import EmbeddingAndHead
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.target_pass import FeatureSpec, target_pass
 
@@ -36,10 +37,14 @@ class HotVocabulary:
         """Return the `size` most frequent ids, all if there are no more."""
         size = min(size, len(counts))
         # Stable: among equals the smaller id, so that every run picks the same ones.
-        ids = np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
-        index = np.full(len(counts), -1, np.int32)
-        index[ids] = np.arange(size, dtype=np.int32)
-        return cls(jnp.asarray(ids), jnp.asarray(index))
+        return cls.with_ids(np.sort(np.argsort(-counts, kind="stable")[:size]), len(counts))
+
+    @classmethod
+    def with_ids(cls, ids: Int[np.ndarray, " hot"], vocab_size: int) -> "HotVocabulary":
+        """Return these ids, which must rise."""
+        index = np.full(vocab_size, -1, np.int32)
+        index[ids] = np.arange(len(ids), dtype=np.int32)
+        return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
 
 
 jax.tree_util.register_dataclass(HotVocabulary)
@@ -77,9 +82,15 @@ jax.tree_util.register_dataclass(Frozen)
 def freeze(decoder: Decoder, hot: HotVocabulary, *, online: bool) -> Frozen:
     """Take from a target what a step needs; the whole of it if features are made online."""
     embedding = decoder.embedding.table[...]
-    head = embedding if decoder.head is None else decoder.head.weight[...]
-    state = nnx.state(decoder) if online else None
-    return Frozen(embedding, head[hot.ids], hot, state)
+    head = None if decoder.head is None else decoder.head.weight[...]
+    shared = freeze_shared(EmbeddingAndHead(embedding, head), hot)
+    return replace(shared, decoder=nnx.state(decoder)) if online else shared
+
+
+def freeze_shared(shared: EmbeddingAndHead, hot: HotVocabulary) -> Frozen:
+    """Take what a step needs from the parts of a target that its drafters share."""
+    head = shared.embedding if shared.head is None else shared.head
+    return Frozen(shared.embedding, head[hot.ids], hot)
 
 
 def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:

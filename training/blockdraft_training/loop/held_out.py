@@ -6,6 +6,7 @@ tokens at once, then walk from anchor to anchor over what was accepted.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -44,18 +45,19 @@ class Acceptance:
     per_position: tuple[float, ...]
 
 
+def digest(prompt: Sequence[int] | Int[np.ndarray, " tokens"]) -> bytes:
+    """Return what decides whether the answers to a prompt are held out."""
+    return sha256(np.asarray(prompt, "<i4").tobytes()).digest()
+
+
 def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
     """Return the row numbers to train on and those held out, spread over the sources.
 
     Rows are held out by a digest of their prompt, so that adding rows moves none of them to the
     other side, and two answers to one prompt are never split.
     """
-
-    def digest(number: int) -> bytes:
-        return sha256(np.asarray(rows[number].prompt, "<i4").tobytes()).digest()
-
     by_source: dict[str, list[int]] = {}
-    for number in sorted(range(len(rows)), key=digest):
+    for number in sorted(range(len(rows)), key=lambda number: digest(rows[number].prompt)):
         by_source.setdefault(rows[number].source, []).append(number)
     held: set[int] = set()
     share = count / len(rows)
@@ -109,6 +111,40 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list
     return gained
 
 
+def make_matches(
+    recipe: AnyRecipe, model: DraftModel, *, complete: Completion, dtype: DTypeLike
+) -> Callable[[Any, Frozen, SequenceBatch, int], Bool[Array, "anchors slots"]]:
+    """Return the function that drafts from every token of an answer and says what was right.
+
+    It takes weights, target, a batch of one row and the tokens of the answer, padding included,
+    and is compiled for each shape.
+
+    Args:
+        recipe: How the method drafts.
+        model: The drafter; only the weights that are given to the function are not its own.
+        complete: Adds the features a batch lacks, as in training.
+        dtype: Of activations.
+    """
+    rebuilt = with_weights(model)
+    slots = model.config.block_size - 1
+
+    @partial(jax.jit, static_argnums=3)
+    def matches_of(
+        params: Any, frozen: Frozen, batch: SequenceBatch, answer_length: int
+    ) -> Bool[Array, "anchors slots"]:
+        batch = complete(frozen.decoder, batch)
+        drafter = rebuilt(params, dtype)
+        anchors = batch.starts[:, None] + jnp.arange(answer_length)[None, :]
+        drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
+        positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
+        clipped = jnp.minimum(positions, batch.token_ids.shape[1] - 1)
+        true = batch.token_ids[0][clipped]
+        matches: Array = ((drafted == true) & (positions < batch.ends[:, None, None]))[0]
+        return matches
+
+    return matches_of
+
+
 def make_validation(
     recipe: AnyRecipe,
     model: DraftModel,
@@ -121,37 +157,25 @@ def make_validation(
     """Return a function of weights and target that measures acceptance.
 
     Args:
-        recipe: How the method drafts.
-        model: The drafter; its weights are not used.
+        recipe: As for `make_matches`.
+        model: Likewise.
         builder: Makes batches.
         numbers: Held-out rows; the greedy ones are used, all if none is greedy.
-        complete: Adds the features a batch lacks, as in training.
-        dtype: Of activations.
+        complete: As for `make_matches`.
+        dtype: Likewise.
     """
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]
     used = greedy or list(numbers)
-    rebuilt = with_weights(model)
     slots = model.config.block_size - 1
-
-    @jax.jit
-    def matches_of(
-        params: Any, frozen: Frozen, batch: SequenceBatch
-    ) -> Bool[Array, "anchors slots"]:
-        batch = complete(frozen.decoder, batch)
-        drafter = rebuilt(params, dtype)
-        anchors = batch.starts[:, None] + jnp.arange(builder.answer_length)[None, :]
-        drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
-        positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
-        clipped = jnp.minimum(positions, builder.length - 1)
-        true = batch.token_ids[0][clipped]
-        matches: Array = ((drafted == true) & (positions < batch.ends[:, None, None]))[0]
-        return matches
+    matches_of = make_matches(recipe, model, complete=complete, dtype=dtype)
 
     def validate(params: Any, frozen: Frozen) -> Acceptance | None:
         gained: dict[str, list[int]] = {}
         for number in used:
-            matches = np.asarray(matches_of(params, frozen, builder([number])))
+            matches = np.asarray(
+                matches_of(params, frozen, builder([number]), builder.answer_length)
+            )
             walked = walk(matches, len(rows[number].response))
             gained.setdefault(rows[number].source, []).extend(walked)
         every = np.array([gain for gains in gained.values() for gain in gains])

@@ -18,15 +18,21 @@ _SQUARES_DECAY = 0.95
 _UPDATE_RMS = 0.2
 
 
-def make_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
-    """Return the rule on a cosine with warm-up, gradients clipped (arXiv 2602.06036, app. A.1)."""
-    schedule = optax.warmup_cosine_decay_schedule(
+def cosine(settings: TrainSettings) -> optax.Schedule:
+    """Return the rates of a run that ends: a cosine with warm-up (arXiv 2602.06036, app. A.1)."""
+    return optax.warmup_cosine_decay_schedule(
         init_value=0.0,
         peak_value=settings.learning_rate,
         warmup_steps=max(1, round(settings.steps * settings.warmup_share)),
         decay_steps=max(2, settings.steps),
         end_value=settings.learning_rate * _FINAL_RATE_SHARE,
     )
+
+
+def make_optimizer(
+    settings: TrainSettings, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Return the rule, at rates by step, gradients clipped."""
     decay = settings.weight_decay
     if settings.optimizer == "muon":
         rule = contrib.muon(

@@ -90,7 +90,7 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
     settings = recipe.settings
     decoder, target = load_decoder(resolve_target(settings.target), dtype=jnp.float32)
     rows = _rows(settings, target)
-    dtype = _activation_dtype(settings.dtype)
+    dtype = activation_dtype(settings.dtype)
     numbers, held_out = split_validation(rows, settings.validation_rows)
     if not numbers:
         raise TrainingError(f"{settings.validation_rows} validation rows leave none to train on")
@@ -164,7 +164,7 @@ def _filled_cache(
     return cache
 
 
-def _activation_dtype(name: str) -> jnp.dtype:
+def activation_dtype(name: str) -> jnp.dtype:
     """Return the type of activations: bfloat16 on any accelerator, float32 on CPU."""
     if name == "auto" and jax.default_backend() != "cpu":
         name = "bfloat16"

@@ -1,8 +1,9 @@
-"""One optimizer step, compiled once: anchors drawn, blocks drafted, loss, gradients, update.
+"""One optimizer step: anchors drawn, blocks drafted, loss, gradients, update.
 
 Nothing comes back to the host: metrics add up on the device until somebody reads them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,32 +50,40 @@ class TrainState:
 
 jax.tree_util.register_dataclass(TrainState)
 
+# Gradients and sums of a batch, given weights, the target, the batch and a number for its anchors.
+Gradients = Callable[[Any, Frozen, SequenceBatch, Array], tuple[Any, BlockMetrics]]
 
-def initial_state(model: DraftModel, optimizer: optax.GradientTransformation) -> TrainState:
-    """Return the state before the first step."""
+
+def initial_state(
+    model: DraftModel,
+    optimizer: optax.GradientTransformation,
+    frozen: frozenset[str] = frozenset(),
+) -> TrainState:
+    """Return the state before the first step.
+
+    Args:
+        model: The drafter.
+        optimizer: Of the weights.
+        frozen: Parts of the model that keep their weights, which are then not in the state.
+    """
+    weights = nnx.to_pure_dict(nnx.state(model))
     # Copied: a step donates them, and copied layers may share arrays with the target.
-    params = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(model)))
+    params = jax.tree.map(jnp.copy, {k: v for k, v in weights.items() if k not in frozen})
     slots = model.config.block_size - 1
     return TrainState(
         jnp.zeros((), jnp.int32), params, optimizer.init(params), BlockMetrics.zero(slots)
     )
 
 
-def make_step(
-    recipe: AnyRecipe,
-    model: DraftModel,
-    optimizer: optax.GradientTransformation,
-    *,
-    complete: Completion,
-    dtype: DTypeLike,
-) -> jax.stages.Wrapped:
-    """Return the compiled step.
+def make_gradients(
+    recipe: AnyRecipe, model: DraftModel, *, complete: Completion, dtype: DTypeLike
+) -> Gradients:
+    """Return the function that gives the gradients of a batch and its sums.
 
     Args:
         recipe: How the method drafts; its seed is that of the anchors: step n draws the same ones
             in every run.
-        model: The drafter; its weights are not used.
-        optimizer: Of the weights.
+        model: The drafter; only the weights that are given to the function are not its own.
         complete: Adds the features a batch lacks.
         dtype: Of activations and the weights' copies they meet; the weights stay float32.
     """
@@ -105,21 +114,54 @@ def make_step(
             survival=settings.position_weights == "survival",
         )
 
+    gradients: Gradients = jax.grad(loss_of, has_aux=True)
+    return gradients
+
+
+def updated(
+    state: TrainState,
+    optimizer: optax.GradientTransformation,
+    gradients: Any,
+    metrics: BlockMetrics,
+    rate: float | Array = 1.0,
+) -> TrainState:
+    """Return the state after a step with these gradients.
+
+    Args:
+        state: Before.
+        optimizer: Of the weights.
+        gradients: Of the weights.
+        metrics: Sums over the blocks that they come from.
+        rate: What the optimizer's own learning rate is multiplied by.
+    """
+    # Summed, so that one bad step shows whenever the sums are read.
+    metrics = replace(metrics, gradient_norm=optax.tree.norm(gradients))
+    # optax divides floats by its integer step count, also where promotion is strict.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        updates = jax.tree.map(lambda update: update * rate, updates)
+    return TrainState(
+        state.step + 1,
+        optax.apply_updates(state.params, updates),
+        optimizer_state,
+        jax.tree.map(jnp.add, state.metrics, metrics),
+    )
+
+
+def make_step(
+    recipe: AnyRecipe,
+    model: DraftModel,
+    optimizer: optax.GradientTransformation,
+    *,
+    complete: Completion,
+    dtype: DTypeLike,
+) -> jax.stages.Wrapped:
+    """Return a whole step, compiled once; see `make_gradients` and `updated`."""
+    gradients_of = make_gradients(recipe, model, complete=complete, dtype=dtype)
+
     @jax.jit(donate_argnums=0)
     def step(state: TrainState, frozen: Frozen, batch: SequenceBatch) -> TrainState:
-        gradients, metrics = jax.grad(loss_of, has_aux=True)(
-            state.params, frozen, batch, state.step
-        )
-        # Summed, so that one bad step shows whenever the sums are read.
-        metrics = replace(metrics, gradient_norm=optax.tree.norm(gradients))
-        # optax divides floats by its integer step count, also where promotion is strict.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        return TrainState(
-            state.step + 1,
-            optax.apply_updates(state.params, updates),
-            optimizer_state,
-            jax.tree.map(jnp.add, state.metrics, metrics),
-        )
+        gradients, metrics = gradients_of(state.params, frozen, batch, state.step)
+        return updated(state, optimizer, gradients, metrics)
 
     return step

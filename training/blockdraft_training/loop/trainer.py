@@ -17,7 +17,7 @@ from blockdraft_training.features.frozen import Completion, Frozen
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.held_out import make_validation
 from blockdraft_training.loop.history import History, Reading
-from blockdraft_training.loop.optimizer import make_optimizer
+from blockdraft_training.loop.optimizer import cosine, make_optimizer
 from blockdraft_training.loop.progress import Reporter
 from blockdraft_training.loop.step import TrainState, initial_state, make_step
 from blockdraft_training.loop.throughput import Throughput, matmul_peak
@@ -69,7 +69,7 @@ class Trainer:
         self._by_row = NamedSharding(mesh, PartitionSpec("data"))
         everywhere = NamedSharding(mesh, PartitionSpec())
         self.frozen: Frozen = jax.device_put(frozen, everywhere)
-        optimizer = make_optimizer(settings)
+        optimizer = make_optimizer(settings, cosine(settings))
         self._step = make_step(recipe, model, optimizer, complete=complete, dtype=dtype)
         self._initial: TrainState = jax.device_put(initial_state(model, optimizer), everywhere)
         self._slots = model.config.block_size - 1

@@ -94,7 +94,11 @@ def draft_blocks(
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     width = batch.features.shape[-1]
     features = batch.features.reshape(rows * length, width)
-    contexts = model.keys_values(model.projection(features), positions)
+    if batch.projected:
+        features = features.astype(model.fc.weight[...].dtype)
+    else:
+        features = model.projection(features)
+    contexts = model.keys_values(features, positions)
     anchor_ids = jnp.take_along_axis(batch.token_ids, anchors, axis=1, mode="clip")
     masks = jnp.full((rows, blocks, config.block_inputs - 1), config.mask_token_id, jnp.int32)
     block_ids = jnp.concatenate([anchor_ids[..., None], masks], axis=-1)

@@ -1,0 +1,102 @@
+"""`blockdraft learn list`, `promote`, `rollback` and `clear`."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from tests.training.online.test_recorded import recording
+
+from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_training import learn_command
+from blockdraft_training.online.journal import Journal
+
+
+def learn(command: str, directory: Path, *options: str) -> int:
+    parser = argparse.ArgumentParser()
+    learn_command.add_arguments(parser)
+    words = [command, *options, "--directory", str(directory)]
+    return learn_command.run(parser.parse_args(words))
+
+
+def _write(folder: Path) -> None:
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    store = VersionStore(tmp_path)
+    for number, tau in ((1, None), (2, 1.75)):
+        store.add(
+            _write,
+            kind="learned" if tau else "shipped",
+            fingerprint=f"f{number}",
+            held_out_tau=tau,
+        )
+        store.promote(number, f"reason {number}")
+    Recordings(tmp_path / "recordings", 1 << 30).add(recording(0))
+    Journal(total_steps=7, promoted=1).write(tmp_path)
+    return tmp_path
+
+
+def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert learn("list", directory) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 recordings" in lines[0]
+    assert "7 steps of learning" in lines[1]
+    assert "1 promoted" in lines[1]
+    assert lines[2].split()[:1] == ["1"]
+    assert lines[3].split()[:2] == ["*", "2"]
+    assert "τ 1.75  reason 2" in lines[3]
+    assert learn("list", directory, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["current"] == 2
+    assert [version["number"] for version in told["versions"]] == [1, 2]
+    assert told["recordings"]["count"] == 1
+    assert told["learning"]["total_steps"] == 7
+
+
+def test_one_goes_back_and_forth(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = VersionStore(directory)
+    assert learn("rollback", directory) == 0
+    assert capsys.readouterr().out == "version 1 serves\n"
+    current = store.current()
+    assert current is not None
+    assert current.number == 1
+    assert learn("promote", directory, "2") == 0
+    assert capsys.readouterr().out == "version 2 serves\n"
+    current = store.current()
+    assert current is not None
+    assert current.number == 2
+
+
+def test_recordings_and_versions_are_deleted(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert learn("clear", directory) == 0
+    assert "1 recordings deleted" in capsys.readouterr().out
+    assert VersionStore(directory).current() is not None
+    assert learn("clear", directory, "--versions") == 0
+    assert "0 recordings deleted, and the versions" in capsys.readouterr().out
+    assert not VersionStore(directory).list()
+    assert learn("list", directory) == 0
+
+
+def test_what_cannot_be_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert learn("promote", tmp_path, "9") == 1
+    assert learn("rollback", tmp_path) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("blockdraft learn: version 9 cannot be read")
+    assert lines[1] == "blockdraft learn: no version was promoted"
+
+
+def test_a_damaged_journal_is_an_empty_one(tmp_path: Path) -> None:
+    assert Journal.read(tmp_path) == Journal()
+    Journal(steps=3).write(tmp_path)
+    assert Journal.read(tmp_path).steps == 3
+    (tmp_path / "journal.json").write_text('{"steps": ', encoding="utf-8")
+    assert Journal.read(tmp_path) == Journal()

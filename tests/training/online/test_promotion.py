@@ -1,0 +1,118 @@
+"""Whether candidates are promoted that are better, and hardly ever others."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdraft_training.online import promotion
+from blockdraft_training.online.promotion import (
+    Comparison,
+    Gains,
+    Verdict,
+    allowed_error,
+    compare,
+    decide,
+    next_look,
+    sign_flip_chance,
+)
+
+CONFIDENCE = 0.95
+
+
+def sequences(generator: np.random.Generator, count: int, chance: float) -> list[Gains]:
+    """Return what a drafter gains whose tokens are each right with some chance, up to 7."""
+    found = []
+    for _ in range(count):
+        verifications = int(generator.integers(4, 40))
+        accepted = np.minimum(generator.geometric(1 - chance, verifications) - 1, 7)
+        found.append(Gains(int(accepted.sum()) + verifications, verifications))
+    return found
+
+
+def promoted_at(generator: np.random.Generator, ours: float, theirs: float, looks: int) -> int:
+    """Return the look at which a candidate is promoted, with new sequences each time; or 0."""
+    for look in range(1, looks + 1):
+        comparison = compare(
+            sequences(generator, 48, ours), sequences(generator, 48, theirs), seed=look
+        )
+        verdict = decide(comparison, look, confidence=CONFIDENCE, least_gain=0.0)
+        if verdict is Verdict.PROMOTE:
+            return look
+    return 0
+
+
+def test_equal_drafters_are_promoted_at_most_at_the_stated_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(promotion, "_TOSSES", 2_000)
+    monkeypatch.setattr(promotion, "_AT_ONCE", 2_000)
+    generator = np.random.default_rng(5)
+    runs = 300
+    promoted = sum(promoted_at(generator, 0.5, 0.5, 12) > 0 for _ in range(runs))
+    # Three standard deviations above the rate.
+    allowed = 1 - CONFIDENCE
+    assert promoted <= runs * allowed + 3 * math.sqrt(runs * allowed * (1 - allowed))
+
+
+def test_a_better_drafter_soon_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promotion, "_TOSSES", 10_000)
+    generator = np.random.default_rng(6)
+    looks = [promoted_at(generator, 0.6, 0.5, 12) for _ in range(20)]
+    assert all(looks)
+    assert np.median(looks) <= 2
+
+
+def test_the_errors_of_all_looks_add_up_to_the_one_that_is_stated() -> None:
+    errors = [allowed_error(look, CONFIDENCE) for look in range(1, 100_000)]
+    assert sum(errors) == pytest.approx(1 - CONFIDENCE, rel=1e-4)
+    assert all(later < earlier for earlier, later in pairwise(errors))
+
+
+def test_looks_are_further_and_further_apart() -> None:
+    steps, step = [], 50
+    while step < 100_000:
+        steps.append(step)
+        step = next_look(step, 50)
+    # So few that a gain which tossing can show at all is still enough for the last one.
+    assert allowed_error(len(steps), CONFIDENCE) > 2 / promotion._TOSSES
+    gaps = np.diff(steps)
+    assert (np.diff(gaps) >= 0).all()
+    assert gaps[0] == 50
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=40))
+def test_the_chance_is_one_and_none_too_many(differences: list[float]) -> None:
+    array = np.array(differences)
+    up, down = sign_flip_chance(array, 0), sign_flip_chance(-array, 0)
+    assert 0 < up <= 1
+    assert up + down >= 1 - 0.02  # every toss counts for one side, ties for both
+    if not array.any():
+        assert up == 1
+
+
+def test_few_sequences_small_gains_and_losses() -> None:
+    def verdict(sequences: int, candidate: float, luck: float, bad_luck: float) -> Verdict:
+        comparison = Comparison(sequences, candidate, 2.0, luck, bad_luck)
+        return decide(comparison, 1, confidence=CONFIDENCE, least_gain=0.02)
+
+    assert verdict(40, 2.2, 0.001, 1.0) is Verdict.PROMOTE
+    assert verdict(7, 2.2, 0.001, 1.0) is Verdict.GO_ON
+    assert verdict(40, 2.03, 0.001, 1.0) is Verdict.GO_ON
+    assert verdict(40, 2.2, 0.03, 0.97) is Verdict.GO_ON
+    assert verdict(40, 1.8, 1.0, 0.001) is Verdict.START_OVER
+
+
+def test_where_nothing_serves_a_stated_tau_must_be_surpassed() -> None:
+    good = [Gains(30, 20)] * 20
+    assert compare(good, 1.2).luck < 0.001
+    assert compare(good, 1.6).luck == 1
+    assert compare(good, 1.2).current == 1.2
+    with pytest.raises(ValueError, match="no sequences"):
+        compare([], 1.2)
+    with pytest.raises(ValueError, match="20 sequences against 1"):
+        compare(good, good[:1])

@@ -1,0 +1,184 @@
+"""Recordings as rows: which are learned from, which are held out, and never too many at once."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
+from blockdraft_training.online.recorded import Form, Slice, Traffic, cut, is_held_out, row_of
+
+FORM = Form("target", (1, 2), 8, 4, frozenset({"mine"}), 100)
+
+
+def recording(seed: int, tokens: int = 20, **changes: Any) -> Recording:
+    generator = np.random.default_rng(seed)
+    width = 8 if changes.get("feature_form", RAW) == RAW else 4
+    fields: dict[str, Any] = {
+        "token_ids": generator.integers(0, 100, tokens).astype(np.int32),
+        "features": generator.normal(size=(tokens, width)).astype(ml_dtypes.bfloat16),
+        "target_fingerprint": "target",
+        "feature_form": RAW,
+        "layer_ids": (1, 2),
+        "answer_start": 5,
+    }
+    return Recording(**{**fields, **changes})
+
+
+def traffic(directory: Path, **changes: Any) -> Traffic:
+    fields: dict[str, Any] = {
+        "held_out_share": 0.3,
+        "max_length": 64,
+        "slice_bytes": 1 << 20,
+        "passes": 2,
+        "seed": 0,
+    }
+    return Traffic(Recordings(directory, 1 << 30), FORM, **{**fields, **changes})
+
+
+def answers(piece: Slice | None) -> set[tuple[int, ...]]:
+    assert piece is not None
+    return {row.token_ids for row in piece.rows}
+
+
+def test_what_is_held_out_is_never_learned_from(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    every = [recording(seed) for seed in range(100)]
+    for each in every:
+        kept.add(each)
+    found = traffic(tmp_path)
+    held, learned = answers(found.held_out(1000)), answers(found.next_slice())
+    assert not held & learned
+    assert held | learned == {tuple(each.token_ids.tolist()) for each in every}
+    assert 15 < len(held) < 45
+    # Two answers to one prompt are on the same side, in every process.
+    other = replace(every[0], token_ids=every[0].token_ids.copy())
+    other.token_ids[5:] = 7
+    assert is_held_out(other, 0.3) == is_held_out(every[0], 0.3)
+
+
+def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    every = [recording(seed) for seed in range(100)]
+    for each in every:
+        kept.add(each)
+    size = every[0].features.nbytes
+    found = traffic(tmp_path, slice_bytes=10 * size)
+    held = [each for each in every if is_held_out(each, 0.3)][-4:]
+    assert answers(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in held}
+    learned = [each for each in every if not is_held_out(each, 0.3)]
+    first = found.next_slice()
+    assert {tuple(each.token_ids.tolist()) for each in learned[-5:]} <= answers(first)
+    assert first is not None
+    # Half of it comes from all there is; none twice, and no more than there is room for.
+    assert len(first.rows) == len(answers(first)) == 10
+    assert first.features.nbytes == 10 * size
+
+
+def test_everything_is_learned_from_so_often_and_then_waited_for(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    for seed in range(20):
+        kept.add(recording(seed))
+    found = traffic(tmp_path)
+    assert answers(found.next_slice()) == answers(found.next_slice())
+    assert found.next_slice() is None
+    while is_held_out(recording(seed := seed + 1), 0.3):
+        pass
+    kept.add(recording(seed))
+    assert tuple(recording(seed).token_ids.tolist()) in answers(found.next_slice())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"target_fingerprint": "other"}, "another target"),
+        ({"layer_ids": (1, 3)}, "features of other layers"),
+        ({"feature_form": "theirs"}, "another projection"),
+        ({"token_ids": np.full(20, 100, np.int32)}, "tokens outside the vocabulary"),
+        ({"answer_start": 19}, "no answer"),
+        (
+            {"features": np.full((20, 8), np.nan, ml_dtypes.bfloat16)},
+            "features that are no numbers",
+        ),
+        ({"features": np.zeros((20, 7), ml_dtypes.bfloat16)}, "features of another width"),
+    ],
+)
+def test_what_does_not_fit_is_passed_over(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    kept.add(recording(0, **changes))
+    found = traffic(tmp_path)
+    assert found.next_slice() is None
+    assert found.held_out(8) is None
+    assert found.refused == {reason: 1}
+
+
+def test_damaged_files_and_files_that_go_are_passed_over(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    names = [kept.add(recording(seed)) for seed in range(30)]
+    found = traffic(tmp_path, held_out_share=0.01, passes=9)
+    assert len(answers(found.next_slice())) >= 29
+    (tmp_path / names[3]).write_bytes(b"rubbish")
+    (tmp_path / names[4]).unlink()
+    left = answers(found.next_slice())
+    assert tuple(recording(3).token_ids.tolist()) not in left
+    assert tuple(recording(4).token_ids.tolist()) not in left
+    assert len(left) >= 27
+
+
+def test_raw_and_projected_features_are_never_mixed(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    for seed in range(10):
+        kept.add(recording(seed))
+    for seed in range(10, 20):
+        kept.add(recording(seed, feature_form="mine"))
+    found = traffic(tmp_path, held_out_share=0.01)
+    first = found.next_slice()
+    assert first is not None
+    assert first.projected
+    assert first.features.shape[1] == 4
+    assert answers(first) <= {tuple(recording(n).token_ids.tolist()) for n in range(10, 20)} | {
+        tuple(recording(n, feature_form="mine").token_ids.tolist()) for n in range(10, 20)
+    }
+
+
+def test_of_a_long_sequence_what_is_around_the_beginning_of_the_answer_is_kept() -> None:
+    long = recording(0, tokens=400, answer_start=300)
+    short = cut(long, 64)
+    assert len(short.token_ids) == len(short.features) == 64
+    assert short.answer_start == 16
+    assert (short.token_ids == long.token_ids[284:348]).all()
+    assert (short.features == long.features[284:348]).all()
+    at_the_end = cut(recording(0, tokens=400, answer_start=390), 64)
+    assert at_the_end.answer_start == 54
+    unknown = cut(recording(0, tokens=400, answer_start=-1), 64)
+    assert unknown.answer_start == -1
+
+
+def test_where_the_answer_is_unknown_every_token_is_learned() -> None:
+    row = row_of("0", recording(0, answer_start=-1))
+    assert len(row.prompt) == 1
+    assert len(row.response) == 19
+    assert len(row_of("0", recording(0)).prompt) == 5
+
+
+def test_batches_are_of_similar_lengths_and_full(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    for seed in range(30):
+        kept.add(recording(seed, tokens=(20, 100, 200)[seed % 3]))
+    piece = traffic(tmp_path, held_out_share=0.01, max_length=256).next_slice()
+    assert piece is not None
+    cut_up = piece.batches(4, np.random.default_rng(0))
+    assert all(len(batch) == 4 for batch in cut_up)
+    assert {number for batch in cut_up for number in batch} == set(range(len(piece.rows)))
+    for batch in cut_up:
+        assert len({len(piece.rows[number].token_ids) for number in batch}) == 1
+        built = piece.builder(batch)(batch)
+        assert built.features.shape[:2] == built.token_ids.shape
+        assert built.teacher_ids.shape[-1] == 0
+        begin = piece.offsets[batch[0]]
+        assert (np.asarray(built.features)[0, 0] == piece.features[begin]).all()

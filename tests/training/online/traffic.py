@@ -1,0 +1,106 @@
+"""Recordings of the tiny pair's target, and a learner on them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from tests.training.pair import Pair
+
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.online.learner import Learner
+from blockdraft_training.online.pace import Pace
+from blockdraft_training.online.settings import LearnSettings
+
+LAYERS = (1, 2)
+
+
+def recordings_of(pair: Pair, *, answer_known: bool = True) -> list[Recording]:
+    """Return the pair's answers as the drafter would record them, raw."""
+    ids = np.array([row.token_ids for row in pair.rows], np.int32)
+    count, length = ids.shape
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), count)
+    caches = [None] * pair.decoder.config.num_layers
+    output = pair.decoder(
+        jnp.asarray(ids.reshape(-1)), positions, caches, DenseAttend(count, length), LAYERS
+    )
+    features = np.asarray(output.captured).reshape(count, length, -1).astype(ml_dtypes.bfloat16)
+    fingerprint = pair.checkpoint.fingerprint
+    return [
+        Recording(
+            ids[number],
+            features[number],
+            fingerprint,
+            RAW,
+            LAYERS,
+            len(row.prompt) if answer_known else -1,
+        )
+        for number, row in enumerate(pair.rows)
+    ]
+
+
+def record(recordings: list[Recording], directory: Path) -> Recordings:
+    """Write them into a folder of learning."""
+    kept = Recordings(directory / "recordings", 1 << 30)
+    for recording in recordings:
+        kept.add(recording)
+    return kept
+
+
+def projected(recording: Recording, model: DFlash) -> Recording:
+    """Return a recording as it arrives where the verifier projects."""
+    features = model.projection(jnp.asarray(recording.features))
+    return Recording(
+        recording.token_ids,
+        np.asarray(features).astype(ml_dtypes.bfloat16),
+        recording.target_fingerprint,
+        model.projection.fingerprint(),
+        recording.layer_ids,
+        recording.answer_start,
+    )
+
+
+def drafter_of(pair: Pair, directory: Path) -> DFlash:
+    """Write a drafter made of the target's layers, and return it."""
+    recipe = DFlashRecipe(pair.settings(directory / "unused", hot_vocabulary=0))
+    model = recipe.initial_model(pair.decoder, pair.checkpoint, None)
+    recipe.save(model, directory, None)
+    return model
+
+
+def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any) -> LearnSettings:
+    """Return what learns on the pair in seconds."""
+    fields: dict[str, Any] = {
+        "target": str(pair.target),
+        "directory": directory,
+        "drafter": str(drafter),
+        "feature_layers": LAYERS,
+        "block_size": 4,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "blocks_per_sequence": 16,
+        "learning_rate": 3e-3,
+        "warmup_steps": 5,
+        "held_out_share": 0.3,
+        "first_look": 10,
+        "checkpoint_every": 5,
+        "passes": 1000,
+        "idle_seconds": 0.01,
+        "hot_vocabulary": 0,
+    }
+    return LearnSettings(**{**fields, **changes})
+
+
+def learn(settings: LearnSettings, until: Callable[[Learner], bool], **more: Any) -> Learner:
+    """Learn until something is true; with nothing else to wait for."""
+    learners: list[Learner] = []
+    pace = Pace(lambda: False, 0.0)
+    learner = Learner(settings, pace, lambda: bool(learners and until(learners[0])), **more)
+    learners.append(learner)
+    learner.run()
+    return learner

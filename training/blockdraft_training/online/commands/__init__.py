@@ -1,0 +1,1 @@
+"""What `blockdraft learn` can be asked for."""

@@ -1,0 +1,51 @@
+"""`blockdraft learn run`: learn from what is recorded."""
+
+import argparse
+import logging
+import os
+import signal
+import threading
+
+from blockdraft_models.weights.cache_dir import default_cache_dir
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.logs import configure_logging
+from blockdraft_training.online.settings import LearnSettings
+
+CONFIGURATION = Configuration("learn run", LearnSettings)
+
+_LOWEST_PRIORITY = 19
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command."""
+    CONFIGURATION.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Learn until SIGTERM or SIGINT and return the exit code."""
+    settings = CONFIGURATION.read(args)
+    configure_logging("learn")
+    # They narrate every checkpoint.
+    for noisy in ("absl", "orbax"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    os.nice(_LOWEST_PRIORITY)
+    if settings.threads is not None:
+        # Read by XLA's CPU client when it makes its threads.
+        os.environ["NPROC"] = str(settings.threads)
+    # Imported here: `--help` must not wait for jax, nor jax make its threads before.
+    import jax
+
+    from blockdraft_training.online.learner import Learner
+    from blockdraft_training.online.pace import Pace, Verifiers
+
+    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    pace = Pace(Verifiers(settings.watch).busy, settings.settle_seconds)
+    learner = Learner(settings, pace, stop.is_set, sleep=stop.wait)
+    logger.info("learning for target %s", settings.target)
+    learner.run()
+    return 0

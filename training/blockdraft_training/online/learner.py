@@ -1,0 +1,129 @@
+"""Learning while serving: recordings in, better versions of the drafter out, without an end."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_models.weights.loading import load_embedding_and_head
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_training.features.frozen import HotVocabulary, freeze_shared
+from blockdraft_training.loop.run import activation_dtype
+from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.online.candidate import Candidate
+from blockdraft_training.online.disk import Disk
+from blockdraft_training.online.journal import Journal
+from blockdraft_training.online.pace import Pace
+from blockdraft_training.online.recorded import Slice, Traffic
+from blockdraft_training.online.session import Session, Surroundings
+from blockdraft_training.online.settings import LearnSettings
+from blockdraft_training.online.start import Start, find_start
+
+logger = logging.getLogger(__name__)
+
+
+class Learner:
+    """Makes candidates of one drafter, one after another.
+
+    Attributes:
+        journal: What it did.
+    """
+
+    def __init__(
+        self,
+        settings: LearnSettings,
+        pace: Pace,
+        stopped: Callable[[], bool],
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Load what the target shares with its drafters.
+
+        Args:
+            settings: What to do.
+            pace: When to compute.
+            stopped: Whether to end; asked often.
+            sleep: Lets seconds pass; may end early when stopped.
+
+        Raises:
+            ModelError: If the target cannot be loaded.
+        """
+        self._dtype = activation_dtype(settings.dtype)
+        self._shared, self._target = load_embedding_and_head(
+            resolve_target(settings.target), dtype=self._dtype
+        )
+        directory = settings.directory_for(self._target.fingerprint)
+        self.journal = Journal.read(directory)
+        self._around = Surroundings(
+            settings,
+            directory,
+            VersionStore(directory),
+            DFlashRecipe(settings.as_run(directory)),
+            self.journal,
+            pace,
+            Disk(),
+            stopped,
+            sleep,
+        )
+
+    def run(self) -> None:
+        """Learn until stopped.
+
+        Raises:
+            TrainingError: If the drafter is not one that can learn.
+            ModelError: If the drafter cannot be loaded.
+        """
+        around = self._around
+        while not around.stopped():
+            found: list[Start] = []
+            around.disk.tried(
+                "the first version",
+                lambda found=found: found.append(
+                    find_start(around.store, around.settings, around.recipe, self._target)
+                ),
+            )
+            if found:
+                self._learn_from(found[0])
+            else:
+                around.sleep(around.settings.idle_seconds)
+
+    def _learn_from(self, start: Start) -> None:
+        """Make one candidate."""
+        around, settings = self._around, self._around.settings
+        traffic = Traffic(
+            Recordings(around.directory / "recordings", 0),
+            start.form(self._target),
+            held_out_share=settings.held_out_share,
+            max_length=settings.max_length,
+            slice_bytes=settings.slice_mib * 1024 * 1024,
+            passes=settings.passes,
+            seed=settings.seed,
+        )
+        first = self._first_slice(traffic, start)
+        if first is None:
+            return
+        vocab = self._target.config.vocab_size
+        ids = np.arange(vocab) if start.draft_ids is None else start.draft_ids
+        frozen = freeze_shared(self._shared, HotVocabulary.with_ids(ids, vocab))
+        candidate = Candidate(
+            around.recipe,
+            start.model,
+            frozen,
+            projected=first.projected,
+            warmup_steps=settings.warmup_steps,
+            dtype=self._dtype,
+        )
+        Session(around, start, traffic, candidate, self._target.fingerprint).run(first)
+
+    def _first_slice(self, traffic: Traffic, start: Start) -> Slice | None:
+        """Wait for something to learn from; None if another version serves or learning ends."""
+        around = self._around
+        while not around.stopped() and start.still_serves(around.store):
+            found = traffic.next_slice()
+            if found is not None:
+                return found
+            around.sleep(around.settings.idle_seconds)
+        return None

@@ -1,0 +1,99 @@
+"""When learning may compute: never while something is decoded.
+
+A step is made of micro-batches, and before each the pace is asked. It lets the next one begin once
+nothing has been decoded for a moment, so that the gaps within an answer are left alone.
+"""
+
+import http.client
+import re
+import time
+import urllib.parse
+from collections.abc import Callable, Sequence
+
+# Sequences that are decoded or wait for it; asked for by name, so that nothing else is gathered.
+_GAUGES = ("blockdraft_verifier_running_sequences", "blockdraft_verifier_waiting_sequences")
+_VALUE = re.compile(rf"^(?:{'|'.join(_GAUGES)})(?:\{{[^}}]*\}})? (\S+)$", re.M)
+_TIMEOUT_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+
+
+class Pace:
+    """Waits until nothing is decoded.
+
+    Attributes:
+        waited_seconds: In all.
+    """
+
+    def __init__(
+        self,
+        busy: Callable[[], bool],
+        settle_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Begin.
+
+        Args:
+            busy: Whether something is decoded just now.
+            settle_seconds: How long nothing must have been, once something was.
+            clock: Seconds.
+            sleep: Lets seconds pass.
+        """
+        self.waited_seconds = 0.0
+        self._busy, self._settle = busy, settle_seconds
+        self._clock, self._sleep = clock, sleep
+
+    def wait(self, stopped: Callable[[], bool]) -> None:
+        """Return when a micro-batch may be computed, or learning has been stopped."""
+        began = now = self._clock()
+        quiet_since = None if self._busy() else now - self._settle
+        while quiet_since is None or now - quiet_since < self._settle:
+            if stopped():
+                break
+            self._sleep(_POLL_SECONDS)
+            now = self._clock()
+            if self._busy():
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = now
+        self.waited_seconds += now - began
+
+
+class Verifiers:
+    """Whether verifiers decode, as their metrics tell."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Ask at these addresses.
+
+        Raises:
+            ValueError: If one is no address of HTTP.
+        """
+        self._addresses = [_address(url) for url in urls]
+        self._connections: dict[str, http.client.HTTPConnection] = {}
+
+    def busy(self) -> bool:
+        """Return whether one has sequences; who cannot be reached decodes nothing."""
+        return any(self._sequences(host, path) > 0 for host, path in self._addresses)
+
+    def _sequences(self, host: str, path: str) -> float:
+        connection = self._connections.get(host)
+        if connection is None:
+            connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
+            self._connections[host] = connection
+        try:
+            connection.request("GET", path)
+            text = connection.getresponse().read().decode("utf-8", "replace")
+            return sum(float(value) for value in _VALUE.findall(text))
+        except (OSError, http.client.HTTPException, ValueError):
+            connection.close()  # the next request opens it again
+            return 0.0
+
+
+def _address(url: str) -> tuple[str, str]:
+    """Return host and path with the names of the gauges."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "http" or not parts.netloc:
+        raise ValueError(f"--watch {url!r} is no http:// address")
+    query = urllib.parse.urlencode([("name[]", name) for name in _GAUGES])
+    return parts.netloc, f"{parts.path or '/metrics'}?{query}"

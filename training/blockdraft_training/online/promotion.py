@@ -1,0 +1,155 @@
+"""Whether a candidate replaces the version that serves: a paired test, looked at again and again.
+
+Both drafters are replayed on the same held-out sequences. If they were equally good, the sign of
+each sequence's difference would be a coin's: the share of all ways to toss them that give at least
+the gain observed is the chance of a gain as large by luck (a sign-flip test, exact for any
+distribution of the gains that is symmetric when the drafters are equal, at any number of them).
+
+Looking often at something that is not there finds it in the end. So the k-th look at one version
+may be wrong with a chance of only (1 - confidence) / (k (k + 1)). These add up to 1 - confidence
+over all looks there will ever be, whatever they have in common. Looks are ever further apart, so
+that the chance left for one does not vanish.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from jaxtyping import Float
+
+_TOSSES = 200_000
+_AT_ONCE = 10_000
+# Steps between two looks, as a share of the steps made.
+_GROWTH = 0.25
+# With fewer sequences not even a gain on all of them would say enough.
+LEAST_SEQUENCES = 8
+
+
+class Verdict(Enum):
+    """What follows from a comparison."""
+
+    PROMOTE = "promote"
+    GO_ON = "go on"
+    START_OVER = "start over"
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """What a drafter gained on one held-out sequence.
+
+    Attributes:
+        tokens: Of the answer, as far as it was replayed.
+        verifications: It took for them.
+    """
+
+    tokens: int
+    verifications: int
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens per verification."""
+        return self.tokens / self.verifications
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidate and current drafter on the same sequences.
+
+    Attributes:
+        sequences: How many.
+        candidate: τ over all of them.
+        current: Likewise.
+        luck: Chance that the candidate gains as much if it is no better.
+        bad_luck: Chance that it loses as much if it is no worse.
+    """
+
+    sequences: int
+    candidate: float
+    current: float
+    luck: float
+    bad_luck: float
+
+    @property
+    def gain(self) -> float:
+        """Share by which τ is higher."""
+        return self.candidate / self.current - 1
+
+
+def compare(
+    candidate: Sequence[Gains], current: Sequence[Gains] | float, *, seed: int = 0
+) -> Comparison:
+    """Compare on the same sequences, in the same order.
+
+    Args:
+        candidate: What it gained on each, at least one verification each.
+        current: Likewise; or the τ to surpass if no drafter serves.
+        seed: Of the tosses.
+
+    Raises:
+        ValueError: If there are no sequences, or not as many of each.
+    """
+    if not candidate:
+        raise ValueError("no sequences to compare on")
+    ours = np.array([gains.tau for gains in candidate])
+    if isinstance(current, float):
+        theirs, overall = np.full(len(ours), current), current
+    else:
+        if len(candidate) != len(current):
+            raise ValueError(f"{len(candidate)} sequences against {len(current)}")
+        theirs, overall = np.array([gains.tau for gains in current]), _tau(current)
+    differences = ours - theirs
+    return Comparison(
+        len(ours),
+        _tau(candidate),
+        overall,
+        luck=sign_flip_chance(differences, seed),
+        bad_luck=sign_flip_chance(-differences, seed),
+    )
+
+
+def decide(comparison: Comparison, look: int, *, confidence: float, least_gain: float) -> Verdict:
+    """Say what follows.
+
+    Args:
+        comparison: Of candidate and current version.
+        look: Number of the look at this current version, from 1.
+        confidence: That a promoted candidate is better, over all looks.
+        least_gain: Share by which τ must be higher besides.
+    """
+    allowed = allowed_error(look, confidence)
+    if comparison.sequences < LEAST_SEQUENCES:
+        return Verdict.GO_ON
+    if comparison.luck <= allowed and comparison.gain >= least_gain:
+        return Verdict.PROMOTE
+    return Verdict.START_OVER if comparison.bad_luck <= allowed else Verdict.GO_ON
+
+
+def allowed_error(look: int, confidence: float) -> float:
+    """Return the chance of being wrong that is left for the `look`-th look."""
+    return (1 - confidence) / (look * (look + 1))
+
+
+def next_look(step: int, first: int) -> int:
+    """Return the step of the look after one at `step`; 0 for none yet."""
+    return step + max(first, round(step * _GROWTH))
+
+
+def sign_flip_chance(differences: Float[np.ndarray, " sequences"], seed: int) -> float:
+    """Return the chance of a mean at least as high if every sign were a coin's.
+
+    By tossing many times, the observed signs counted as one: never 0, and never too small.
+    """
+    observed = differences.sum()
+    # Rounding must not make the observed signs more than themselves.
+    threshold = observed - 1e-9 * np.abs(differences).sum()
+    generator = np.random.default_rng(seed)
+    as_high = 1
+    for _ in range(0, _TOSSES, _AT_ONCE):
+        signs = generator.integers(0, 2, (_AT_ONCE, len(differences)), dtype=np.int8) * 2 - 1
+        as_high += int((signs @ differences >= threshold).sum())
+    return as_high / (_TOSSES + 1)
+
+
+def _tau(gains: Sequence[Gains]) -> float:
+    return sum(each.tokens for each in gains) / sum(each.verifications for each in gains)

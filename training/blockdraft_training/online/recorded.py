@@ -1,0 +1,292 @@
+"""Recorded traffic as rows of a corpus with their features at hand, a slice of it at a time.
+
+What the drafter recorded is read from disk in slices of bounded size: first what was learned from
+least, newest first, and as much again from all that is there, so that what was learned earlier is
+not forgotten. A recording that is damaged, or of another target or feature, is passed over.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Int
+
+from blockdraft_drafter.learning.recordings import (
+    RAW,
+    Recording,
+    RecordingError,
+    Recordings,
+)
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.features.batches import BatchBuilder
+from blockdraft_training.loop.held_out import digest
+
+logger = logging.getLogger(__name__)
+
+# Lengths are padded to powers of two from here on: few shapes are compiled.
+_SHORTEST = 64
+# Files looked into at once: a ring that was filled while nobody learned is not read in one go.
+_KNOWN_AT_ONCE = 500
+# A block needs an anchor and a token to follow it.
+_LEAST_ANSWER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What recordings must be to be learned from.
+
+    Attributes:
+        target_fingerprint: Whose features they are.
+        layer_ids: Of which layers.
+        width: Elements of a feature before projection.
+        hidden: And after.
+        projections: Fingerprints of the projection that the drafter has, in every type.
+        vocab_size: Of the target.
+    """
+
+    target_fingerprint: str
+    layer_ids: tuple[int, ...]
+    width: int
+    hidden: int
+    projections: frozenset[str]
+    vocab_size: int
+
+    def refusal(self, recording: Recording) -> str | None:
+        """Return why a recording cannot be learned from; None if it can."""
+        raw = recording.feature_form == RAW
+        ids = recording.token_ids
+        if recording.target_fingerprint != self.target_fingerprint:
+            return "another target"
+        if recording.layer_ids != self.layer_ids:
+            return "features of other layers"
+        if not raw and recording.feature_form not in self.projections:
+            return "another projection"
+        if recording.features.shape[1] != (self.width if raw else self.hidden):
+            return "features of another width"
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.vocab_size:
+            return "tokens outside the vocabulary"
+        if not np.isfinite(recording.features).all():
+            return "features that are no numbers"
+        if len(ids) - max(recording.answer_start, 1) < _LEAST_ANSWER:
+            return "no answer"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some recordings in memory; `KeptFeatures` of their rows, without a teacher.
+
+    Attributes:
+        rows: Their tokens.
+        offsets: Where each row's begin.
+        features: Of all of them.
+        projected: Whether those are projected.
+    """
+
+    rows: Sequence[CorpusRow]
+    offsets: Int[np.ndarray, " rows_and_one"]
+    features: np.ndarray
+    projected: bool
+
+    @property
+    def teacher_ids(self) -> np.ndarray:
+        """Return nothing for every token: the teacher is the token that was served."""
+        return np.zeros((len(self.features), 0), np.int32)
+
+    @property
+    def teacher_logits(self) -> np.ndarray:
+        """Likewise."""
+        return np.zeros((len(self.features), 0), np.float16)
+
+    def builder(self, numbers: Sequence[int]) -> BatchBuilder:
+        """Return the builder of batches of some rows, in shapes shared by many."""
+        length = padded(max(len(self.rows[number].token_ids) for number in numbers))
+        return BatchBuilder(self.rows, length, length, self, self.projected)
+
+    def batches(self, size: int, generator: np.random.Generator) -> list[list[int]]:
+        """Return rows of similar lengths, `size` at a time, in random order.
+
+        A group that is not full is filled up with rows of its own.
+        """
+        groups: dict[int, list[int]] = {}
+        for number in generator.permutation(len(self.rows)).tolist():
+            groups.setdefault(padded(len(self.rows[number].token_ids)), []).append(number)
+        cut = [
+            [group[place % len(group)] for place in range(start, start + size)]
+            for group in groups.values()
+            for start in range(0, len(group), size)
+        ]
+        return [cut[index] for index in generator.permutation(len(cut))]
+
+
+class Traffic:
+    """The recordings in a folder, split into those to learn from and those held out.
+
+    Attributes:
+        refused: Recordings passed over, by reason.
+    """
+
+    def __init__(
+        self,
+        recordings: Recordings,
+        form: Form,
+        *,
+        held_out_share: float,
+        max_length: int,
+        slice_bytes: int,
+        passes: int,
+        seed: int,
+    ) -> None:
+        """Begin with what is there.
+
+        Args:
+            recordings: The folder.
+            form: What can be learned from.
+            held_out_share: Share of prompts that are never learned from.
+            max_length: Tokens of a row; of a longer sequence those around the answer's beginning.
+            slice_bytes: Features held in memory at once.
+            passes: How often a recording is learned from before only newer ones are.
+            seed: Of the choice among older recordings.
+        """
+        self.form = form
+        self.refused: Counter[str] = Counter()
+        self._recordings, self._share, self._max_length = recordings, held_out_share, max_length
+        self._slice_bytes, self._passes = slice_bytes, passes
+        self._generator = np.random.default_rng(seed)
+        self._held_out: dict[str, bool] = {}
+        self._bad: set[str] = set()
+        self._used: Counter[str] = Counter()
+
+    def next_slice(self) -> Slice | None:
+        """Return a slice to learn from; None if all was learned from often enough."""
+        self._look()
+        known = sorted((n for n, held in self._held_out.items() if not held), reverse=True)
+        fresh = [name for name in known if self._used[name] < self._passes]
+        if not fresh:
+            return None
+        fresh.sort(key=lambda name: self._used[name])
+        half = self._slice_bytes // 2
+        rows = self._read(fresh, half)
+        older = self._generator.permutation(known).tolist()
+        taken = {name for name, _ in rows}
+        rows += self._read([name for name in older if name not in taken], half)
+        self._used.update(name for name, _ in rows)
+        return self._slice([recording for _, recording in rows])
+
+    def held_out(self, count: int) -> Slice | None:
+        """Return the newest held-out recordings; None if there are none."""
+        self._look()
+        names = sorted((n for n, held in self._held_out.items() if held), reverse=True)[:count]
+        return self._slice([recording for _, recording in self._read(names, self._slice_bytes)])
+
+    def token_counts(self) -> Int[np.ndarray, " vocab"]:
+        """Count the ids of a slice's worth of the newest recordings to learn from."""
+        self._look()
+        counts = np.zeros(self.form.vocab_size, np.int64)
+        names = sorted((n for n, held in self._held_out.items() if not held), reverse=True)
+        for _, recording in self._read(names, self._slice_bytes):
+            start = max(recording.answer_start, 1)
+            np.add.at(counts, recording.token_ids[start:], 1)
+        return counts
+
+    def _look(self) -> None:
+        """Learn of new recordings, newest first, and forget those that are gone."""
+        names = self._recordings.names()
+        there = set(names)
+        self._held_out = {n: held for n, held in self._held_out.items() if n in there}
+        self._bad &= there
+        self._used = Counter({n: used for n, used in self._used.items() if n in there})
+        new = [n for n in reversed(names) if n not in self._held_out and n not in self._bad]
+        for name in new[:_KNOWN_AT_ONCE]:
+            recording = self._usable(name)
+            if recording is not None:
+                self._held_out[name] = is_held_out(recording, self._share)
+
+    def _usable(self, name: str) -> Recording | None:
+        try:
+            recording = self._recordings.read(name)
+            refusal = self.form.refusal(recording)
+        except RecordingError as error:
+            refusal = "damaged or gone"
+            logger.debug("%s", error)
+        if refusal is None:
+            return recording
+        self._held_out.pop(name, None)
+        self._bad.add(name)
+        if not self.refused[refusal]:
+            logger.warning("recording %s is not learned from: %s", name, refusal)
+        self.refused[refusal] += 1
+        return None
+
+    def _read(self, names: Sequence[str], room: int) -> list[tuple[str, Recording]]:
+        """Read as many as there is room for, all in the form of the first; at least one."""
+        found: list[tuple[str, Recording]] = []
+        for name in names:
+            if room <= 0:
+                break
+            recording = self._usable(name)
+            if recording is None:
+                continue
+            if found and recording.feature_form != found[0][1].feature_form:
+                continue
+            found.append((name, cut(recording, self._max_length)))
+            room -= found[-1][1].features.nbytes
+        return found
+
+    def _slice(self, recordings: Sequence[Recording]) -> Slice | None:
+        if not recordings:
+            return None
+        form = recordings[0].feature_form
+        recordings = [each for each in recordings if each.feature_form == form]
+        lengths = [len(recording.token_ids) for recording in recordings]
+        return Slice(
+            [row_of(str(number), recording) for number, recording in enumerate(recordings)],
+            np.concatenate([[0], np.cumsum(lengths)]),
+            np.concatenate([recording.features for recording in recordings]),
+            form != RAW,
+        )
+
+
+def is_held_out(recording: Recording, share: float) -> bool:
+    """Return whether a recording is never learned from: by its prompt alone, wherever it is read.
+
+    Where the prompt's end is unknown, the whole sequence decides.
+    """
+    start = recording.answer_start
+    prompt = recording.token_ids[:start] if start > 0 else recording.token_ids
+    return int.from_bytes(digest(prompt)[:8], "big") < share * 2**64
+
+
+def cut(recording: Recording, length: int) -> Recording:
+    """Return at most `length` tokens: a quarter before the answer begins, the rest after.
+
+    Attention is by distance alone, so where a sequence is cut its positions may begin anew.
+    """
+    tokens = len(recording.token_ids)
+    if tokens <= length:
+        return recording
+    start = max(recording.answer_start, 0)
+    begin = min(max(start - length // 4, 0), tokens - length)
+    kept = slice(begin, begin + length)
+    return replace(
+        recording,
+        token_ids=recording.token_ids[kept],
+        features=recording.features[kept],
+        answer_start=-1 if recording.answer_start < 0 else start - begin,
+    )
+
+
+def row_of(identity: str, recording: Recording) -> CorpusRow:
+    """Return a recording's tokens as a row; of one whose answer is unknown all but the first."""
+    ids = recording.token_ids.tolist()
+    start = max(recording.answer_start, 1)
+    return CorpusRow(
+        identity, "recorded", recording.temperature, tuple(ids[:start]), tuple(ids[start:])
+    )
+
+
+def padded(tokens: int) -> int:
+    """Return a length rounded up to a power of two."""
+    return max(_SHORTEST, 1 << (tokens - 1).bit_length())
