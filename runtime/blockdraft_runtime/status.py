@@ -5,6 +5,7 @@ Every error of every service goes through here, so that each carries a machine-r
 `RetryInfo` detail. Source: AIP-193.
 """
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -144,13 +145,22 @@ def error_reason(error: grpc.RpcError) -> str | None:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL."""
+    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL.
+
+    Raises:
+        asyncio.CancelledError: If the call has ended meanwhile, as at its deadline: there is nobody
+            to tell.
+    """
     if not isinstance(error, ServiceError):
         logger.error("unexpected error while serving a call", exc_info=error)
         error = ServiceError(
             grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
         )
-    await context.abort_with_status(error.to_status())
+    try:
+        await context.abort_with_status(error.to_status())
+    except grpc.aio.InternalError as ended:
+        # gRPC would log it as an error of ours, with a traceback.
+        raise asyncio.CancelledError from ended
 
 
 UnaryMethod = TypeVar("UnaryMethod", bound=Callable[..., Awaitable[Any]])
