@@ -114,11 +114,11 @@ class Learning:
         return [found for _, found in Recordings(self.directory / "recordings", 1).readable()]
 
 
-def begin(target: Target, directory: Path) -> Learning:
+def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:
     registry = CollectorRegistry()
     settings = DrafterSettings(
         target=str(target.path),
-        drafter="random",
+        drafter=drafter,
         max_sequences=4,
         max_context_tokens=96,
         max_feature_rows=16,
@@ -128,6 +128,11 @@ def begin(target: Target, directory: Path) -> Learning:
     )
     loaded = load_method(settings, counts=LearningMetrics(registry))
     return Learning(target, directory, registry, loaded)
+
+
+def copied(checkpoint: Path, folder: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(checkpoint / name, folder / name)
 
 
 @pytest.fixture
@@ -278,6 +283,30 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     assert third.learner.serving.number == 1
     assert learning.store.read(number).state == "rejected"
     third.learner.close()
+
+
+def test_without_a_drafter_it_records_for_one_made_of_nothing(
+    learning: Learning, tmp_path: Path
+) -> None:
+    store = VersionStore(tmp_path / "nothing")
+    made = learning.store.path(1)
+    whole, broken = (
+        store.add(
+            lambda folder: copied(made, folder),
+            kind="initialized",
+            fingerprint="0" * 16,
+        ).number
+        for _ in range(2)
+    )
+    (store.path(broken) / "model.safetensors").write_bytes(b"")
+    nothing = begin(learning.target, tmp_path / "nothing", drafter="auto")
+    assert nothing.learner.serving.number == whole
+    assert store.read(broken).state == "rejected"
+    # It serves to be recorded for; whether it pays is not known yet.
+    assert store.current() is None
+    nothing.look()
+    assert nothing.learner.serving.number == whole
+    nothing.learner.close()
 
 
 def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_path: Path) -> None:
