@@ -151,6 +151,7 @@ class Session:
         if step >= journal.next_look and not self._look():
             return False
         if step % settings.checkpoint_every == 0:
+            logger.info("step %d, loss %.3f", step, reading.loss)
             self._save()
         return True
 
