@@ -257,6 +257,44 @@ SPECULATION = Dashboard(
                 [(mean("drafter_step_sequences"), "mean")],
             ),
         ],
+        [
+            Panel(
+                "Learning: τ by version",
+                [
+                    (
+                        share(
+                            rate("drafter_version_gained_tokens_total", "version, context"),
+                            rate("drafter_version_verifications_total", "version, context"),
+                        ),
+                        "{{version}} {{context}}",
+                    )
+                ],
+                description="Of the drafter's own proposals; in contexts that the version made "
+                "itself, and in those that older weights made in part.",
+                threshold=1,
+                below=True,
+            ),
+            Panel(
+                "Learning: version that drafts",
+                [
+                    (series("drafter_version"), "{{instance}}"),
+                    (rate("drafter_version_changes_total", "kind"), "{{kind}}, per second"),
+                ],
+                description="It falls when a version accepted less than the one before it.",
+            ),
+            Panel(
+                "Learning: sequences recorded",
+                [(rate("drafter_recordings_total", "outcome"), "{{outcome}}")],
+                "reqps",
+                "Written, kept out by caller or tenant, or dropped.",
+                stacked=True,
+            ),
+            Panel(
+                "Learning: recordings on disk",
+                [(total("drafter_recorded_bytes"), "recordings")],
+                "bytes",
+            ),
+        ],
     ],
 )
 

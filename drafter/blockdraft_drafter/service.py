@@ -148,6 +148,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             step_seconds=loaded.method.step_seconds,
             projection=self._projection,
             learns=loaded.learner is not None,
+            version=None if loaded.learner is None else loaded.learner.serving.to_proto(),
         )
 
     @stream_errors

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from tests.docs.pages import blocks, code, read, rows, section
 
+from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -17,6 +18,7 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], Any]] = {
     "Server": ServerMetrics,
     "Verifier": VerifierMetrics,
     "Drafter": DrafterMetrics,
+    "Learning": LearningMetrics,
 }
 SUFFIX = {"counter": "_total", "gauge": "", "histogram": "_bucket"}
 

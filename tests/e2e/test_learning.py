@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry
+from tests.e2e.test_fair_share import serving_verifier
 from tests.fakes.drafting import SessionLink
 from tests.models.tiny import write_hf_checkpoint
+from tests.server.support import running_server, settings_for
 from tests.verifier.support import (
     CONFIG,
     Outcome,
@@ -37,8 +39,10 @@ from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_server.access.tenants import digest_of
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -110,11 +114,11 @@ class Learning:
         return [found for _, found in Recordings(self.directory / "recordings", 1).readable()]
 
 
-def begin(target: Target, directory: Path) -> Learning:
+def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:
     registry = CollectorRegistry()
     settings = DrafterSettings(
         target=str(target.path),
-        drafter="random",
+        drafter=drafter,
         max_sequences=4,
         max_context_tokens=96,
         max_feature_rows=16,
@@ -124,6 +128,11 @@ def begin(target: Target, directory: Path) -> Learning:
     )
     loaded = load_method(settings, counts=LearningMetrics(registry))
     return Learning(target, directory, registry, loaded)
+
+
+def copied(checkpoint: Path, folder: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(checkpoint / name, folder / name)
 
 
 @pytest.fixture
@@ -276,6 +285,30 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     third.learner.close()
 
 
+def test_without_a_drafter_it_records_for_one_made_of_nothing(
+    learning: Learning, tmp_path: Path
+) -> None:
+    store = VersionStore(tmp_path / "nothing")
+    made = learning.store.path(1)
+    whole, broken = (
+        store.add(
+            lambda folder: copied(made, folder),
+            kind="initialized",
+            fingerprint="0" * 16,
+        ).number
+        for _ in range(2)
+    )
+    (store.path(broken) / "model.safetensors").write_bytes(b"")
+    nothing = begin(learning.target, tmp_path / "nothing", drafter="auto")
+    assert nothing.learner.serving.number == whole
+    assert store.read(broken).state == "rejected"
+    # It serves to be recorded for; whether it pays is not known yet.
+    assert store.current() is None
+    nothing.look()
+    assert nothing.learner.serving.number == whole
+    nothing.learner.close()
+
+
 def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_path: Path) -> None:
     learning.store.promote(learning.learned(1))
     shutil.copytree(learning.store.path(1), tmp_path / "named")
@@ -333,3 +366,32 @@ def test_nothing_ends_the_looking(learning: Learning, monkeypatch: pytest.Monkey
     monkeypatch.setattr("blockdraft_drafter.learning.learner.LOOK_SECONDS", 0.0)
     monkeypatch.setattr(VersionStore, "current", fails)
     asyncio.run(run())
+
+
+async def test_callers_and_tenants_that_are_excluded_leave_no_trace(learning: Learning) -> None:
+    engine = learning.engine()
+    engine.start()
+    keys = ["open", f"acme sha256:{digest_of('closed').hex()} no-learning"]
+    asked = {("open", False): 1, ("open", True): 2, ("closed", False): 3}
+    try:
+        async with (
+            serving_verifier(engine) as address,
+            running_server(settings_for(address), api_keys=keys) as server,
+        ):
+            for (key, disabled), token in asked.items():
+                request = inference_pb2.GenerateRequest(
+                    prompt=inference_pb2.Prompt(
+                        token_ids=inference_pb2.TokenIds(values=[token] * 20)
+                    ),
+                    sampling=inference_pb2.SamplingOptions(max_output_tokens=12, ignore_eos=True),
+                    speculation=inference_pb2.SpeculationOptions(learning_disabled=disabled),
+                )
+                metadata = (("authorization", f"Bearer {key}"),)
+                response = await server.stub.Generate(request, metadata=metadata)
+                # They are drafted for as all others are.
+                assert response.usage.drafted_tokens > 0
+    finally:
+        engine.stop()
+    [recorded] = learning.recorded()
+    assert recorded.token_ids[:20].tolist() == [1] * 20
+    assert learning.count("recordings_total", outcome="excluded") == 2

@@ -107,8 +107,8 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
 
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
 
-    others = (args.prompt, args.system, args.max_draft_tokens)
-    others += (args.no_draft, args.no_lookup, args.no_learn)
+    drafting = (args.max_draft_tokens, args.no_draft, args.no_lookup, args.no_learn)
+    others = (args.prompt, args.system, *drafting)
     if any(value is not None for value in others) or given_sampling(args) or args.raw or args.model:
         raise UsageError("--request holds the whole request; leave out the prompt and its flags")
     try:

@@ -116,6 +116,10 @@ class Recorder:
                     # Once: a full disk stays full for as many as come.
                     logger.warning("a sequence is not recorded: %s", error)
                 failing = True
+            except Exception:
+                # Whatever it is, those that follow are to be recorded.
+                self._counts.dropped("incomplete")
+                logger.exception("a sequence cannot be recorded")
             else:
                 failing = False
 

@@ -42,10 +42,12 @@ class Tau:
     Attributes:
         mean: Tokens per step.
         variance: Of the mean.
+        steps: That it was estimated from.
     """
 
     mean: float
     variance: float
+    steps: int
 
 
 def estimate(ended: Sequence[Ended]) -> Tau | None:
@@ -56,12 +58,18 @@ def estimate(ended: Sequence[Ended]) -> Tau | None:
         return None
     mean = sum(each.gained for each in ended) / steps
     squares = sum((each.gained - mean * each.steps) ** 2 for each in ended)
-    return Tau(mean, squares * count / (count - 1) / steps**2)
+    return Tau(mean, squares * count / (count - 1) / steps**2, steps)
 
 
 def confidence_worse(new: Tau, old: Tau) -> float:
-    """Return with which confidence, 0 to 1, a version's τ is below the other's; one-sided."""
-    spread = math.sqrt(new.variance + old.variance)
+    """Return with which confidence, 0 to 1, a version's τ is below the other's; one-sided.
+
+    Sequences vary the less the less is accepted of them, so that a few with a low mean seem surer
+    than they are. The new version's are taken to vary no less than the old one's, of which there
+    are more.
+    """
+    expected = old.variance * old.steps / new.steps
+    spread = math.sqrt(max(new.variance, expected) + old.variance)
     if spread == 0.0:
         return float(new.mean < old.mean)
     return NormalDist().cdf((old.mean - new.mean) / spread)

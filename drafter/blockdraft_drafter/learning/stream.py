@@ -19,6 +19,12 @@ class Serving:
     fingerprint: str
     trained: bool
 
+    def to_proto(self) -> drafter_pb2.DrafterVersion:
+        """Return what a verifier is told of it."""
+        return drafter_pb2.DrafterVersion(
+            number=self.number, fingerprint=self.fingerprint, trained=self.trained
+        )
+
 
 @runtime_checkable
 class Observer(Protocol):
@@ -114,9 +120,7 @@ class StreamLearner:
         serving = self._observer.serving
         if serving != self._told:
             self._told = serving
-            response.version.number = serving.number
-            response.version.fingerprint = serving.fingerprint
-            response.version.trained = serving.trained
+            response.version.CopyFrom(serving.to_proto())
 
     def close(self) -> None:
         """The stream has ended."""

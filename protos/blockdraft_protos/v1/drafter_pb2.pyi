@@ -113,6 +113,7 @@ class DrafterServiceDescribeResponse(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     PROJECTION_FIELD_NUMBER: _builtins.int
     LEARNS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
@@ -149,6 +150,10 @@ class DrafterServiceDescribeResponse(_message.Message):
     def projection(self) -> Global___FeatureProjection:
         """What the verifier is to do to features before it sends them; absent for nothing."""
 
+    @_builtins.property
+    def version(self) -> Global___DrafterVersion:
+        """The weights that draft now, of a drafter that learns; absent for others."""
+
     def __init__(
         self,
         *,
@@ -165,10 +170,11 @@ class DrafterServiceDescribeResponse(_message.Message):
         step_seconds: _abc.Iterable[_builtins.float] | None = ...,
         projection: Global___FeatureProjection | None = ...,
         learns: _builtins.bool = ...,
+        version: Global___DrafterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["projection", b"projection"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["projection", b"projection", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "learns", b"learns", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "learns", b"learns", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

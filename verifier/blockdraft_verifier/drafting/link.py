@@ -46,8 +46,7 @@ class DrafterDescription:
     """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
 
     Attributes:
-        version: Of the weights of a drafter that learns, from 1; 0 until it has said, and for
-            others.
+        version: Of the weights of a drafter that learns, from 1; 0 for others.
     """
 
     method: str
@@ -88,6 +87,7 @@ class DrafterDescription:
             trained=message.trained,
             step_seconds=tuple(message.step_seconds),
             learns=message.learns,
+            version=message.version.number,
         )
 
 

@@ -89,13 +89,19 @@ def catch_up(
     return parts
 
 
-def to_learn_from(contexts: Iterable[Context]) -> list[Context]:
-    """Return the contexts that lack so much, or whose sequences have ended, that it is sent."""
+def to_learn_from(contexts: Iterable[Context], drafter: DrafterDescription) -> list[Context]:
+    """Return the contexts that lack so much, or whose sequences have ended, that it is sent.
+
+    Args:
+        contexts: Contexts.
+        drafter: Its limits.
+    """
+    enough = min(LEARNING_ROWS, drafter.max_feature_rows)
     return [
         context
         for context in contexts
         if (context.sequence.finish_reason is not None)
-        or context.sequence.committed - context.length >= LEARNING_ROWS
+        or context.sequence.committed - context.length >= enough
     ]
 
 

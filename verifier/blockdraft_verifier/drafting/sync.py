@@ -160,7 +160,10 @@ class DraftSync:
             and not sequence.awaiting_draft
             and self._fits(sequence, drafter)
         ]
-        if parts := catch_up(to_learn_from(contexts), drafter, self._catching_up_bytes):
+        behind = to_learn_from(contexts, drafter)
+        while self._transport is not None and (
+            parts := catch_up(behind, drafter, self._catching_up_bytes)
+        ):
             self._send(parts, None)
 
     def tell_released(self) -> None:
