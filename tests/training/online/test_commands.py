@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,13 @@ def test_a_damaged_journal_is_an_empty_one(tmp_path: Path) -> None:
     assert Journal.read(tmp_path).steps == 3
     (tmp_path / "journal.json").write_text('{"steps": ', encoding="utf-8")
     assert Journal.read(tmp_path) == Journal()
+
+
+def test_a_target_that_is_not_there_ends_learning_for_good(
+    tmp_path: Path,
+) -> None:
+    words = [sys.executable, "-m", "blockdraft_training.online", "--target", str(tmp_path / "no")]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "blockdraft learn run: " in ended.stderr
+    assert "Traceback" not in ended.stderr

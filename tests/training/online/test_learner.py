@@ -235,3 +235,8 @@ def test_an_unfinished_step_yields(
     # It may wait once more before it hears that it shall stop.
     assert order[:10] == ["wait", "add", "wait", "add", "step"] * 2
     assert order[10:] in ([], ["wait"])
+
+
+def test_a_drafter_that_cannot_learn_ends_it(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="'random' is random"):
+        learn(settings_of(pair, tmp_path, "random"), lambda _: False)

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
-from blockdraft_training.online.recorded import Form, Slice, Traffic, cut, is_held_out, row_of
+from blockdraft_training.online.recorded import (
+    Form,
+    Slice,
+    Traffic,
+    cut,
+    is_held_out,
+    prompt_digest,
+    row_of,
+)
 
 FORM = Form("target", (1, 2), 8, 4, frozenset({"mine"}), 100)
 
@@ -44,20 +52,24 @@ def answers(piece: Slice | None) -> set[tuple[int, ...]]:
     return {row.token_ids for row in piece.rows}
 
 
+def held(each: Recording) -> bool:
+    return is_held_out(prompt_digest(each), 0.3)
+
+
 def test_what_is_held_out_is_never_learned_from(tmp_path: Path) -> None:
     kept = Recordings(tmp_path, 1 << 30)
     every = [recording(seed) for seed in range(100)]
     for each in every:
         kept.add(each)
     found = traffic(tmp_path)
-    held, learned = answers(found.held_out(1000)), answers(found.next_slice())
-    assert not held & learned
-    assert held | learned == {tuple(each.token_ids.tolist()) for each in every}
-    assert 15 < len(held) < 45
+    out, learned = answers(found.held_out(1000)), answers(found.next_slice())
+    assert not out & learned
+    assert out | learned == {tuple(each.token_ids.tolist()) for each in every}
+    assert 15 < len(out) < 45
     # Two answers to one prompt are on the same side, in every process.
     other = replace(every[0], token_ids=every[0].token_ids.copy())
     other.token_ids[5:] = 7
-    assert is_held_out(other, 0.3) == is_held_out(every[0], 0.3)
+    assert held(other) == held(every[0])
 
 
 def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
@@ -67,9 +79,9 @@ def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
         kept.add(each)
     size = every[0].features.nbytes
     found = traffic(tmp_path, slice_bytes=10 * size)
-    held = [each for each in every if is_held_out(each, 0.3)][-4:]
-    assert answers(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in held}
-    learned = [each for each in every if not is_held_out(each, 0.3)]
+    out = [each for each in every if held(each)][-4:]
+    assert answers(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in out}
+    learned = [each for each in every if not held(each)]
     first = found.next_slice()
     assert {tuple(each.token_ids.tolist()) for each in learned[-5:]} <= answers(first)
     assert first is not None
@@ -85,7 +97,7 @@ def test_everything_is_learned_from_so_often_and_then_waited_for(tmp_path: Path)
     found = traffic(tmp_path)
     assert answers(found.next_slice()) == answers(found.next_slice())
     assert found.next_slice() is None
-    while is_held_out(recording(seed := seed + 1), 0.3):
+    while held(recording(seed := seed + 1)):
         pass
     kept.add(recording(seed))
     assert tuple(recording(seed).token_ids.tolist()) in answers(found.next_slice())
@@ -182,3 +194,17 @@ def test_batches_are_of_similar_lengths_and_full(tmp_path: Path) -> None:
         assert built.teacher_ids.shape[-1] == 0
         begin = piece.offsets[batch[0]]
         assert (np.asarray(built.features)[0, 0] == piece.features[begin]).all()
+
+
+def test_a_prompt_that_is_asked_again_and_again_is_compared_on_once(tmp_path: Path) -> None:
+    kept = Recordings(tmp_path, 1 << 30)
+    one, other = [recording(seed) for seed in range(50) if held(recording(seed))][:2]
+    for _ in range(20):
+        kept.add(one)
+    kept.add(other)
+    found = traffic(tmp_path)
+    piece = found.held_out(64)
+    assert piece is not None
+    assert [row.token_ids for row in piece.rows] == [
+        tuple(each.token_ids.tolist()) for each in (other, one)
+    ]

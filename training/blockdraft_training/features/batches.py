@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -112,7 +112,8 @@ class BatchBuilder:
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)
         ends = np.array([len(self.rows[number].token_ids) for number in numbers], np.int32)
         arrays = (token_ids, starts, ends, features, teacher_ids, teacher_logits)
-        return SequenceBatch(*jax.device_put(arrays, sharding), self.projected)
+        built = SequenceBatch(*jax.device_put(arrays, sharding))
+        return replace(built, projected=self.projected)
 
 
 def batch_numbers(

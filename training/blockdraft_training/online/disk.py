@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Callable
 
-from blockdraft_training.errors import TrainingError
-
 logger = logging.getLogger(__name__)
 
 
@@ -23,7 +21,7 @@ class Disk:
         """
         try:
             write()
-        except (OSError, TrainingError) as error:
+        except OSError as error:
             if not self._refused:
                 logger.error("%s cannot be written, learning waits: %s", what, error)
             self._refused.add(what)

@@ -78,17 +78,21 @@ class Learner:
         """
         around = self._around
         while not around.stopped():
-            found: list[Start] = []
-            around.disk.tried(
-                "the first version",
-                lambda found=found: found.append(
-                    find_start(around.store, around.settings, around.recipe, self._target)
-                ),
-            )
-            if found:
-                self._learn_from(found[0])
+            start = self._start()
+            if start is not None:
+                self._learn_from(start)
             else:
                 around.sleep(around.settings.idle_seconds)
+
+    def _start(self) -> Start | None:
+        """Return what to learn from; None if a version must be written for it and cannot."""
+        around, found = self._around, list[Start]()
+
+        def find() -> None:
+            found.append(find_start(around.store, around.settings, around.recipe, self._target))
+
+        around.disk.tried("the first version", find)
+        return found[0] if found else None
 
     def _learn_from(self, start: Start) -> None:
         """Make one candidate."""

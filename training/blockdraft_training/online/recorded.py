@@ -155,14 +155,15 @@ class Traffic:
         self._recordings, self._share, self._max_length = recordings, held_out_share, max_length
         self._slice_bytes, self._passes = slice_bytes, passes
         self._generator = np.random.default_rng(seed)
-        self._held_out: dict[str, bool] = {}
+        # What decides on which side each usable recording is.
+        self._prompts: dict[str, bytes] = {}
         self._bad: set[str] = set()
         self._used: Counter[str] = Counter()
 
     def next_slice(self) -> Slice | None:
         """Return a slice to learn from; None if all was learned from often enough."""
         self._look()
-        known = sorted((n for n, held in self._held_out.items() if not held), reverse=True)
+        known = self._newest(held_out=False)
         fresh = [name for name in known if self._used[name] < self._passes]
         if not fresh:
             return None
@@ -176,17 +177,22 @@ class Traffic:
         return self._slice([recording for _, recording in rows])
 
     def held_out(self, count: int) -> Slice | None:
-        """Return the newest held-out recordings; None if there are none."""
+        """Return the newest held-out recordings, one of each prompt; None if there are none.
+
+        A prompt that is asked again and again tells no more than once.
+        """
         self._look()
-        names = sorted((n for n, held in self._held_out.items() if held), reverse=True)[:count]
+        newest: dict[bytes, str] = {}
+        for name in self._newest(held_out=True):
+            newest.setdefault(self._prompts[name], name)
+        names = list(newest.values())[:count]
         return self._slice([recording for _, recording in self._read(names, self._slice_bytes)])
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Count the ids of a slice's worth of the newest recordings to learn from."""
         self._look()
         counts = np.zeros(self.form.vocab_size, np.int64)
-        names = sorted((n for n, held in self._held_out.items() if not held), reverse=True)
-        for _, recording in self._read(names, self._slice_bytes):
+        for _, recording in self._read(self._newest(held_out=False), self._slice_bytes):
             start = max(recording.answer_start, 1)
             np.add.at(counts, recording.token_ids[start:], 1)
         return counts
@@ -195,14 +201,19 @@ class Traffic:
         """Learn of new recordings, newest first, and forget those that are gone."""
         names = self._recordings.names()
         there = set(names)
-        self._held_out = {n: held for n, held in self._held_out.items() if n in there}
+        self._prompts = {n: prompt for n, prompt in self._prompts.items() if n in there}
         self._bad &= there
         self._used = Counter({n: used for n, used in self._used.items() if n in there})
-        new = [n for n in reversed(names) if n not in self._held_out and n not in self._bad]
+        new = [n for n in reversed(names) if n not in self._prompts and n not in self._bad]
         for name in new[:_KNOWN_AT_ONCE]:
             recording = self._usable(name)
             if recording is not None:
-                self._held_out[name] = is_held_out(recording, self._share)
+                self._prompts[name] = prompt_digest(recording)
+
+    def _newest(self, *, held_out: bool) -> list[str]:
+        """Return the recordings of one side, newest first."""
+        names = sorted(self._prompts, reverse=True)
+        return [n for n in names if is_held_out(self._prompts[n], self._share) == held_out]
 
     def _usable(self, name: str) -> Recording | None:
         try:
@@ -213,7 +224,7 @@ class Traffic:
             logger.debug("%s", error)
         if refusal is None:
             return recording
-        self._held_out.pop(name, None)
+        self._prompts.pop(name, None)
         self._bad.add(name)
         if not self.refused[refusal]:
             logger.warning("recording %s is not learned from: %s", name, refusal)
@@ -249,14 +260,15 @@ class Traffic:
         )
 
 
-def is_held_out(recording: Recording, share: float) -> bool:
-    """Return whether a recording is never learned from: by its prompt alone, wherever it is read.
-
-    Where the prompt's end is unknown, the whole sequence decides.
-    """
+def prompt_digest(recording: Recording) -> bytes:
+    """Return the digest of a recording's prompt; of all of it where its prompt's end is unknown."""
     start = recording.answer_start
-    prompt = recording.token_ids[:start] if start > 0 else recording.token_ids
-    return int.from_bytes(digest(prompt)[:8], "big") < share * 2**64
+    return digest(recording.token_ids[:start] if start > 0 else recording.token_ids)
+
+
+def is_held_out(prompt: bytes, share: float) -> bool:
+    """Return whether recordings of a prompt, of which this is the digest, are not learned from."""
+    return int.from_bytes(prompt[:8], "big") < share * 2**64
 
 
 def cut(recording: Recording, length: int) -> Recording:

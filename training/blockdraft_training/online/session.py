@@ -151,6 +151,7 @@ class Session:
         if step >= journal.next_look and not self._look():
             return False
         if step % settings.checkpoint_every == 0:
+            logger.info("step %d, loss %.3f", step, reading.loss)
             self._save()
         return True
 
@@ -284,8 +285,14 @@ class Session:
 
     def _save(self) -> None:
         around = self._around
-        state = self._candidate.state
-        if around.disk.tried("a checkpoint", lambda: self._checkpoints.save(state)):
+
+        def write() -> None:
+            try:
+                self._checkpoints.save(self._candidate.state)
+            except TrainingError as error:
+                raise OSError(str(error)) from error
+
+        if around.disk.tried("a checkpoint", write):
             self._note()
         else:
             around.sleep(around.settings.idle_seconds)

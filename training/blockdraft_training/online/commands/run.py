@@ -4,11 +4,14 @@ import argparse
 import logging
 import os
 import signal
+import sys
 import threading
 
+from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
+from blockdraft_training.errors import TrainingError
 from blockdraft_training.online.settings import LearnSettings
 
 CONFIGURATION = Configuration("learn run", LearnSettings)
@@ -24,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Learn until SIGTERM or SIGINT and return the exit code."""
+    """Learn until SIGTERM or SIGINT and return the exit code; 2 if it never can."""
     settings = CONFIGURATION.read(args)
     configure_logging("learn")
     # They narrate every checkpoint.
@@ -45,7 +48,12 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     pace = Pace(Verifiers(settings.watch).busy, settings.settle_seconds)
-    learner = Learner(settings, pace, stop.is_set, sleep=stop.wait)
-    logger.info("learning for target %s", settings.target)
-    learner.run()
+    try:
+        learner = Learner(settings, pace, stop.is_set, sleep=stop.wait)
+        logger.info("learning for target %s", settings.target)
+        learner.run()
+    except (TrainingError, ModelError) as error:
+        # What is wrong with target or drafter now will be wrong the next time.
+        print(f"blockdraft learn run: {error}", file=sys.stderr)
+        return 2
     return 0
