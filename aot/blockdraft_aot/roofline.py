@@ -8,6 +8,8 @@ Published figures of one chip, bfloat16 without sparsity:
 * TPU v5p 459 TFLOP/s, 2765 GB/s (cloud.google.com/tpu/docs/v5p);
 * TPU v5e 197 TFLOP/s, 819 GB/s (cloud.google.com/tpu/docs/v5e);
 * TPU v6e 918 TFLOP/s, 1640 GB/s (cloud.google.com/tpu/docs/v6e);
+* TPU7x 2307 TFLOP/s, 7380 GB/s (cloud.google.com/tpu/docs/tpu7x), half of it for each of the two
+  devices that a chip is to JAX;
 * H100 SXM 989.4 TFLOP/s, 3350 GB/s (NVIDIA H100 datasheet, half of the figure with sparsity);
 * H200 SXM 989.4 TFLOP/s, 4800 GB/s (NVIDIA H200 datasheet, likewise).
 """
@@ -64,6 +66,7 @@ PUBLISHED = {
     "TPU v5e": _V5E,
     "TPU v6 lite": _V6E,
     "TPU v6e": _V6E,
+    "TPU7x": Roofline(2307e12 / 2, 7380e9 / 2, "published"),
     "NVIDIA H100 80GB HBM3": Roofline(989.4e12, 3350e9, "published"),
     "NVIDIA H200": Roofline(989.4e12, 4800e9, "published"),
 }

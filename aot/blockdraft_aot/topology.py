@@ -30,9 +30,11 @@ _MEMORY_BYTES = {
     "TPU v5e": 16e9,
     "TPU v6 lite": 32e9,
     "TPU v6e": 32e9,
+    # Half of a chip's 192 GiB: JAX takes a chip for two devices.
+    "TPU7x": 96e9,
 }
 # Chips of the largest single host; libtpu takes a slice for several hosts unless told.
-_HOST_CHIPS = {"v5p": 4, "v5e": 8, "v6e": 8}
+_HOST_CHIPS = {"v5p": 4, "v5e": 8, "v6e": 8, "tpu7x": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def describe_topology(name: str) -> Topology:
         AotError: If libtpu is missing, or knows no such topology, or its chip's figures are not
             known.
     """
-    match = re.fullmatch(r"(v\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
+    match = re.fullmatch(r"(v\w+|tpu7x):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
     if match is None:
         raise AotError(f"a topology is written like v5p:2x2x1 or v5e:2x4, got {name!r}")
     if importlib.util.find_spec("libtpu") is None:

@@ -26,7 +26,11 @@ def test_says_that_libtpu_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.tpu
 @pytest.mark.parametrize(
     ("name", "chips", "memory_gb"),
-    [("v5p:2x2x1", 4, 95), ("v5p:1x1x1", 1, 95), ("v5e:1x1", 1, 16), ("v6e:2x4", 8, 32)],
+    [
+        *(("v5p:2x2x1", 4, 95), ("v5p:1x1x1", 1, 95), ("v5e:1x1", 1, 16), ("v6e:2x4", 8, 32)),
+        # Two devices for each chip.
+        ("tpu7x:2x2x1", 8, 96),
+    ],
 )
 def test_chips_of_a_host(name: str, chips: int, memory_gb: int) -> None:
     topology = describe_topology(name)
