@@ -121,7 +121,7 @@ def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:
         drafter=drafter,
         max_sequences=4,
         max_context_tokens=96,
-        max_feature_rows=16,
+        max_feature_rows=4,
         block_size=4,
         dtype="float32",
         learning=LearningSettings(enabled=True, directory=directory),
