@@ -257,9 +257,9 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         assert read.process.log_level == told.server.process.log_level
     assert plan.server.process.address == told.server.process.address
     assert plan.server.served_name == told.server.served_name
-    assert {child.name for child in plan.children()} == (
-        {"server", "verifier"} if told.no_drafter else {"server", "verifier", "drafter"}
-    )
+    expected = {"server", "verifier"} if told.no_drafter else {"server", "verifier", "drafter"}
+    expected |= {"trainer"} if plan.learns else set()
+    assert {child.name for child in plan.children()} == expected
 
 
 def follow(settings: Any, path: tuple[str, ...]) -> Any:
