@@ -251,6 +251,9 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
     hostile = {name: "bad" for each in (SERVER, VERIFIER, DRAFTER) for name in each.variables}
     plan = ServePlan.of(told, Path("/run/bd"), {**hostile, "HOME": "/home"})
     for child in plan.children():
+        if child.name == "trainer":
+            # It is told what is its own: tests/server/supervise/test_plan.py.
+            continue
         configuration = CONFIGURATIONS[child.name]
         assert child.command[1:3] == ("-m", f"blockdraft_{child.name}")
         assert child.environment == {"HOME": "/home"}
@@ -266,7 +269,9 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         assert plan.server.served_name == told.server.served_name
     without = {"server"} if told.no_server else set()
     without |= {"drafter"} if told.no_drafter else set()
-    assert {child.name for child in plan.children()} == {"server", "verifier", "drafter"} - without
+    expected = {"server", "verifier", "drafter"} - without
+    expected |= {"trainer"} if plan.learns else set()
+    assert {child.name for child in plan.children()} == expected
 
 
 def follow(settings: Any, path: tuple[str, ...]) -> Any:

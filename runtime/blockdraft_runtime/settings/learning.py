@@ -28,7 +28,7 @@ class LearningSettings:
         "most bytes of recordings; the oldest are deleted first",
         flag="learn-limit",
         metavar="BYTES",
-        above=0,
+        minimum=1,
     )
     share: float = setting(
         1.0,
