@@ -1,7 +1,6 @@
 """How learning begins when a drafter starts: which version serves, and what learns beside it."""
 
 import logging
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +12,18 @@ from prometheus_client import CollectorRegistry
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
-from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.files.sources import (
     NoDrafterError,
     find_checkpoint,
     load_any,
     obtain_drafter,
 )
+from blockdraft_drafter.learning.base import settle_base
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Origin, Recorder
 from blockdraft_drafter.learning.recordings import RAW, Recordings
-from blockdraft_drafter.learning.versions import Kind, Version, VersionError, VersionStore
+from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.loading import Checkpoint
@@ -34,41 +33,6 @@ from blockdraft_runtime.settings.learning import LearningSettings
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-
-
-def settle_base(store: VersionStore, drafter: Drafter[Any], source: Path | None) -> Version:
-    """Return the version to serve with, given the drafter that the settings name.
-
-    It is the promoted one if that was learned from this drafter; otherwise the drafter itself, as a
-    version that is added if it is not there.
-
-    Args:
-        store: The versions.
-        drafter: What the settings name.
-        source: Its files; None if it has none.
-
-    Raises:
-        OSError: If the store cannot be written.
-    """
-    current, base = store.current(), store.base()
-    if current is not None and base is not None and base.fingerprint == drafter.fingerprint:
-        return current
-    for version in store.list():
-        if version.kind != "learned" and version.fingerprint == drafter.fingerprint:
-            return store.promote(version.number, "named by --drafter")
-
-    def write(folder: Path) -> None:
-        if source is None:
-            save_drafter(drafter.definition, drafter.model, folder, drafter.draft_ids)
-            return
-        for file in [*source.glob("*.safetensors"), *source.glob("*.json")]:
-            shutil.copyfile(file, folder / file.name)
-
-    kind: Kind = "shipped" if drafter.model.config.trained else "initialized"
-    added = store.add(
-        write, kind=kind, fingerprint=drafter.fingerprint, reason="named by --drafter"
-    )
-    return store.promote(added.number, "named by --drafter")
 
 
 def load_current(

@@ -17,7 +17,7 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
 from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint, load_any
-from blockdraft_drafter.learning.start import settle_base
+from blockdraft_drafter.learning.base import settle_base
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
