@@ -1,4 +1,4 @@
-"""The version that learning begins with, as drafter and trainer settle it alike."""
+"""The drafter that learning begins from, as a version: what there is to go back to."""
 
 import shutil
 from pathlib import Path

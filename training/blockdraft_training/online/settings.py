@@ -52,13 +52,13 @@ class LearnSettings(FolderSettings):
     threads: int | None = setting(
         None, "cores that a step may use on CPU; unset: all, at the lowest priority", minimum=1
     )
-    learning_rate: float = setting(1e-4, "once warmed up; it stays there", above=0)
-    warmup_steps: int = setting(50, "steps with a linearly rising rate", minimum=1)
-    batch_size: int = setting(16, "sequences per step", minimum=1)
+    learning_rate: float = setting(2e-4, "once warmed up; it stays there", above=0)
+    warmup_steps: int = setting(20, "steps with a linearly rising rate", minimum=1)
+    batch_size: int = setting(4, "sequences per step", minimum=1)
     micro_batch_size: int = setting(
-        4, "sequences at once: between them, a step waits for what is decoded", minimum=1
+        2, "sequences at once: between them, a step waits for what is decoded", minimum=1
     )
-    blocks_per_sequence: int = setting(32, "random anchors per sequence and step", minimum=1)
+    blocks_per_sequence: int = setting(16, "random anchors per sequence and step", minimum=1)
     max_length: int = setting(
         512, "of longer sequences, so many tokens around the answer's beginning", minimum=16
     )
@@ -75,7 +75,7 @@ class LearnSettings(FolderSettings):
         minimum=8,
     )
     first_look: int = setting(
-        50,
+        60,
         "steps before the first comparison; the later ones are further and further apart",
         minimum=1,
     )
@@ -89,7 +89,7 @@ class LearnSettings(FolderSettings):
         1.2, "τ from which a drafter made from nothing pays", metavar="TAU", above=1
     )
     keep: int = setting(5, "newest versions that are kept", minimum=1)
-    checkpoint_every: int = setting(50, "steps between checkpoints of the candidate", minimum=1)
+    checkpoint_every: int = setting(20, "steps between checkpoints of the candidate", minimum=1)
     idle_seconds: float = setting(
         5.0, "how long to wait for new recordings, and after a full disk", above=0
     )

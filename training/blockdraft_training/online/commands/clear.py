@@ -3,7 +3,6 @@
 import argparse
 import shutil
 
-from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.online.commands.folder import folder
 from blockdraft_training.online.settings import FolderSettings
@@ -21,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Delete and return the exit code."""
+    # Imported here: `--help` must not wait for numpy.
+    from blockdraft_drafter.learning.recordings import Recordings
+
     directory = folder(CONFIGURATION.read(args))
     count = Recordings(directory / "recordings", 0).clear()
     told = f"{directory}: {count} recordings deleted"

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from blockdraft_models.weights.loading import load_checkpoint_config
-from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.online.settings import FolderSettings
 
 
@@ -15,5 +13,9 @@ def folder(settings: FolderSettings) -> Path:
     """
     if settings.directory is not None:
         return settings.directory
+    # Imported here: `--help` must not wait for jax.
+    from blockdraft_models.weights.loading import load_checkpoint_config
+    from blockdraft_models.weights.resolve import resolve_target
+
     target = load_checkpoint_config(resolve_target(settings.target))
     return settings.directory_for(target.fingerprint)

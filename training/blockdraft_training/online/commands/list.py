@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.online.commands.folder import folder
@@ -24,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print and return the exit code."""
+    # Imported here: `--help` must not wait for numpy.
+    from blockdraft_drafter.learning.recordings import Recordings
+
     directory = folder(CONFIGURATION.read(args))
     store = VersionStore(directory)
     versions, current = store.list(), store.current()
