@@ -10,13 +10,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from blockdraft_drafter.compiled.runner import CompiledMethod, PreparedWeights
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
 from blockdraft_drafter.learning.stream import Serving, StreamLearner
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+
+if TYPE_CHECKING:
+    # A drafter that does not compute with JAX, or does not learn, must not load it for this.
+    from blockdraft_drafter.compiled.runner import CompiledMethod, PreparedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class Learner:
 
     def __init__(
         self,
-        method: CompiledMethod,
+        method: "CompiledMethod",
         store: VersionStore,
         version: Version,
         recorder: Recorder,
@@ -148,7 +151,7 @@ class Learner:
         logger.warning("version %d goes back: %s", number, reason)
         self._counts.changed("rolled_back")
 
-    def _prepare(self) -> tuple[Version | None, PreparedWeights | None, str]:
+    def _prepare(self) -> "tuple[Version | None, PreparedWeights | None, str]":
         """Return another version that shall serve, ready; or why it cannot. Runs on a thread."""
         version = self._store.current()
         if version is None or version.number in (self.serving.number, *self._refused):
@@ -169,7 +172,7 @@ class Learner:
         logger.info("version %d is loaded (%.1f s)", version.number, time.perf_counter() - started)
         return version, prepared, ""
 
-    def _swap(self, version: Version, prepared: PreparedWeights) -> None:
+    def _swap(self, version: Version, prepared: "PreparedWeights") -> None:
         before = self.serving
         self._method.swap(prepared)
         self.serving = Serving(version.number, prepared.fingerprint, prepared.trained)
