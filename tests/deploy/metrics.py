@@ -5,6 +5,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
+from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -20,7 +21,7 @@ _SUFFIXES = {
 def registered() -> frozenset[str]:
     """Return every series name of the project's own metrics."""
     registry = CollectorRegistry()
-    for metrics in (ServerMetrics, VerifierMetrics, DrafterMetrics):
+    for metrics in (ServerMetrics, VerifierMetrics, DrafterMetrics, LearningMetrics):
         metrics(registry)
     return frozenset(
         family.name + suffix for family in registry.collect() for suffix in _SUFFIXES[family.type]

@@ -26,10 +26,11 @@ from tests.e2e.ports import free_ports
 from blockdraft_client import AsyncClient, Client, SamplingParams
 
 pytestmark = pytest.mark.deploy
-# What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS.
+# What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS,
+# a drafter that learns.
 NOT_HERE = (
     *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
-    *("tenant_limit", "tls_certificate"),
+    *("tenant_limit", "tls_certificate", "drafter_version_verifications"),
 )
 GRPC = "0.0.0.0:50051"
 LONG = SamplingParams(max_output_tokens=150, ignore_eos=True)
