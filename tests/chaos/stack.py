@@ -49,6 +49,7 @@ class Stack:
         supervisor: Starts the processes, and what dies again.
         proxies: By hop.
         address: Of the server, behind its proxy.
+        server: Of the server itself.
         log: What the processes say.
         target: The checkpoint they serve.
     """
@@ -68,7 +69,7 @@ class Stack:
         ports = free_ports(4)
         self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
         server, front = f"127.0.0.1:{ports + 2}", f"127.0.0.1:{ports + 3}"
-        self.address = front
+        self.address, self.server = front, server
         ends = {
             "client-server": (front, server),
             **{
@@ -97,11 +98,13 @@ class Stack:
         """Return the address of a socket in the stack's folder."""
         return f"unix:{self._folder}/{name}.sock"
 
-    def client(self, timeout: float = READY_SECONDS) -> AsyncClient:
-        """Return a client with a connection of its own."""
+    def client(self, timeout: float = READY_SECONDS, address: str | None = None) -> AsyncClient:
+        """Return a client with a connection of its own; through the proxy unless told otherwise."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         tls = TLSConfig(self._authority.certificate, server_name="localhost")
-        return AsyncClient(self.address, timeout=timeout, tls=tls, channel_options=options)
+        return AsyncClient(
+            address or self.address, timeout=timeout, tls=tls, channel_options=options
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
