@@ -49,7 +49,7 @@ async def fuzz_messages(seed: int, messages: int) -> dict[str, Any]:
 
 async def _fuzz_process(stack: Stack, name: str, seed: int, messages: int) -> dict[str, Any]:
     process = stack.supervisor.process_ids[name]
-    async with grpc.aio.insecure_channel(stack.socket(name)) as channel:
+    async with stack.channel(name) as channel:
         methods, known = await _service(stack, name, channel)
         tally = await calls.fuzz(channel, methods, known, messages // 5, seed)
         warm = Size.of(process)
