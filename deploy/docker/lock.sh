@@ -15,8 +15,8 @@ lock() {
     --custom-compile-command "make locks" --output-file "$file"
 }
 
-lock cpu pyproject.toml --extra serve
-lock tpu pyproject.toml --extra tpu
+lock cpu pyproject.toml --extra serve --extra train
+lock tpu pyproject.toml --extra tpu --extra train
 python3 -c 'import tomllib
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"], sep="\n")' | lock build -

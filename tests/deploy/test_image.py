@@ -26,12 +26,17 @@ def project() -> dict[str, list[str]]:
     """Return what an extra, or the build itself, requires."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     base, extras = table["project"]["dependencies"], table["project"]["optional-dependencies"]
-    serve = [*base, *extras["serve"]]
+    serve = [*base, *extras["serve"], *own(extras["train"])]
     return {
         "lock-build.txt": table["build-system"]["requires"],
         "lock-cpu.txt": serve,
-        "lock-tpu.txt": [*serve, *(one for one in extras["tpu"] if "blockdraft" not in one)],
+        "lock-tpu.txt": [*serve, *own(extras["tpu"])],
     }
+
+
+def own(requirements: list[str]) -> list[str]:
+    """Return an extra without the extras that it is made of."""
+    return [one for one in requirements if not one.startswith("blockdraft[")]
 
 
 def test_the_dockerfile_is_clean() -> None:

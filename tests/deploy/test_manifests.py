@@ -165,6 +165,9 @@ def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
         assert ("ServiceAccount", spec["serviceAccountName"]) in names
         for source in container["envFrom"]:
             assert ("ConfigMap", source["configMapRef"]["name"]) in names
+        for volume in spec["volumes"]:
+            if claim := volume.get("persistentVolumeClaim"):
+                assert ("PersistentVolumeClaim", claim["claimName"]) in names
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         assert mounted == {volume["name"] for volume in spec["volumes"]}
         ports = {port["containerPort"] for port in container["ports"]}
