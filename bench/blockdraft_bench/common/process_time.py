@@ -1,6 +1,8 @@
-"""How much processor time a process and all its descendants have used (Linux)."""
+"""A process with all its descendants: which they are, and how much processor time they used."""
 
+import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +18,24 @@ class _Process:
 def family_cpu_seconds(process_id: int, proc: Path = PROC) -> float | None:
     """Return the processor seconds of a process and its living descendants; None if unknown."""
     processes = _processes(proc)
-    if process_id not in processes:
+    family = _family(process_id, processes)
+    if not family:
         return None
-    family = {process_id}
+    return sum(processes[number].ticks for number in family) / os.sysconf("SC_CLK_TCK")
+
+
+def descendant_with(process_id: int, word: str, proc: Path = PROC) -> int | None:
+    """Return a descendant whose command line has `word` as one of its arguments; None without."""
+    for number in sorted(_family(process_id, _processes(proc)) - {process_id}):
+        with contextlib.suppress(OSError):
+            if word.encode() in (proc / str(number) / "cmdline").read_bytes().split(b"\0"):
+                return number
+    return None
+
+
+def _family(process_id: int, processes: Mapping[int, "_Process"]) -> set[int]:
+    """Return a living process and its living descendants."""
+    family = {process_id} & processes.keys()
     # A child may have a lower number than its parent: repeat until nobody joins.
     while joining := {
         number
@@ -26,7 +43,7 @@ def family_cpu_seconds(process_id: int, proc: Path = PROC) -> float | None:
         if process.parent in family and number not in family
     }:
         family |= joining
-    return sum(processes[number].ticks for number in family) / os.sysconf("SC_CLK_TCK")
+    return family
 
 
 def _processes(proc: Path) -> dict[int, _Process]:

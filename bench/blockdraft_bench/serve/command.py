@@ -4,6 +4,8 @@ import argparse
 import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from blockdraft_bench.common.run import Outcome, Run
@@ -36,7 +38,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
     from blockdraft_bench.serve.request_record import Records
     from blockdraft_bench.serve.split import Comparison, GroupKey, summarize_split
     from blockdraft_bench.serve.split_measure import measure_split
-    from blockdraft_bench.serve.summary import speedups, summarize
+    from blockdraft_bench.serve.summary import costs_of_learning, speedups, summarize
     from blockdraft_client.cli.local_server import terminated_like_interrupted
 
     if settings.service.address is not None and not settings.split.split:
@@ -68,6 +70,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
             summarize(key.level, key.method, found.requests, asked) for key, found in runs.items()
         ),
         speedups=tuple(speedups(runs)),
+        learning=tuple(costs_of_learning(runs)),
         split=summarize_split(comparisons, asked.seed),
     )
     return Outcome(report, markdown(report), {"": draw(report)})
@@ -91,8 +94,12 @@ def _service(settings: ServeSettings, run: Run) -> Iterator["RunningService"]:
         return
     starting = run.phase("starting the service")
     drafter = None if wanted.no_drafter else wanted.drafter
-    arguments = serve_arguments(settings.prompts.target, drafter, settings.engine)
-    with own_service(arguments, timeout_seconds) as service:
+    with contextlib.ExitStack() as stack:
+        learn_dir = None
+        if settings.learns:
+            learn_dir = Path(stack.enter_context(TemporaryDirectory(prefix="blockdraft-")))
+        arguments = serve_arguments(settings.prompts.target, drafter, settings.engine, learn_dir)
+        service = stack.enter_context(own_service(arguments, timeout_seconds))
         starting.reach(1, 1)
         yield service
 

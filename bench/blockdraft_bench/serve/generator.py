@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from blockdraft_bench.serve.load_level import Method
 from blockdraft_bench.serve.request_record import RequestRecord
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.errors import ApiError, BlockdraftError
@@ -32,14 +33,21 @@ class LoadRequest:
         number: Its place in the run.
         request: What to ask; its prompt goes out as token ids, and what ends an answer beside
             its length is the service's to know.
-        drafted: Whether drafting is allowed.
+        method: Whether drafting, and learning from the answer, is allowed.
         ignore_eos: Whether the answer goes on past the model's own end of text.
     """
 
     number: int
     request: GenerationRequest
-    drafted: bool
+    method: Method
     ignore_eos: bool = False
+
+    @property
+    def speculation(self) -> SpeculationParams:
+        """How the answer may be drafted, as the public API has it."""
+        return SpeculationParams(
+            disabled=self.method == "plain", learning_disabled=self.method != "learning"
+        )
 
     def sampling(self) -> SamplingParams:
         """Return how tokens are chosen, as the public API has it."""
@@ -131,7 +139,7 @@ class Sender:
         stream = self.client.stream(
             request.request.prompt,
             sampling=request.sampling(),
-            speculation=SpeculationParams(disabled=not request.drafted),
+            speculation=request.speculation,
             timeout=self.timeout_seconds,
         )
         error: str | None = None

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["closed", "open"]
-Method = Literal["drafted", "plain"]
+# "learning" is "drafted" with requests that are recorded, beside a trainer that learns from them.
+Method = Literal["drafted", "plain", "learning"]
 METHODS: tuple[Method, ...] = ("drafted", "plain")
 
 

@@ -22,6 +22,7 @@ from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked
+from blockdraft_bench.serve.trainer import Trainer
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -57,9 +58,10 @@ def measure_loads(
                 settings=settings,
                 on_request=phase.advance,
                 rng=np.random.default_rng(settings.seed),
+                trainer=_trainer(service, settings.methods),
             )
             for index, level in enumerate(keys):
-                # Whatever else the machine does is spread over both methods.
+                # Whatever else the machine does is spread over the methods.
                 for key in level if index % 2 == 0 else reversed(level):
                     if store.get(key) is None:
                         store.add(key, await measurement.run(key))
@@ -69,6 +71,12 @@ def measure_loads(
 
     asyncio.run(measure())
     return {key: found for level in keys for key in level if (found := store.get(key)) is not None}
+
+
+def _trainer(service: RunningService, methods: Sequence[Method]) -> Trainer | None:
+    if "learning" not in methods or service.process_id is None:
+        return None
+    return Trainer(service.process_id)
 
 
 @dataclass(slots=True)
@@ -81,6 +89,7 @@ class _LoadMeasurement:
     settings: Asked
     on_request: Callable[[], None]
     rng: np.random.Generator
+    trainer: Trainer | None
     warm: bool = False
 
     async def run(self, key: RunKey) -> Records:
@@ -95,21 +104,28 @@ class _LoadMeasurement:
             self.warm = True
         await self._flush()
         requests = self._requests(key.requests, key.method)
-        return Records(tuple(await self._press(key.level, requests, self._counting)))
+        if self.trainer is None:
+            return Records(await self._press(key.level, requests, self._counting))
+        if key.method != "learning":
+            with self.trainer.standing_still():
+                return Records(await self._press(key.level, requests, self._counting))
+        before = self.trainer.cpu_seconds()
+        records = await self._press(key.level, requests, self._counting)
+        return Records(records, self.trainer.cpu_seconds() - before)
 
     def _requests(self, count: int, method: Method) -> list[LoadRequest]:
         return [
-            LoadRequest(number, self.pool[number % len(self.pool)], method == "drafted")
+            LoadRequest(number, self.pool[number % len(self.pool)], method)
             for number in range(count)
         ]
 
     async def _press(
         self, level: LoadLevel, requests: Sequence[LoadRequest], send: Send
-    ) -> list[RequestRecord]:
+    ) -> tuple[RequestRecord, ...]:
         if level.mode == "closed":
-            return await closed_loop(requests, int(level.value), send)
+            return tuple(await closed_loop(requests, int(level.value), send))
         arrivals = poisson_arrivals(level.value, len(requests), self.settings.seed)
-        return await open_loop(requests, arrivals, send)
+        return tuple(await open_loop(requests, arrivals, send))
 
     async def _counting(self, request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
         record = await self.sender(request, due, clock)
@@ -119,7 +135,7 @@ class _LoadMeasurement:
     async def _flush(self) -> None:
         """Fill the prefix cache with prompts nobody asks for again.
 
-        Both methods send the same prompts; the second would find them computed.
+        All methods send the same prompts; the second would find them computed.
         """
         left = self.settings.flush_tokens or 0
         fillers: list[LoadRequest] = []
@@ -129,7 +145,7 @@ class _LoadMeasurement:
             length = min(left, longest)
             ids = self.rng.integers(self.model.vocabulary_size, size=length)
             filler = GenerationRequest("flush", tuple(map(int, ids)), max_output_tokens=1)
-            fillers.append(LoadRequest(len(fillers), filler, drafted=False, ignore_eos=True))
+            fillers.append(LoadRequest(len(fillers), filler, "plain", ignore_eos=True))
             left -= length
         await self._uncounted(fillers)
 

@@ -8,7 +8,7 @@ from blockdraft_bench.common.markdown import INTERVALS_NOTE, number, page, share
 from blockdraft_bench.common.provenance import Drafter, Report
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import MAX_LOSS_SHARE, SideSummary, SplitSummary
-from blockdraft_bench.serve.summary import Distribution, LoadSummary, Speedup
+from blockdraft_bench.serve.summary import CostOfLearning, Distribution, LoadSummary, Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class ServeReport(Report):
         settings: How it was asked.
         results: One for each level of load and method.
         speedups: Drafted against plain, at each level where both ran.
+        learning: Drafted with learning against without, likewise.
         split: Three processes against one, by how many prompts at a time.
     """
 
@@ -56,6 +57,7 @@ class ServeReport(Report):
     settings: Asked
     results: tuple[LoadSummary, ...] = ()
     speedups: tuple[Speedup, ...] = ()
+    learning: tuple[CostOfLearning, ...] = ()
     split: tuple[SplitSummary, ...] = ()
 
 
@@ -78,6 +80,7 @@ def markdown(report: ServeReport) -> str:
                 for row in report.speedups
             ),
         ),
+        _learning_table(report.learning),
         _split_table(report.split),
         INTERVALS_NOTE.replace("answers", "groups") if report.split else "",
     )
@@ -88,6 +91,7 @@ def _load_table(rows: Sequence[LoadSummary]) -> str:
         [
             *("Load", "Method", "Requests", "Failed", "Tokens/s"),
             *("First token p50 / p95 / p99 s", "Per token p50 / p95 / p99 ms"),
+            *("Between messages p50 / p95 / p99 ms",),
             *("Latency p50 / p95 / p99 s", "In SLO", "Goodput 1/s", "τ"),
             *("Cached prompt", "Per 10⁶ tokens"),
         ],
@@ -100,12 +104,33 @@ def _load_table(rows: Sequence[LoadSummary]) -> str:
                 number(row.output_tokens_per_second, 1),
                 _percentiles(row.ttft_seconds, 2),
                 _percentiles(row.tpot_seconds, 0, 1e3),
+                _percentiles(row.gap_seconds, 0, 1e3),
                 _percentiles(row.latency_seconds, 2),
                 share(row.slo_share),
                 number(row.goodput_requests_per_second, 3),
                 row.acceptance_length,
                 share(row.cached_prompt_share),
                 row.cost_per_million_tokens,
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _learning_table(rows: Sequence[CostOfLearning]) -> str:
+    return table(
+        [
+            *("Load", "Learning / without: tokens/s", "Gap p99", "First token p99"),
+            *("Identical answers", "Trainer's processor s"),
+        ],
+        (
+            [
+                str(row.level),
+                number(row.throughput, 3, unit="x"),
+                number(row.gap_p99, unit="x"),
+                number(row.first_token_p99, unit="x"),
+                share(row.identical_share),
+                number(row.trainer_seconds, 1),
             ]
             for row in rows
         ),

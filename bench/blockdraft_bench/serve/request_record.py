@@ -1,5 +1,6 @@
 """One request of a load: when it was due, when its tokens came, how it ended."""
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -71,6 +72,11 @@ class RequestRecord:
         return self.chunk_times[-1] - self.chunk_times[0]
 
     @property
+    def gaps(self) -> tuple[float, ...]:
+        """Seconds between neighbouring messages with tokens."""
+        return tuple(after - before for before, after in itertools.pairwise(self.chunk_times))
+
+    @property
     def tpot(self) -> float | None:
         """Seconds per token after the first message; None if all came at once."""
         tokens = self.tokens_after_first
@@ -79,6 +85,13 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """All requests of one run, in the order in which they were due."""
+    """One run of load.
+
+    Attributes:
+        requests: In the order in which they were due.
+        trainer_seconds: Processor time of the trainer meanwhile; None if it stood still, or there
+            is none.
+    """
 
     requests: tuple[RequestRecord, ...]
+    trainer_seconds: float | None = None

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from blockdraft_bench.common.errors import BenchError, BenchUsageError
 from blockdraft_client.aio import AsyncClient
@@ -104,8 +105,17 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
         yield RunningService(connection, model, server.process_id)
 
 
-def serve_arguments(target: str, drafter: str | None, config: EngineSettings) -> list[str]:
-    """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration."""
+def serve_arguments(
+    target: str, drafter: str | None, config: EngineSettings, learn_dir: Path | None = None
+) -> list[str]:
+    """Return what to tell `blockdraft serve`, so that its verifier runs with this configuration.
+
+    Args:
+        target: As of `serve`.
+        drafter: As of `serve`; None for none.
+        config: Limits and policy of the engine.
+        learn_dir: Folder in which the service learns; None if it does not.
+    """
     limits = config.scheduler
     values = {
         "--target": target,
@@ -118,4 +128,6 @@ def serve_arguments(target: str, drafter: str | None, config: EngineSettings) ->
     }
     arguments = [str(part) for pair in values.items() for part in pair]
     arguments += ["--no-drafter"] if drafter is None else ["--drafter", drafter]
+    if learn_dir is not None:
+        arguments += ["--learn", "--learn-dir", str(learn_dir)]
     return [*arguments, "--lookup" if config.lookup else "--no-lookup"]

@@ -61,7 +61,11 @@ class RunSettings(Limits):
     """What every run of load is like; part of the report."""
 
     methods: tuple[Method, ...] = setting(
-        METHODS, "one or both, in turn", flag="method", distinct=True
+        METHODS,
+        "one or more, in turn; `learning` is `drafted` with answers that are recorded, and with a "
+        "trainer beside the service, which stands still during the others",
+        flag="method",
+        distinct=True,
     )
     requests: int | None = setting(
         None,
@@ -216,6 +220,10 @@ class ServeSettings:
             raise ValueError(f"--requests {requests} cannot keep {most} in flight")
         if self.service.no_drafter and self.split.split:
             raise ValueError("--split compares ways to reach a drafter; --no-drafter leaves none")
+        if self.learns and self.service.address is not None:
+            raise ValueError("--method learning stops and continues a trainer that it started")
+        if self.learns and self.service.no_drafter:
+            raise ValueError("--method learning compares drafts; --no-drafter leaves none")
 
     @property
     def _in_flight(self) -> tuple[int, ...]:
@@ -226,7 +234,12 @@ class ServeSettings:
     @property
     def drafts(self) -> bool:
         """Whether anything is to be drafted."""
-        return self.split.split or "drafted" in self.load.runs.methods
+        return self.split.split or any(method != "plain" for method in self.load.runs.methods)
+
+    @property
+    def learns(self) -> bool:
+        """Whether a service that learns is to be measured."""
+        return "learning" in self.load.runs.methods
 
     @property
     def engine(self) -> EngineSettings:

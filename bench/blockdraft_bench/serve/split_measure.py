@@ -158,7 +158,7 @@ class SplitMeasurement:
 
     def _three_processes(self, group: Requests) -> Decoding:
         used, started = time.process_time(), time.perf_counter()
-        requests = [LoadRequest(i, request, drafted=True) for i, request in enumerate(group)]
+        requests = [LoadRequest(i, request, "drafted") for i, request in enumerate(group)]
         sender = Sender(self._client, self._timeout_seconds)
         records = self._loop.run(closed_loop(requests, len(requests), sender))
         idle = (time.process_time() - used) / (time.perf_counter() - started)

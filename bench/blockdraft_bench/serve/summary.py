@@ -28,7 +28,7 @@ class LoadSummary(AtLevel):
     """One method at one level of load.
 
     Attributes:
-        method: "drafted" or "plain".
+        method: "drafted", "plain" or "learning".
         requests: Requests sent.
         failed: Those without a whole answer.
         errors: How many of those failed for each reason.
@@ -37,6 +37,7 @@ class LoadSummary(AtLevel):
         output_tokens_per_second: They over the duration.
         ttft_seconds: From when a request was due to its first token.
         tpot_seconds: Per token after the first message, averaged over each answer.
+        gap_seconds: Between neighbouring messages of an answer.
         latency_seconds: From when a request was due to its last token.
         slo_share: Share of all requests within both limits; None if there are none.
         goodput_requests_per_second: Those requests over the duration; None without limits.
@@ -60,6 +61,7 @@ class LoadSummary(AtLevel):
     acceptance_length: float | None
     cached_prompt_share: float | None
     cost_per_million_tokens: float | None
+    gap_seconds: Distribution | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,25 @@ class Speedup(AtLevel):
 
     speedup: float | None
     identical_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostOfLearning(AtLevel):
+    """A service that learns against itself while its trainer stands still and nothing is recorded.
+
+    Attributes:
+        throughput: Output tokens per second, as a share of those without.
+        gap_p99: 99th percentile of the time between messages, over that without.
+        first_token_p99: The same of the time to the first token.
+        identical_share: Share of requests answered by both whose token ids are the same.
+        trainer_seconds: Processor time of the trainer meanwhile.
+    """
+
+    throughput: float | None
+    gap_p99: float | None
+    first_token_p99: float | None
+    identical_share: float | None
+    trainer_seconds: float
 
 
 def summarize(
@@ -107,6 +128,7 @@ def summarize(
         acceptance_length=1 + accepted / steps if steps else None,
         cached_prompt_share=cached / prompt_tokens if prompt_tokens else None,
         cost_per_million_tokens=limits.cost_per_million_tokens(rate),
+        gap_seconds=distribution([gap for record in good for gap in record.gaps]),
     )
 
 
@@ -125,18 +147,23 @@ def compare(
     """Compare both methods at one level of load."""
     fast = summarize(level, "drafted", drafted, Limits()).output_tokens_per_second
     slow = summarize(level, "plain", plain, Limits()).output_tokens_per_second
-    by_request = {record.request: record.token_ids for record in plain if record.succeeded}
-    pairs = [
-        (record.token_ids, by_request[record.request])
-        for record in drafted
-        if record.succeeded and record.request in by_request
-    ]
     return Speedup(
         mode=level.mode,
         load=level.value,
         speedup=fast / slow if fast and slow else None,
-        identical_share=identical_share(pairs) if pairs else None,
+        identical_share=_identical(drafted, plain),
     )
+
+
+def _identical(ones: Sequence[RequestRecord], others: Sequence[RequestRecord]) -> float | None:
+    """Return the share of equal answers; None if no request was answered twice."""
+    by_request = {record.request: record.token_ids for record in others if record.succeeded}
+    pairs = [
+        (record.token_ids, by_request[record.request])
+        for record in ones
+        if record.succeeded and record.request in by_request
+    ]
+    return identical_share(pairs) if pairs else None
 
 
 def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
@@ -145,4 +172,33 @@ def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
         compare(key.level, records.requests, runs[plain].requests)
         for key, records in runs.items()
         if key.method == "drafted" and (plain := replace(key, method="plain")) in runs
+    ]
+
+
+def cost_of_learning(level: LoadLevel, learning: Records, drafted: Records) -> CostOfLearning:
+    """Compare a service that learns with one that does not, at one level of load."""
+    beside = summarize(level, "learning", learning.requests, Limits())
+    alone = summarize(level, "drafted", drafted.requests, Limits())
+
+    def p99(ours: Distribution | None, theirs: Distribution | None) -> float | None:
+        return ours.p99 / theirs.p99 if ours and theirs and theirs.p99 else None
+
+    without = alone.output_tokens_per_second
+    return CostOfLearning(
+        mode=level.mode,
+        load=level.value,
+        throughput=beside.output_tokens_per_second / without if without else None,
+        gap_p99=p99(beside.gap_seconds, alone.gap_seconds),
+        first_token_p99=p99(beside.ttft_seconds, alone.ttft_seconds),
+        identical_share=_identical(learning.requests, drafted.requests),
+        trainer_seconds=learning.trainer_seconds or 0.0,
+    )
+
+
+def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[CostOfLearning]:
+    """Compare learning with drafting alone wherever both ran."""
+    return [
+        cost_of_learning(key.level, records, runs[without])
+        for key, records in runs.items()
+        if key.method == "learning" and (without := replace(key, method="drafted")) in runs
     ]

@@ -97,7 +97,7 @@ def requests(count: int) -> list[LoadRequest]:
                 sampling=Sampling(temperature=0.5, seed=number),
                 max_output_tokens=6,
             ),
-            drafted=number % 2 == 0,
+            ("drafted", "plain", "learning")[number % 3],
         )
         for number in range(count)
     ]
@@ -122,12 +122,15 @@ async def test_a_record_says_what_was_sent_and_when_it_came(
     fake: RunningFake, counting: CountingInference
 ) -> None:
     async with AsyncClient(fake.target) as client:
-        [first, second] = await closed_loop(requests(2), 1, Sender(client, TIMEOUT_SECONDS))
-    asked = counting.requests[1]
+        sent = await closed_loop(requests(3), 1, Sender(client, TIMEOUT_SECONDS))
+    [first, second, _] = sent
+    asked_all = counting.requests
+    asked = asked_all[1]
     assert list(asked.prompt.token_ids.values) == [1, 2]
     assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 1)
     assert asked.sampling.max_output_tokens == 6
-    assert [request.speculation.disabled for request in counting.requests] == [False, True]
+    said = [(each.speculation.disabled, each.speculation.learning_disabled) for each in asked_all]
+    assert said == [(False, True), (True, True), (False, False)]
     assert (second.request, second.sample_id) == (1, "sample 1")
     assert second.token_ids == TOKEN_IDS
     assert second.chunk_tokens == (3, 3)

@@ -3,11 +3,12 @@
 import pytest
 
 from blockdraft_bench.common.record import from_json, to_json
-from blockdraft_bench.serve.load_level import LoadLevel
-from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
+from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.settings import Asked, Limits
 from blockdraft_bench.serve.summary import (
     compare,
+    costs_of_learning,
     distribution,
     summarize,
 )
@@ -149,3 +150,27 @@ def test_speedup_and_identical_answers() -> None:
 def test_requests_of_a_run(level: LoadLevel, requests: int) -> None:
     asked = Asked(max_tokens=1, temperature=0.0, seed=0)
     assert asked.requests_of(level) == requests
+
+
+def test_gaps_are_those_between_messages_of_one_answer() -> None:
+    records = [record(0, 0.0, 1.0, 2.0, 4.0), record(1, 0.0, 3.0, 3.5)]
+    gaps = summarize(CLOSED, "drafted", records, Limits()).gap_seconds
+    assert gaps == distribution([1.0, 2.0, 0.5])
+    assert summarize(CLOSED, "drafted", [record(0, 0.0, 1.0)], Limits()).gap_seconds is None
+
+
+def test_learning_is_compared_with_drafting_alone() -> None:
+    def key(method: Method) -> RunKey:
+        return RunKey(CLOSED, method, 2)
+
+    # Both have four tokens, of which the second has one that is another; 4 s against 5 s.
+    alone = Records((record(0, 0.0, 1.0, 2.0), record(1, 0.0, 3.0, 4.0)))
+    beside = Records(
+        (record(0, 0.0, 1.5, 3.5), record(1, 0.0, 3.0, 5.0, tokens=(0, 7))), trainer_seconds=2.5
+    )
+    [cost] = costs_of_learning({key("learning"): beside, key("drafted"): alone})
+    assert cost.throughput == pytest.approx(4 / 5)
+    assert cost.gap_p99 == pytest.approx(2.0)
+    assert cost.first_token_p99 == pytest.approx((3.0 - 0.015) / (3.0 - 0.02))
+    assert (cost.identical_share, cost.trainer_seconds) == (0.5, 2.5)
+    assert costs_of_learning({key("learning"): beside, key("plain"): alone}) == []
