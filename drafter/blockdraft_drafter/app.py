@@ -155,12 +155,16 @@ def load_method(
             num_layers=settings.draft_layers,
             dtype=dtype,
         )
+    form = settings.feature_form
+    if form == "auto":
+        # Its first linear map learns only where features come as they are.
+        form = "raw" if learning is not None and learning.from_nothing else "projected"
     room = Room(
         max_sequences=settings.max_sequences,
         max_context_tokens=settings.max_context_tokens,
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
-        projected=settings.feature_form == "projected",
+        projected=form == "projected",
     )
     method = CompiledMethod(drafter, target, room, on_recompilation, placement=placement)
     loaded = time.perf_counter()

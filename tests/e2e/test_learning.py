@@ -306,6 +306,9 @@ def test_without_a_drafter_it_records_for_one_made_of_nothing(
     assert store.current() is None
     nothing.look()
     assert nothing.learner.serving.number == whole
+    # Its projection has everything to learn, too; that of a drafter that was named went on.
+    assert nothing.method.spec.projection is None
+    assert learning.method.spec.projection is not None
     nothing.learner.close()
 
 

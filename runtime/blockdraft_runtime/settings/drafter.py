@@ -10,7 +10,7 @@ from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
 
 DTYPES = get_args(Dtype)
-SentForm = Literal["projected", "raw"]
+SentForm = Literal["auto", "projected", "raw"]
 
 # With this status `blockdraft drafter --find` says that there is none for the target.
 NO_DRAFTER_STATUS = 3
@@ -45,10 +45,11 @@ class DrafterSettings:
     )
     max_feature_rows: int = setting(256, "most feature rows per sequence in one request", minimum=1)
     feature_form: SentForm = setting(
-        "projected",
+        "auto",
         "what the verifier sends of a position: the outputs of the target's layers, `raw`, or what "
-        "the drafter's first linear map makes of them, which is a fifth of the bytes with five "
-        "layers; after a change of that map, sequences are computed again",
+        "the drafter's first linear map makes of them, `projected`, which is a fifth of the bytes "
+        "with five layers; after a change of that map, sequences are computed again; `auto` is "
+        "projected, but raw where a drafter is learned from nothing, so that it learns the map too",
     )
     block_size: int = setting(
         8,

@@ -61,6 +61,7 @@ class Candidate:
         frozen: Frozen,
         *,
         projected: bool,
+        learning_rate: float,
         warmup_steps: int,
         dtype: jnp.dtype,
     ) -> None:
@@ -71,12 +72,13 @@ class Candidate:
             model: Where to begin, float32.
             frozen: The target's weights.
             projected: Whether features come projected.
+            learning_rate: Once warmed up.
             warmup_steps: Steps with a rising rate.
             dtype: Of activations.
         """
         self._model, self.frozen, self.projected = model, frozen, projected
         self.slots = model.config.block_size - 1
-        schedule = optax.warmup_constant_schedule(0.0, recipe.settings.learning_rate, warmup_steps)
+        schedule = optax.warmup_constant_schedule(0.0, learning_rate, warmup_steps)
         optimizer = make_optimizer(recipe.settings, schedule)
         self.state = initial_state(model, optimizer, _PROJECTION if projected else frozenset())
         self.start_params = nnx.to_pure_dict(nnx.state(model))

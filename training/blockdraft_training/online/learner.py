@@ -117,6 +117,7 @@ class Learner:
             start.model,
             frozen,
             projected=first.projected,
+            learning_rate=settings.rate(from_nothing=start.from_nothing),
             warmup_steps=settings.warmup_steps,
             dtype=self._dtype,
         )

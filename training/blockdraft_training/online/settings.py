@@ -8,6 +8,10 @@ from blockdraft_runtime.configuration.definition import check, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
 from blockdraft_training.settings import DFlashSettings
 
+# A drafter that drafts well is changed little by little; one made of the target's layers has
+# everything to learn, at the rate of `train dflash`.
+_RATE, _FIRST_RATE = 2e-4, 6e-4
+
 
 @dataclass(frozen=True, slots=True)
 class FolderSettings:
@@ -52,7 +56,12 @@ class LearnSettings(FolderSettings):
     threads: int | None = setting(
         None, "cores that a step may use on CPU; unset: all, at the lowest priority", minimum=1
     )
-    learning_rate: float = setting(2e-4, "once warmed up; it stays there", above=0)
+    learning_rate: float | None = setting(
+        None,
+        f"once warmed up; it stays there; unset: {_RATE:g}, or {_FIRST_RATE:g} where it began "
+        "with the target's own layers",
+        above=0,
+    )
     warmup_steps: int = setting(20, "steps with a linearly rising rate", minimum=1)
     batch_size: int = setting(4, "sequences per step", minimum=1)
     micro_batch_size: int = setting(
@@ -115,6 +124,14 @@ class LearnSettings(FolderSettings):
                 f" {self.micro_batch_size}"
             )
 
+    def rate(self, *, from_nothing: bool) -> float:
+        """Return the learning rate of a candidate.
+
+        Args:
+            from_nothing: Whether it goes back to a drafter that was made here.
+        """
+        return self.learning_rate or (_FIRST_RATE if from_nothing else _RATE)
+
     def as_run(self, directory: Path) -> DFlashSettings:
         """Return what the steps read, in the form of a run of `train dflash`."""
         return DFlashSettings(
@@ -128,7 +145,6 @@ class LearnSettings(FolderSettings):
             sample_from_anchor=True,
             batch_size=self.batch_size,
             blocks_per_sequence=self.blocks_per_sequence,
-            learning_rate=self.learning_rate,
             # Recordings know no teacher but the token that was served.
             distillation=0.0,
             hot_vocabulary=self.hot_vocabulary,

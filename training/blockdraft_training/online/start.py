@@ -39,6 +39,7 @@ class Start:
         draft_ids: Target ids it can propose; None for all.
         version: Its number in the store; None if it is not from there.
         serves: Whether it is what a candidate must be better than; otherwise nothing serves.
+        from_nothing: Whether it was made of the target's layers, or learned from such a one.
         drafter: As it was loaded.
         source: Its files.
     """
@@ -47,6 +48,7 @@ class Start:
     draft_ids: np.ndarray | None
     version: int | None
     serves: bool
+    from_nothing: bool
     drafter: Drafter[Any]
     source: Path
 
@@ -110,16 +112,21 @@ def find_start(
     """
     current = store.current()
     if current is not None:
-        return _loaded(store.path(current.number), target, settings, current.number, serves=True)
+        # What is made here serves nobody before something was learned from it.
+        folder, made_here = store.path(current.number), store.base() is None
+        return _loaded(
+            folder, target, settings, current.number, serves=True, from_nothing=made_here
+        )
     try:
         path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
         made = [each for each in store.list() if each.kind == "initialized" and each.good]
         version = made[-1] if made else _initialize(store, recipe, target)
-        return _loaded(store.path(version.number), target, settings, version.number, serves=False)
+        folder = store.path(version.number)
+        return _loaded(folder, target, settings, version.number, serves=False, from_nothing=True)
     if path is None:
         raise TrainingError(f"drafter {settings.drafter!r} is random: nothing can be learned from")
-    return _loaded(path, target, settings, None, serves=True)
+    return _loaded(path, target, settings, None, serves=True, from_nothing=False)
 
 
 def exported(model: DFlash) -> DFlash:
@@ -173,7 +180,13 @@ def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -
 
 
 def _loaded(
-    path: Path, target: Checkpoint, settings: LearnSettings, version: int | None, *, serves: bool
+    path: Path,
+    target: Checkpoint,
+    settings: LearnSettings,
+    version: int | None,
+    *,
+    serves: bool,
+    from_nothing: bool,
 ) -> Start:
     drafter: Drafter[Any] = load_any(
         path, target, block_size=settings.block_size, dtype=jnp.float32
@@ -182,7 +195,7 @@ def _loaded(
         raise TrainingError(
             f"{path} is a drafter of {drafter.definition.title}: only DFlash learns while it serves"
         )
-    return Start(drafter.model, drafter.draft_ids, version, serves, drafter, path)
+    return Start(drafter.model, drafter.draft_ids, version, serves, from_nothing, drafter, path)
 
 
 def _in_type(projection: Any, dtype: np.dtype[Any]) -> Any:
