@@ -1,11 +1,13 @@
 """`blockdraft learn run`: learn from what is recorded."""
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.cache_dir import default_cache_dir
@@ -26,6 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     CONFIGURATION.add_arguments(parser)
 
 
+def take_lowest_priority() -> None:
+    """Let everybody else compute first."""
+    os.nice(_LOWEST_PRIORITY)
+    # Where Linux groups processes by session, priorities count within a session alone, and `serve`
+    # gives each of its processes its own. Then it is the group that has to step back.
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
+
+
 def run(args: argparse.Namespace) -> int:
     """Learn until SIGTERM or SIGINT and return the exit code; 2 if it never can."""
     settings = CONFIGURATION.read(args)
@@ -33,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     # They narrate every checkpoint.
     for noisy in ("absl", "orbax"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    os.nice(_LOWEST_PRIORITY)
+    take_lowest_priority()
     if settings.threads is not None:
         # Read by XLA's CPU client when it makes its threads.
         os.environ["NPROC"] = str(settings.threads)
