@@ -9,9 +9,13 @@ import signal
 import sys
 from typing import Any
 
+from jaxtyping import DTypeLike
+
 from blockdraft_drafter.command import CONFIGURATION, run
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.learning import start
 from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_models.weights.loading import Checkpoint
 
 HOW = {"kills": signal.SIGKILL, "hangs": signal.SIGSTOP}
 
@@ -20,11 +24,13 @@ def main() -> int:
     """Run what the command line says."""
     load_version = start.load_version
 
-    def load(store: VersionStore, number: int, *rest: Any) -> Any:
+    def load(
+        store: VersionStore, number: int, like: Drafter[Any], target: Checkpoint, dtype: DTypeLike
+    ) -> Drafter[Any]:
         for name, number_of_signal in HOW.items():
             if (store.path(number) / name).exists():
                 os.kill(os.getpid(), number_of_signal)
-        return load_version(store, number, *rest)
+        return load_version(store, number, like, target, dtype)
 
     start.load_version = load
     return CONFIGURATION.main(run)
