@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.load import Callers
@@ -35,11 +35,17 @@ class Happened:
     settled: float
 
 
-async def inject(faults: Sequence[Fault], stack: Stack, callers: Callers) -> list[Happened]:
-    """Make each fault happen when it comes due; they may overlap."""
+async def inject(
+    faults: Sequence[Fault],
+    stack: Stack,
+    callers: Callers,
+    before: Callable[[Fault], Awaitable[None]],
+) -> list[Happened]:
+    """Make each fault happen when it comes due, after `before`; they may overlap."""
 
     async def due(fault: Fault) -> Happened:
         await callers.until(fault.after_requests)
+        await before(fault)
         return await _happen(fault, stack)
 
     return list(await asyncio.gather(*map(due, faults)))
@@ -90,7 +96,7 @@ async def _to_process(fault: Fault, stack: Stack) -> Happened:
     async with asyncio.timeout(RESTART_SECONDS):
         if fault.kind is Kind.KILL:
             await _until_gone(stack, name, process, RESTART_SECONDS)
-        while name not in supervisor.serving:
+        while not stack.lives(name):
             await asyncio.sleep(0.1)
     return Happened(fault, began, time.monotonic() + RECONNECT_SECONDS)
 

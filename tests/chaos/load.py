@@ -16,6 +16,7 @@ from blockdraft_client import (
 )
 
 PLAIN = SpeculationParams(disabled=True)
+EXCLUDED = SpeculationParams(learning_disabled=True)
 # Beyond its deadline a call ends by itself; whoever waits longer has lost it.
 GRACE_SECONDS = 30.0
 
@@ -46,12 +47,12 @@ class Heard:
     left: bool = False
 
 
-async def ask(client: AsyncClient, wanted: Wanted, plain: bool = False) -> Heard:
+async def ask(client: AsyncClient, wanted: Wanted) -> Heard:
     """Ask for one answer, and return what was heard of it, however it ended."""
     heard = Heard(began=time.monotonic())
     try:
         async with asyncio.timeout(wanted.deadline_seconds + GRACE_SECONDS):
-            await (_whole if wanted.whole else _streamed)(client, wanted, plain, heard)
+            await (_whole if wanted.whole else _streamed)(client, wanted, heard)
     except BlockdraftError as error:
         heard.error = type(error).__name__
         heard.reason = error.reason if isinstance(error, ApiError) else error.message
@@ -61,11 +62,11 @@ async def ask(client: AsyncClient, wanted: Wanted, plain: bool = False) -> Heard
     return heard
 
 
-async def _whole(client: AsyncClient, wanted: Wanted, plain: bool, heard: Heard) -> None:
+async def _whole(client: AsyncClient, wanted: Wanted, heard: Heard) -> None:
     answer = await client.generate(
         wanted.prompt,
         sampling=wanted.sampling,
-        speculation=PLAIN if plain else None,
+        speculation=EXCLUDED if wanted.excluded else None,
         priority=wanted.priority,
         timeout=wanted.deadline_seconds,
     )
@@ -73,11 +74,11 @@ async def _whole(client: AsyncClient, wanted: Wanted, plain: bool, heard: Heard)
     heard.finish = str(answer.finish_reason)
 
 
-async def _streamed(client: AsyncClient, wanted: Wanted, plain: bool, heard: Heard) -> None:
+async def _streamed(client: AsyncClient, wanted: Wanted, heard: Heard) -> None:
     async with client.stream(
         wanted.prompt,
         sampling=wanted.sampling,
-        speculation=PLAIN if plain else None,
+        speculation=EXCLUDED if wanted.excluded else None,
         priority=wanted.priority,
         timeout=wanted.deadline_seconds,
     ) as stream:

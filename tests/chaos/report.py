@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from tests.chaos.check import Fate, Verdict
 from tests.chaos.faults import Happened
+from tests.chaos.learned import Learned
 
 _SHOWN = 20
 
@@ -25,6 +26,7 @@ class Findings:
         held: What is still held when all is over, by name.
         control: How many answers after the last fault were not the true ones.
         errors: Lines of the processes' log that tell of a defect.
+        learned: What was learned meanwhile.
     """
 
     seed: int
@@ -35,6 +37,7 @@ class Findings:
     held: Mapping[str, float]
     control: int
     errors: Sequence[str]
+    learned: Learned
 
     @property
     def fates(self) -> Counter[Fate]:
@@ -49,6 +52,7 @@ class Findings:
             or any(self.held.values())
             or self.control
             or self.errors
+            or self.learned.wrong
         )
 
 
@@ -69,6 +73,7 @@ def as_json(found: Findings) -> dict[str, Any]:
         "held": dict(found.held),
         "control_changed": found.control,
         "log_errors": list(found.errors[:_SHOWN]),
+        "learned": asdict(found.learned),
         "timeline": _timeline(found),
         "recovery_seconds": _quantiles([wait for waits in found.recoveries for wait in waits]),
         "recovery_seconds_by_fault": {
@@ -88,6 +93,8 @@ def as_page(found: Findings) -> str:
         *(f"  BAD {why}" for why in whole["bad"]),
         f"still held: {', '.join(f'{k} {v:g}' for k, v in found.held.items() if v) or 'nothing'}",
         f"answers after the last fault that are wrong: {found.control}",
+        f"{found.learned}",
+        *(f"  BAD {wrong}" for wrong in found.learned.wrong),
         *(f"  LOG {line}" for line in whole["log_errors"]),
         f"{'the longest pause of a stream':40} streams    p50    p99    max, s",
     ]

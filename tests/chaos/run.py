@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.chaos.check import judge, recovery_seconds
 from tests.chaos.faults import inject
+from tests.chaos.learned import what_was_learned
+from tests.chaos.learning import Versions, Watch
 from tests.chaos.load import Callers, ask, true_answers
 from tests.chaos.report import Findings
 from tests.chaos.schedule import Fault
@@ -26,24 +28,31 @@ DEFECT_SIGNS = ("Traceback", "unexpected error", "unexpected verifier error", "T
 async def chaos(seed: int, requests: int, planned: Sequence[Fault], at_once: int) -> Findings:
     """Run `requests` requests of a seed, `at_once` at a time, while the faults happen."""
     asked = wanted(seed, requests)
-    async with running_stack() as stack:
-        async with stack.client() as client:
+    async with running_stack(learns=True) as stack:
+        versions = Versions(stack.target, stack.learning, seed)
+        await asyncio.to_thread(versions.add_some)
+        watch = Watch(stack.learning, stack.supervisor)
+        async with stack.client() as client, watch.watching():
             true = await true_answers(client, asked, at_once)
-        callers = Callers(asked, stack.client)
-        began = time.monotonic()
-        heard, happened = await asyncio.gather(
-            callers.run(at_once), inject(planned, stack, callers)
-        )
-        seconds = time.monotonic() - began
-        await stack.until_whole()
-        held = await until_nothing_is_held(stack)
-        wrong = await control(stack, asked[:CONTROLS], true)
+            callers = Callers(asked, stack.client)
+            began = time.monotonic()
+            heard, happened, _ = await asyncio.gather(
+                callers.run(at_once),
+                inject(planned, stack, callers, versions.before),
+                versions.come_and_go(callers, requests),
+            )
+            seconds = time.monotonic() - began
+            steps = watch.steps()
+            await stack.until_whole()
+            held = await until_nothing_is_held(stack)
+            wrong = await control(stack, asked[:CONTROLS], true)
+            learned = await what_was_learned(stack, versions, watch, steps, asked, true)
         errors = defects(stack.log)
     verdicts = [judge(*each, happened) for each in zip(asked, heard, true, strict=True)]
     # The background stands still for others, too.
     front = [one for each, one in zip(asked, heard, strict=True) if each.priority != "background"]
     recoveries = recovery_seconds(happened, front)
-    return Findings(seed, seconds, verdicts, happened, recoveries, held, wrong, errors)
+    return Findings(seed, seconds, verdicts, happened, recoveries, held, wrong, errors, learned)
 
 
 async def until_nothing_is_held(stack: Stack) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-PROCESSES = ("server", "verifier-1", "verifier-2", "drafter")
+PROCESSES = ("server", "verifier-1", "verifier-2", "drafter", "trainer")
 HOPS = (
     "client-server",
     "server-verifier-1",

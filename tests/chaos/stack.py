@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 from flax import nnx
 from tests.certificates import Authority
+from tests.chaos.learning import LIMIT_BYTES, SHARE, trainer_command, write_drafter
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import HOPS
 from tests.e2e.ports import free_ports
@@ -22,6 +23,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.learning import LearningSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_runtime.settings.verifier import (
@@ -39,7 +41,12 @@ HANG_SECONDS = 6.0
 SEQUENCES = 8
 VERIFIERS = ("verifier-1", "verifier-2")
 # Programs run for milliseconds here: compiling them is most of a restart.
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+ENVIRONMENT = {
+    **os.environ,
+    "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "chaos"),
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+}
 
 
 class Stack:
@@ -52,20 +59,25 @@ class Stack:
         server: Of the server itself.
         log: What the processes say.
         target: The checkpoint they serve.
+        learning: Where the drafter records, and finds its versions.
     """
 
-    def __init__(self, folder: Path, max_waiting: int = 256) -> None:
+    def __init__(self, folder: Path, max_waiting: int = 256, learns: bool = False) -> None:
         """Start nothing yet.
 
         Args:
             folder: For sockets, target and log; its path must be short.
             max_waiting: What the server is told.
+            learns: Whether the drafter does, and has a trainer.
         """
         write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
         self._folder = folder
         self._authority = Authority("chaos")
         self._authority.issue().write(folder)
-        self.target = folder / "target"
+        self.target, self.learning = folder / "target", folder / "learn"
+        self._learns = learns
+        if learns:
+            write_drafter(self.target, folder / "drafter")
         ports = free_ports(4)
         self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
         server, front = f"127.0.0.1:{ports + 2}", f"127.0.0.1:{ports + 3}"
@@ -89,6 +101,7 @@ class Stack:
                 self._server(server, max_waiting),
                 *map(self._verifier, VERIFIERS),
                 self._drafter(),
+                *([self._trainer()] if learns else []),
             ],
             sink=self._sink,
             hang_seconds=HANG_SECONDS,
@@ -143,6 +156,11 @@ class Stack:
             await running
             self._sink.close()
 
+    def lives(self, name: str) -> bool:
+        """Return whether a process is there and serves, if it serves anybody."""
+        supervisor = self.supervisor
+        return name in (supervisor.process_ids if name == "trainer" else supervisor.serving)
+
     async def until_whole(self) -> None:
         """Wait until every process serves and both verifiers have the drafter."""
         async with asyncio.timeout(READY_SECONDS):
@@ -175,13 +193,15 @@ class Stack:
                 )
             held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
             held[f"{name} pages"] = load.used_pages
-        held["drafter contexts"] = await self._metric("drafter", "blockdraft_drafter_contexts")
+        held["drafter contexts"] = await self.metric("drafter", "blockdraft_drafter_contexts")
         for state in ("waiting", "running"):
             name = f"blockdraft_server_requests_{state}"
-            held[f"server requests {state}"] = await self._metric("server", name)
+            held[f"server requests {state}"] = await self.metric("server", name)
         return held
 
-    async def _metric(self, process: str, name: str) -> float:
+    async def metric(self, process: str, name: str) -> float:
+        """Return a metric without labels of server or drafter."""
+
         def read() -> float:
             url = f"http://127.0.0.1:{self._metrics[process]}/metrics"
             with urllib.request.urlopen(url, timeout=10) as response:
@@ -227,15 +247,22 @@ class Stack:
     def _drafter(self) -> ChildSpec:
         settings = DrafterSettings(
             target=str(self.target),
-            drafter="random",
+            drafter=str(self._folder / "drafter") if self._learns else "random",
             max_sequences=2 * SEQUENCES,
             max_context_tokens=256,
             dtype="bfloat16",
+            learning=LearningSettings(self._learns, self.learning, LIMIT_BYTES, SHARE),
             process=ProcessSettings(
                 self.socket("drafter"), metrics_port=self._metrics["drafter"], drain_seconds=5.0
             ),
         )
         return self._child("drafter", "drafter", DRAFTER.flags(settings))
+
+    def _trainer(self) -> ChildSpec:
+        command = trainer_command(self.target, self._folder / "drafter", self.learning)
+        # It compiles anew for each version that it learns from.
+        environment = {**ENVIRONMENT, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return ChildSpec("trainer", command, None, stop_seconds=15.0, environment=environment)
 
     def _child(self, name: str, role: str, flags: tuple[str, ...]) -> ChildSpec:
         return ChildSpec(
@@ -244,19 +271,14 @@ class Stack:
             command=(sys.executable, "-m", f"blockdraft_{role}", *flags),
             health_address=self.socket(name),
             stop_seconds=15.0,
-            environment={
-                **os.environ,
-                "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "chaos"),
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": XLA_FLAGS,
-            },
+            environment=ENVIRONMENT,
         )
 
 
 @contextlib.asynccontextmanager
-async def running_stack(max_waiting: int = 256) -> AsyncIterator[Stack]:
+async def running_stack(max_waiting: int = 256, learns: bool = False) -> AsyncIterator[Stack]:
     """Run a stack in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        stack = Stack(Path(folder), max_waiting)
+        stack = Stack(Path(folder), max_waiting, learns)
         async with stack.running():
             yield stack

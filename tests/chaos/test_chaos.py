@@ -12,6 +12,7 @@ QUICK = (
     Fault(20, Kind.KILL, "verifier-1"),
     Fault(40, Kind.CUT, "verifier-2-drafter"),
     Fault(60, Kind.DELAY, "server-verifier-2"),
+    Fault(70, Kind.KILL, "trainer"),
     Fault(80, Kind.KILL, "drafter"),
     Fault(100, Kind.CUT, "client-server"),
     Fault(120, Kind.CUT, "server-verifier-1"),

@@ -21,6 +21,7 @@ class Wanted:
         leaves_after: So many tokens after which the caller leaves; None to stay.
         deadline_seconds: How long it may take.
         priority: Whether it gives way to others.
+        excluded: Whether nothing of it may be recorded.
     """
 
     prompt: str
@@ -29,6 +30,7 @@ class Wanted:
     leaves_after: int | None
     deadline_seconds: float
     priority: Priority = "normal"
+    excluded: bool = False
 
     @property
     def hurried(self) -> bool:
@@ -40,8 +42,8 @@ def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
     """Return `count` requests.
 
     A third is greedy. One in five has stop strings, one in four comes whole, one in ten of the
-    streams is left, one in ten requests has a deadline of 0.2 to 2 s, and one in five is in the
-    background.
+    streams is left, one in ten requests has a deadline of 0.2 to 2 s, one in five is in the
+    background, and every fifth is kept out of recordings.
     """
     draw = random.Random(f"wanted {seed}")
     return [_request(draw, number, most_tokens) for number in range(count)]
@@ -68,4 +70,5 @@ def _request(draw: random.Random, number: int, most_tokens: int) -> Wanted:
         leaves_after=draw.randint(1, 30) if leaves else None,
         deadline_seconds=draw.uniform(0.2, 2.0) if draw.random() < 0.1 else PATIENT_SECONDS,
         priority="background" if draw.random() < 0.2 else "normal",
+        excluded=number % 5 == 0,
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry
+from tests.drafter.learning.test_trials import die_trying
 from tests.e2e.test_fair_share import serving_verifier
 from tests.fakes.drafting import SessionLink
 from tests.models.tiny import write_hf_checkpoint
@@ -35,6 +36,7 @@ from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recordings import Recording, Recordings
 from blockdraft_drafter.learning.service_tau import Ended
+from blockdraft_drafter.learning.trials import ENOUGH_PROPOSALS, has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
@@ -273,16 +275,92 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     learning.store.promote(number)
     # It dies here: it was told of the version and has not taken it over.
     again = begin(learning.target, learning.directory)
+    # What nobody knows to be harmless is not loaded before it serves.
+    assert again.learner.serving.number == 1
+    again.look()
     assert again.learner.serving.number == number
-    learning.look()
-    assert again.method.spec.fingerprint == learning.method.spec.fingerprint
+    serve_for_a_while(again)
     again.learner.close()
+    other = begin(learning.target, learning.directory)
+    assert other.learner.serving.number == number
+    assert other.method.spec.fingerprint == again.method.spec.fingerprint
+    other.learner.close()
     # What cannot be loaded at the start is passed over.
     (learning.store.path(number) / "config.json").write_text("{")
     third = begin(learning.target, learning.directory)
     assert third.learner.serving.number == 1
     assert learning.store.read(number).state == "rejected"
     third.learner.close()
+
+
+def serve_for_a_while(learning: Learning) -> None:
+    """Let the version that drafts have as many proposals verified as are enough."""
+    number = learning.learner.serving.number
+    assert not has_served(learning.store.path(number))
+    for _ in range(ENOUGH_PROPOSALS):
+        learning.learner.verified(number, 1, own_context=True)
+    learning.look()
+    assert has_served(learning.store.path(number))
+
+
+def trials_of(learning: Learning, number: int) -> int:
+    return len(list(learning.store.path(number).glob("trial-*")))
+
+
+def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning) -> None:
+    number = learning.learned(1)
+    learning.store.promote(number)
+    die_trying(learning.store.path(number))
+    die_trying(learning.store.path(number))
+    learning.look()
+    version = learning.store.read(number)
+    assert (version.state, version.reason) == (
+        "rejected",
+        "2 processes died while they tried it",
+    )
+    assert learning.learner.serving.number == 1
+    current = learning.store.current()
+    assert current is not None
+    assert current.number == 1
+    assert learning.count("version_changes_total", kind="refused") == 1
+    # By hand, somebody may think better of it; then it is tried again.
+    learning.store.promote(number)
+    learning.look()
+    assert learning.learner.serving.number == number
+
+
+def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> None:
+    number = learning.learned(1)
+    learning.store.promote(number)
+    die_trying(learning.store.path(number))
+    learning.look()
+    assert learning.learner.serving.number == number
+    assert trials_of(learning, number) == 2
+    serve_for_a_while(learning)
+    assert trials_of(learning, number) == 0
+
+
+def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Learning) -> None:
+    first, second = learning.learned(1), learning.learned(2)
+    learning.store.promote(first)
+    learning.look()
+    assert trials_of(learning, first) == 1
+    # Few proposals say nothing yet.
+    learning.learner.verified(first, 1, own_context=True)
+    learning.store.promote(second)
+    learning.look()
+    assert (trials_of(learning, first), trials_of(learning, second)) == (0, 1)
+    learning.learner.close()
+    assert trials_of(learning, second) == 0
+    assert not has_served(learning.store.path(first))
+
+
+def test_a_version_that_is_refused_was_tried_by_nobody(learning: Learning) -> None:
+    number = learning.learned(1, float("nan"))
+    learning.store.promote(number)
+    learning.look()
+    assert learning.store.read(number).state == "rejected"
+    assert trials_of(learning, number) == 0
 
 
 def test_without_a_drafter_it_records_for_one_made_of_nothing(

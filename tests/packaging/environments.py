@@ -43,9 +43,17 @@ class Installation:
         """Where the wheel was installed."""
         return Path(sysconfig.get_path("purelib", "venv", {"base": str(self.folder)}))
 
-    def run(self, extras: Iterable[str], *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment where only `blockdraft[extras]` is installed."""
-        folder = self._provide(frozenset(extras))
+    def run(
+        self, extras: Iterable[str], *command: str, without: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment where only `blockdraft[extras]` is installed.
+
+        Args:
+            extras: Of the project.
+            *command: The program and its arguments.
+            without: A distribution that is missing all the same.
+        """
+        folder = self._provide(frozenset(extras), without)
         return subprocess.run(
             [self.folder / "bin" / command[0], *command[1:]],
             cwd=folder,
@@ -54,15 +62,18 @@ class Installation:
             text=True,
         )
 
-    def _provide(self, extras: frozenset[str]) -> Path:
+    def _provide(self, extras: frozenset[str], without: str | None) -> Path:
         """Link what `blockdraft[extras]` declares to need, out of the environment of the tests."""
-        folder = self.dependencies / ("-".join(sorted(extras)) or "none")
+        name = "-".join(sorted(extras)) or "none"
+        folder = self.dependencies / (name if without is None else f"{name}-without-{without}")
         if not folder.exists():
             folder.mkdir(parents=True)
             [project] = importlib.metadata.distributions(
                 name=PROJECT, path=[str(self.site_packages)]
             )
             for distribution in needed(project, extras):
+                if distribution.name == without:
+                    continue
                 tops = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
                 for top in tops:
                     if not (folder / top).exists():

@@ -145,3 +145,12 @@ def test_the_installed_command_and_what_it_says_of_a_missing_extra(
     refused = installation.run((), "blockdraft", "serve")
     assert refused.returncode == 2
     assert "pip install 'blockdraft[serve]'" in refused.stderr
+
+
+def test_learning_says_in_one_line_what_it_needs(installation: Installation) -> None:
+    refused = installation.run(
+        ("serve",), "blockdraft", "serve", "--learn", without="orbax-checkpoint"
+    )
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert "--learn needs orbax, which is not installed: pip install 'blockdraft[train]'" in line

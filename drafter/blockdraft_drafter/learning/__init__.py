@@ -3,6 +3,6 @@
 `recordings` and `versions` are what drafter and trainer share: folders on disk, and `base`, the
 version that learning begins with. Read `recorder` (sequences on their way to disk), `service_tau`
 (whether a version accepts what the one before it did), `stream` (what one Draft stream tells
-both), `learner` (all streams together, and the weights that draft), `start` (which version serves
-at first), `metrics`.
+both), `trials` (versions that nobody knows to be harmless), `learner` (all streams together, and
+the weights that draft), `start` (which version serves at first), `metrics`.
 """

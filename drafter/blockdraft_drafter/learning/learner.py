@@ -10,11 +10,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from blockdraft_drafter.learning import trials
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
 from blockdraft_drafter.learning.stream import Serving, StreamLearner
+from blockdraft_drafter.learning.trials import Trial
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
 
 if TYPE_CHECKING:
@@ -38,6 +41,19 @@ class LearnerCounts(Protocol):
 
     def serves(self, serving: Serving) -> None:
         """Publish the version that drafts now."""
+
+
+class _RefusedError(Exception):
+    """A version cannot serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A version that shall serve, ready to draft."""
+
+    version: Version
+    weights: "PreparedWeights"
+    trial: Trial
 
 
 class Learner:
@@ -78,6 +94,9 @@ class Learner:
         self._too_bad: str | None = None
         # Versions that could not be marked as rejected either.
         self._refused: set[int] = set()
+        self._trial = Trial()
+        # Of the version that drafts: verified since it does, and whether it is known to serve.
+        self._proposals, self._confirmed = 0, False
         counts.serves(self.serving)
 
     def stream(self) -> StreamLearner:
@@ -87,6 +106,7 @@ class Learner:
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
         """Count a verified proposal; see `Observer.verified`."""
         self._counts.verified(version, gained, own_context=own_context)
+        self._proposals += version == self.serving.number
 
     def ended(self, version: int, ended: Ended) -> None:
         """Take in a sequence that has ended; see `Observer.ended`."""
@@ -128,14 +148,22 @@ class Learner:
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             await self._roll_back(reason)
-        version, prepared, reason = await asyncio.to_thread(self._prepare)
-        if reason:
+        if self._proposals >= trials.ENOUGH_PROPOSALS and not self._confirmed:
+            self._confirmed = True
+            await asyncio.to_thread(self._confirm)
+        try:
+            prepared = await asyncio.to_thread(self._prepare)
+        except _RefusedError:
             self._counts.changed("refused")
-        if version is not None and prepared is not None:
-            self._swap(version, prepared)
+            return
+        if prepared is not None:
+            trial, self._trial = self._trial, prepared.trial
+            self._swap(prepared.version, prepared.weights)
+            await asyncio.to_thread(trial.end)
 
     def close(self) -> None:
         """Write what was recorded."""
+        self._trial.end()
         self._recorder.close()
 
     async def _roll_back(self, reason: str) -> None:
@@ -151,26 +179,50 @@ class Learner:
         logger.warning("version %d goes back: %s", number, reason)
         self._counts.changed("rolled_back")
 
-    def _prepare(self) -> "tuple[Version | None, PreparedWeights | None, str]":
-        """Return another version that shall serve, ready; or why it cannot. Runs on a thread."""
+    def _confirm(self) -> None:
+        """Say that the version that drafts has stood its trial. Runs on a thread."""
+        try:
+            trials.confirm(self._store.path(self.serving.number))
+        except OSError as error:
+            logger.warning("version %d cannot be confirmed: %s", self.serving.number, error)
+            return
+        self._trial.end()
+
+    def _prepare(self) -> _Prepared | None:
+        """Return another version that shall serve, if there is one. Runs on a thread.
+
+        Raises:
+            _RefusedError: If it cannot serve.
+        """
         version = self._store.current()
         if version is None or version.number in (self.serving.number, *self._refused):
-            return None, None, ""
+            return None
         started = time.perf_counter()
         try:
-            prepared = self._method.prepare(self._load(version.number))
+            prepared = self._tried(version)
         except (ValueError, OSError, RuntimeError) as error:
             # RuntimeError: the device may have no room for it.
             reason = " ".join(str(error).split())
             logger.error("version %d is refused: %s", version.number, reason)
             try:
                 self._store.reject(version.number, reason)
+                trials.forget(self._store.path(version.number))
             except (OSError, VersionError) as again:
                 self._refused.add(version.number)
                 logger.error("version %d cannot be marked: %s", version.number, again)
-            return None, None, reason
+            raise _RefusedError from error
         logger.info("version %d is loaded (%.1f s)", version.number, time.perf_counter() - started)
-        return version, prepared, ""
+        return prepared
+
+    def _tried(self, version: Version) -> _Prepared:
+        """Return a version, ready; if loading it kills this process, the next one will know."""
+        trial = trials.begin(self._store.path(version.number))
+        try:
+            weights = self._method.prepare(self._load(version.number))
+        except BaseException:
+            trial.end()
+            raise
+        return _Prepared(version, weights, trial)
 
     def _swap(self, version: Version, prepared: "PreparedWeights") -> None:
         before = self.serving
@@ -181,6 +233,7 @@ class Learner:
         self._ended = {before.number: self._ended[before.number], version.number: known}
         # One that is gone back to is compared with nothing: it was good before.
         self._probation = Probation(old if version.number > before.number else ())
+        self._proposals, self._confirmed = 0, False
         self._counts.serves(self.serving)
         self._counts.changed("swapped")
         logger.info("drafting with version %d instead of %d", version.number, before.number)

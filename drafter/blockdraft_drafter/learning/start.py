@@ -23,6 +23,7 @@ from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Origin, Recorder
 from blockdraft_drafter.learning.recordings import RAW, Recordings
+from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.cache_dir import default_cache_dir
@@ -42,7 +43,11 @@ def load_current(
     target: Checkpoint,
     dtype: DTypeLike,
 ) -> tuple[Version, Drafter[Any]]:
-    """Return the version to serve with, and its weights; what cannot be loaded is rejected.
+    """Return the version to begin with, and its weights; what cannot be loaded is rejected.
+
+    It is the newest one promoted that has served before, at the least what the settings name. One
+    that has not is taken over later, by a process that serves already: a start that it kills or
+    hangs would be one that everybody waits for.
 
     Args:
         store: The versions.
@@ -54,15 +59,19 @@ def load_current(
     Raises:
         OSError: If the store cannot be written.
     """
-    while True:
-        version = settle_base(store, drafter, source)
-        if version.fingerprint == drafter.fingerprint:
-            return version, drafter
+    settled = settle_base(store, drafter, source)
+    for version in store.promoted():
+        if version.kind != "learned":
+            break
+        if not has_served(store.path(version.number)):
+            logger.info("version %d has not served yet: it is tried later", version.number)
+            continue
         try:
             return version, load_version(store, version.number, drafter, target, dtype)
         except (ModelError, VersionError) as error:
             logger.warning("version %d is rejected: %s", version.number, error)
             store.reject(version.number, str(error))
+    return store.base() or settled, drafter
 
 
 def load_version(
@@ -148,8 +157,10 @@ def _wait_for_one(
     """
     told = False
     while True:
-        versions = [each for each in store.list() if each.good and each.kind == "initialized"]
-        found = store.current() or (versions[-1] if versions else None)
+        made = [each for each in store.list() if each.good and each.kind == "initialized"]
+        served = (each for each in store.promoted() if has_served(store.path(each.number)))
+        # One that has not served is tried later, if there is anything else to begin with.
+        found = next(served, None) or (made[-1] if made else store.current())
         if found is not None:
             try:
                 drafter = load_any(

@@ -119,18 +119,23 @@ class VersionStore:
         It is the newest of those promoted that is there and good. If the file that names it is
         damaged, it is the promoted version with the highest number.
         """
+        return next(self.promoted(), None)
+
+    def promoted(self) -> Iterator[Version]:
+        """Yield the good versions that were promoted, the one that shall serve first."""
         try:
             order = list(reversed(self._history()))
         except FileNotFoundError:
-            return None
+            return
         except (OSError, ValueError, TypeError, KeyError):
             order = [each.number for each in reversed(self.list()) if each.state == "promoted"]
         for number in order:
-            with contextlib.suppress(VersionError):
+            try:
                 version = self.read(number)
-                if version.good:
-                    return version
-        return None
+            except VersionError:
+                continue
+            if version.good:
+                yield version
 
     def add(
         self,
@@ -178,12 +183,12 @@ class VersionStore:
                 write_checkpoint(scratch)
                 (scratch / "version.json").write_text(_to_json(version), encoding="utf-8")
                 for path in [*scratch.iterdir(), scratch]:
-                    _to_disk(path)
+                    to_disk(path)
                 scratch.rename(self.path(number))
             except BaseException:
                 shutil.rmtree(scratch, ignore_errors=True)
                 raise
-            _to_disk(self._versions)
+            to_disk(self._versions)
         return version
 
     def promote(self, number: int, reason: str = "") -> Version:
@@ -282,16 +287,7 @@ class VersionStore:
         return doomed
 
     def _before(self, current: Version) -> Version | None:
-        try:
-            history = self._history()
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        for number in reversed(history):
-            with contextlib.suppress(VersionError):
-                version = self.read(number)
-                if version.good and number != current.number:
-                    return version
-        return None
+        return next((each for each in self.promoted() if each.number != current.number), None)
 
     def _last_given(self, history: Sequence[int]) -> Version | None:
         for number in reversed(history):
@@ -377,10 +373,10 @@ def _replace(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
-    _to_disk(path.parent)
+    to_disk(path.parent)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """Make sure that a file, or the names in a folder, outlive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

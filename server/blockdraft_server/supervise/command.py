@@ -49,13 +49,14 @@ def run(args: argparse.Namespace) -> int:
     folder = settings.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
     try:
         try:
+            # Before anything is fetched.
+            if ServePlan.of(settings, folder, os.environ).learns:
+                require_training()
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
-            if plan.learns:
-                require_training()
-                if plan.verifier.process.metrics_port is None:
-                    plan = plan.watching(free_port())
+            if plan.learns and plan.verifier.process.metrics_port is None:
+                plan = plan.watching(free_port())
             server = plan.server
             if server is not None and server.servers > 1 and not plan.follows:
                 refuse_taken_port(server.process.address)

@@ -1,6 +1,7 @@
 """Learning on the answers of a tiny target, from its recordings to its promoted versions."""
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,36 @@ def test_without_recordings_it_waits(
         settings_of(pair, tmp_path, drafter[0]), lambda _: len(waits) >= 3, sleep=waits.append
     )
     assert waits == [0.01] * 3
+    assert learner.journal == Journal()
+
+
+def test_a_version_that_cannot_be_loaded_is_waited_out(
+    pair: Pair,
+    drafter: tuple[Path, DFlash],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = VersionStore(tmp_path)
+    for kept in (None, -9):
+
+        def write(folder: Path, kept: int | None = kept) -> None:
+            shutil.copyfile(drafter[0] / "config.json", folder / "config.json")
+            weights = (drafter[0] / "model.safetensors").read_bytes()
+            (folder / "model.safetensors").write_bytes(weights[:kept])
+
+        store.promote(store.add(write, kind="learned", fingerprint="f").number)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            # As the drafter does, as soon as it looks at it.
+            store.reject(2, "damaged")
+
+    learner = learn(settings_of(pair, tmp_path, drafter[0]), lambda _: len(waits) >= 5, sleep=wait)
+    assert len(waits) == 5
+    told = [each.message for each in caplog.records if "version 2" in each.message]
+    assert len(told) == 1
     assert learner.journal == Journal()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from blockdraft_drafter.learning.recordings import Recordings
-from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.features.frozen import HotVocabulary, freeze_shared
@@ -57,6 +57,7 @@ class Learner:
         )
         directory = settings.directory_for(self._target.fingerprint)
         self.journal = Journal.read(directory)
+        self._told = ""
         self._around = Surroundings(
             settings,
             directory,
@@ -85,13 +86,18 @@ class Learner:
                 around.sleep(around.settings.idle_seconds)
 
     def _start(self) -> Start | None:
-        """Return what to learn from; None if a version must be written for it and cannot."""
+        """Return what to learn from; None if a version for it cannot be written, or loaded."""
         around, found = self._around, list[Start]()
 
         def find() -> None:
             found.append(find_start(around.store, around.settings, around.recipe, self._target))
 
-        around.disk.tried("the first version", find)
+        try:
+            around.disk.tried("the first version", find)
+        except VersionError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.warning("%s", error)
         return found[0] if found else None
 
     def _learn_from(self, start: Start) -> None:

@@ -18,7 +18,8 @@ from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
 from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint, load_any
 from blockdraft_drafter.learning.base import settle_base
-from blockdraft_drafter.learning.versions import Version, VersionStore
+from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
@@ -107,23 +108,19 @@ def find_start(
 
     Raises:
         TrainingError: If the drafter is not a DFlash drafter.
-        ModelError: If it cannot be loaded.
+        ModelError: If the one that is named cannot be loaded.
+        VersionError: If a version cannot; another one will serve as soon as the drafter sees it.
         OSError: If a version cannot be written.
     """
     current = store.current()
     if current is not None:
-        # What is made here serves nobody before something was learned from it.
-        folder, made_here = store.path(current.number), store.base() is None
-        return _loaded(
-            folder, target, settings, current.number, serves=True, from_nothing=made_here
-        )
+        return _of_store(store, current, target, settings, serves=True)
     try:
         path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
         made = [each for each in store.list() if each.kind == "initialized" and each.good]
         version = made[-1] if made else _initialize(store, recipe, target)
-        folder = store.path(version.number)
-        return _loaded(folder, target, settings, version.number, serves=False, from_nothing=True)
+        return _of_store(store, version, target, settings, serves=False)
     if path is None:
         raise TrainingError(f"drafter {settings.drafter!r} is random: nothing can be learned from")
     return _loaded(path, target, settings, None, serves=True, from_nothing=False)
@@ -177,6 +174,23 @@ def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -
     return add_version(
         store, recipe, model, draft_ids, kind="initialized", reason="the target's own layers"
     )
+
+
+def _of_store(
+    store: VersionStore,
+    version: Version,
+    target: Checkpoint,
+    settings: LearnSettings,
+    *,
+    serves: bool,
+) -> Start:
+    path, number = store.path(version.number), version.number
+    # What is made here serves nobody before something was learned from it.
+    made_here = store.base() is None
+    try:
+        return _loaded(path, target, settings, number, serves=serves, from_nothing=made_here)
+    except ModelError as error:
+        raise VersionError(f"version {number} cannot be loaded: {error}") from error
 
 
 def _loaded(

@@ -1,0 +1,178 @@
+"""What learning left behind, judged by what was asked and by what the processes said."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+from tests.chaos.learning import BLOCK_SIZE, LIMIT_BYTES, Versions, Watch
+from tests.chaos.stack import Stack
+from tests.chaos.wanted import Wanted
+
+from blockdraft_client import Completion
+from blockdraft_drafter.files.sources import load_any
+from blockdraft_drafter.learning.recordings import Recording, RecordingError, Recordings
+from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_models.errors import ModelError
+from blockdraft_models.weights.loading import load_checkpoint_config
+
+# A trainer that was killed starts again after a pause, and compiles.
+PATIENT_SECONDS = 120.0
+_SAID = {
+    "swaps": "drafting with version",
+    "refused": r"version \d+ is refused",
+    "looks": "held-out sequences, .* what serves",
+    "promoted": r"version \d+ is promoted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What was learned, and what of it must not be.
+
+    Attributes:
+        exchanges: How often another version was to serve.
+        swaps: How often one took another's place between two steps.
+        refused: How often one was refused.
+        recordings: Sequences that were recorded.
+        trainer_restarts: How often the trainer was started again.
+        steps: Steps that it made.
+        looks: Comparisons on held-out recordings.
+        promoted: Versions that it promoted.
+        wrong: What must not be, in words.
+    """
+
+    exchanges: int
+    swaps: int
+    refused: int
+    recordings: int
+    trainer_restarts: int
+    steps: int
+    looks: int
+    promoted: int
+    wrong: Sequence[str]
+
+    def __str__(self) -> str:
+        """Return it in a line."""
+        return (
+            f"learning: {self.recordings} recordings, {self.exchanges} exchanges, {self.swaps} "
+            f"swaps, {self.refused} refused, trainer restarted {self.trainer_restarts} times, "
+            f"{self.steps} steps, {self.looks} looks, {self.promoted} promoted"
+        )
+
+
+async def what_was_learned(
+    stack: Stack,
+    versions: Versions,
+    watch: Watch,
+    steps: int,
+    asked: Sequence[Wanted],
+    true: Sequence[Completion],
+) -> Learned:
+    """Look at everything that learning left, once the faults are over.
+
+    Args:
+        stack: What learned.
+        versions: What was done to its versions.
+        watch: What was seen of it.
+        steps: That its trainer had made by the end of the faults.
+        asked: The requests.
+        true: Their answers.
+    """
+    folder = stack.learning / "recordings"
+    end = time.monotonic() + PATIENT_SECONDS
+    while True:
+        serving = int(await stack.metric("drafter", "blockdraft_drafter_version"))
+        wrong = [
+            *wrong_versions(versions.store, stack.target, serving),
+            *wrong_recordings(folder, LIMIT_BYTES, asked, true),
+        ]
+        if watch.steps() <= steps:
+            wrong.append(f"no step was made after the faults, {steps} before")
+        # What is being exchanged, deleted or learned just now is nothing wrong.
+        if not wrong or time.monotonic() > end:
+            break
+        await asyncio.sleep(0.5)
+    if watch.most_bytes > LIMIT_BYTES:
+        wrong.append(f"recordings of {watch.most_bytes} bytes at some time")
+    log = stack.log.read_text(encoding="utf-8", errors="replace")
+    said = {name: len(re.findall(pattern, log)) for name, pattern in _SAID.items()}
+    wrong += [f"no {name}" for name in ("swaps", "looks") if not said[name]]
+    return Learned(
+        exchanges=versions.exchanges,
+        recordings=len(watch.recorded),
+        trainer_restarts=len(watch.trainers) - 1,
+        steps=watch.steps(),
+        wrong=wrong,
+        **said,
+    )
+
+
+def wrong_recordings(
+    folder: Path, limit_bytes: int, asked: Sequence[Wanted], true: Sequence[Completion]
+) -> Iterator[str]:
+    """Yield what is wrong with the recordings in a folder."""
+    recordings = Recordings(folder, limit_bytes)
+    if recordings.size_bytes() > limit_bytes:
+        yield f"recordings of {recordings.size_bytes()} bytes"
+    if not recordings.names():
+        yield "no recordings"
+    for name in recordings.names():
+        try:
+            found = _wrong(recordings.read(name), asked, true)
+        except RecordingError as error:
+            found = str(error)
+        if found:
+            yield f"recording {name}: {found}"
+
+
+def _wrong(recording: Recording, asked: Sequence[Wanted], true: Sequence[Completion]) -> str | None:
+    """Return what is wrong with a recording: it is of a request, that allows it, and true."""
+    ids = recording.token_ids.tolist()
+    try:
+        # Bytes are tokens here, and a prompt begins with the number of its request.
+        number = int(bytes(ids[: ids.index(ord(":"))]))
+        prompt = list(asked[number].prompt.encode())
+    except (ValueError, IndexError):
+        return "it is of no request"
+    if asked[number].excluded:
+        return f"request {number} is excluded"
+    # Of one that ended in its prompt, no answer is there.
+    if recording.answer_start != min(len(prompt), len(ids)):
+        return f"the answer of request {number} is said to begin at {recording.answer_start}"
+    expected = [*prompt, *true[number].token_ids]
+    # After a stop sequence the target may have gone on, and a recording may end early.
+    if any(ours != theirs for ours, theirs in zip(ids, expected, strict=False)):
+        return f"request {number} has other tokens"
+    return None
+
+
+def wrong_versions(store: VersionStore, target: Path, serving: int) -> Iterator[str]:
+    """Yield what is wrong with a store of versions.
+
+    Args:
+        store: The versions.
+        target: What they draft for.
+        serving: Number of the version that the drafter says it drafts with.
+    """
+    current = store.current()
+    if current is None:
+        yield "no version shall serve"
+        return
+    if serving != current.number:
+        yield f"version {serving} serves instead of {current.number}"
+    folders = {int(path.name) for path in store.path(1).parent.iterdir() if path.name.isdigit()}
+    if unreadable := folders - {each.number for each in store.list()}:
+        yield f"versions {sorted(unreadable)} cannot be read"
+    try:
+        load_any(
+            store.path(current.number),
+            load_checkpoint_config(target),
+            block_size=BLOCK_SIZE,
+            dtype=jnp.float32,
+        )
+    except ModelError as error:
+        yield f"version {current.number} cannot be loaded: {error}"

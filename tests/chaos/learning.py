@@ -1,0 +1,191 @@
+"""The part of a stack that learns: a drafter on disk, its trainer, versions that come and go.
+
+The trainer is a child as `serve --learn` plans it, but that it watches no verifier: here something
+is decoded all the time. Promotions of its own are rare on a target of random weights, so versions
+are promoted and gone back from meanwhile, as `blockdraft learn promote` and `rollback` do it.
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax import nnx
+from tests.chaos.load import Callers
+from tests.chaos.schedule import Fault
+
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import save_drafter
+from blockdraft_drafter.files.sources import load_any, obtain_drafter
+from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.versions import VersionError, VersionStore
+from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_server.supervise.supervisor import Supervisor
+from blockdraft_training.online.commands.run import CONFIGURATION
+from blockdraft_training.online.journal import Journal
+from blockdraft_training.online.settings import LearnSettings
+
+BLOCK_SIZE = 8
+# Some forty sequences: old ones go soon, and enough are held out to be compared on.
+LIMIT_BYTES = 256 * 1024
+SHARE = 0.9
+EVERY_REQUESTS = 25
+# A drafter looks for another version once a second, and loads it for a moment.
+_SOON_SECONDS = 1.5
+_LOOK_SECONDS = 0.25
+# Weights that are half there: one of the versions that come and go.
+_BROKEN = "a broken one"
+
+
+def write_drafter(target: Path, folder: Path) -> None:
+    """Write an untrained drafter for a target: one that is named, and so can be learned from."""
+    checkpoint = load_checkpoint_config(target)
+    drafter = obtain_drafter(
+        "random", checkpoint, block_size=BLOCK_SIZE, num_layers=1, dtype=jnp.float32
+    )
+    save_drafter(drafter.definition, drafter.model, folder)
+
+
+def trainer_command(target: Path, drafter: Path, directory: Path) -> tuple[str, ...]:
+    """Return what starts a trainer that makes steps and looks within a run."""
+    settings = LearnSettings(
+        target=str(target),
+        directory=directory,
+        drafter=str(drafter),
+        settle_seconds=0.0,
+        threads=1,
+        learning_rate=1e-3,
+        warmup_steps=1,
+        batch_size=2,
+        micro_batch_size=1,
+        blocks_per_sequence=4,
+        # One length, and so few programs.
+        max_length=64,
+        passes=1,
+        held_out_share=0.5,
+        held_out_sequences=8,
+        first_look=2,
+        confidence=0.6,
+        least_gain=0.0,
+        keep=4,
+        checkpoint_every=2,
+        idle_seconds=0.2,
+    )
+    return (sys.executable, "-m", "blockdraft_training.online", *CONFIGURATION.flags(settings))
+
+
+class Versions:
+    """Versions that come and go while requests run.
+
+    Attributes:
+        store: Where they are.
+        exchanges: How often another one was to serve.
+    """
+
+    def __init__(self, target: Path, directory: Path, seed: int) -> None:
+        """Exchange nothing yet.
+
+        Args:
+            target: What is drafted for.
+            directory: Folder of what is learned.
+            seed: Of the choice.
+        """
+        self.store = VersionStore(directory)
+        self.exchanges = 0
+        self._target = load_checkpoint_config(target)
+        self._draw = random.Random(f"versions {seed}")
+
+    def add_some(self, count: int = 3) -> None:
+        """Add versions with other weights behind the same projection, the last one broken."""
+        path = self.store.path(1)
+        base = load_any(path, self._target, block_size=BLOCK_SIZE, dtype=jnp.float32).model
+        for number in range(count):
+            model = DFlash(base.config, rngs=nnx.Rngs(number))
+            model.fc.weight[...] = base.fc.weight[...]
+            model.hidden_norm.scale[...] = base.hidden_norm.scale[...]
+            broken = number == count - 1
+
+            def write(folder: Path, model: DFlash = model, broken: bool = broken) -> None:
+                save_drafter(DFLASH, model, folder)
+                if broken:
+                    weights = folder / "model.safetensors"
+                    weights.write_bytes(weights.read_bytes()[:-9])
+
+            self.store.add(
+                write,
+                kind="learned",
+                fingerprint=f"{number:016x}",
+                parent=1,
+                reason=_BROKEN if broken else "another one",
+            )
+
+    def exchange(self) -> None:
+        """Let another version serve; in three of ten cases the one before."""
+        store, current = self.store, self.store.current()
+        with suppress(VersionError):  # the trainer may have deleted it, or gone back first
+            if store.before_current() is not None and self._draw.random() < 0.3:
+                store.roll_back("by chance")
+            else:
+                others = [each.number for each in store.list() if each != current]
+                store.promote(self._draw.choice(others), "by chance")
+            self.exchanges += 1
+
+    async def come_and_go(self, callers: Callers, requests: int) -> None:
+        """Exchange versions whenever so many requests have begun."""
+        for begun in range(EVERY_REQUESTS, requests, EVERY_REQUESTS):
+            await callers.until(begun)
+            await asyncio.to_thread(self.exchange)
+
+    async def before(self, fault: Fault) -> None:
+        """Let a fault of drafter or trainer meet an exchange, at some moment of it."""
+        if fault.target in ("drafter", "trainer"):
+            await asyncio.to_thread(self.exchange)
+            await asyncio.sleep(self._draw.uniform(0.0, _SOON_SECONDS))
+
+
+class Watch:
+    """Looks at recordings and trainer all along.
+
+    Attributes:
+        recorded: Names of all recordings that were seen.
+        most_bytes: Most that they took at one time.
+        trainers: Process ids of the trainer.
+    """
+
+    def __init__(self, directory: Path, supervisor: Supervisor) -> None:
+        """See nothing yet."""
+        self.recorded: set[str] = set()
+        self.most_bytes = 0
+        self.trainers: set[int] = set()
+        self._directory = directory
+        self._recordings = Recordings(directory / "recordings", LIMIT_BYTES)
+        self._supervisor = supervisor
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Look for as long as the context lasts."""
+        task = asyncio.ensure_future(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            self._look()
+
+    async def _run(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def steps(self) -> int:
+        """Return how many steps the trainer has made, but for those that it has not told of."""
+        return Journal.read(self._directory).total_steps
+
+    def _look(self) -> None:
+        self.recorded.update(self._recordings.names())
+        self.most_bytes = max(self.most_bytes, self._recordings.size_bytes())
+        if (trainer := self._supervisor.process_ids.get("trainer")) is not None:
+            self.trainers.add(trainer)
