@@ -26,8 +26,7 @@ os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
     # In one piece: the cores are busy with other tests.
-    "--xla_cpu_parallel_codegen_split_count=1 "
-    + os.environ.get("XLA_FLAGS", "")
+    "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
 )
 
 import jax
