@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs locks format clean
+.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -58,8 +58,6 @@ $(TOOLS): tests/deploy/requirements.txt tests/deploy/prometheus.sh | $(BIN)/pyth
 	$(DEPLOY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
 	sh tests/deploy/prometheus.sh $(DEPLOY)
 	@touch $@
-
-tools: $(TOOLS)  ## install what checks deploy/, into a virtual environment of its own
 
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
 	@$(BIN)/blockdraft demo
