@@ -20,6 +20,9 @@ WORKERS := -n 3
 PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Files that have tests with a mark: to import all the others for them takes as long as some do.
 marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
+# An image may say otherwise: every worker would compile all tests and packages anew, which takes
+# longer than to collect them.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -49,7 +52,7 @@ $(TPU): $(PINS) $(DEV) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[tpu]'
 	@touch $@
 
-$(TOOLS): tests/deploy/requirements.txt tests/deploy/prometheus.sh
+$(TOOLS): tests/deploy/requirements.txt tests/deploy/prometheus.sh | $(BIN)/python
 	@echo "installing the tools of tests/deploy into $(DEPLOY)" >&2
 	$(PYTHON) -m venv $(DEPLOY)
 	$(DEPLOY)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
@@ -69,7 +72,8 @@ test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow" $(call marked,tpu)
 
 test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as for production
-	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true $$XLA_FLAGS" \
+	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true \
+	  --xla_cpu_parallel_codegen_split_count=32 $$XLA_FLAGS" \
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized \
 	  $(call marked,optimized)
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 \

@@ -20,6 +20,7 @@ import pytest
 from jax.stages import Compiled, Lowered
 
 from blockdraft_drafter.compiled.programs import DraftPrograms
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.target_step import TargetStep
 
 MAX_MAPPINGS = 25_000
@@ -92,7 +93,7 @@ def own_programs() -> Iterator[None]:
 def _remembering(lower: Callable[..., Lowered], shared: SharedPrograms) -> Callable[..., Lowered]:
     @wraps(lower)
     def remembered(program: Any, *arguments: Any) -> Lowered:
-        said = [getattr(program, field.name) for field in fields(program)]
+        said = [_said(getattr(program, field.name)) for field in fields(program)]
         # A subclass computes something else from the same fields.
         key = type(program), _key((said, arguments))
         if key not in shared.lowered:
@@ -100,6 +101,11 @@ def _remembering(lower: Callable[..., Lowered], shared: SharedPrograms) -> Calla
         return shared.lowered[key]
 
     return remembered
+
+
+def _said(value: Any) -> Any:
+    """Return what a program is made from: of a projection its shape, its elements are arguments."""
+    return (value.layer_ids, value.projection) if isinstance(value, FeatureForm) else value
 
 
 def _key(tree: Any) -> Hashable:

@@ -10,6 +10,7 @@
   the drafters are compiled once; see `tests.compiled_once`.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
 # Processes that tests start inherit all. Of a flag that is given twice, the last one counts.
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    + os.environ.get("XLA_FLAGS", "")
+    # In one piece: the cores are busy with other tests.
+    "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
 )
 
 import jax
@@ -63,6 +65,17 @@ def own_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
 
     with own_programs():
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among what importing makes, now nor later: all of it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,9 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
 from tests.verifier.support import Outcome
 
+from blockdraft_bench.engine.in_process import form_of
 from blockdraft_drafter.app import load_method
+from blockdraft_drafter.dflash.config import build_target_layer_ids
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
@@ -26,10 +28,9 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, SentForm
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
@@ -108,12 +109,14 @@ class Setting:
                 pass
         return outcomes
 
-    def drafter(self, spec: str) -> DraftMethod:
+    def drafter(self, spec: str, feature_form: SentForm = "projected") -> DraftMethod:
         config = DrafterSettings(
             target=str(self.path),
             drafter=spec,
             max_sequences=self.config.scheduler.max_sequences,
             max_context_tokens=self.config.scheduler.max_context_tokens,
+            max_feature_rows=self.config.scheduler.max_step_tokens,
+            feature_form=feature_form,
             block_size=BLOCK_SIZE,
             dtype=self.config.dtype,
         )
@@ -206,21 +209,18 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     write_hf_checkpoint(decoder, tmp_path / "target")
     config = engine_config(8, 16, 96, 20)
     setting = Setting(tmp_path / "target", config, requests=10, prompt_tokens=56, output=20)
-    random_drafter = setting.drafter("random")
-    wrong = setting.wrong_drafter(random_drafter.spec.target_layer_ids)
-    train_on_answers(setting, tmp_path / "drafter", SessionLink(random_drafter))
-    trained = setting.drafter(str(tmp_path / "drafter"))
-    # The same features for all, so that the target's steps are compiled once.
+    # The same features for two, raw ones, so that the target's steps are compiled once for them.
+    layer_ids = build_target_layer_ids(decoder.config.num_layers, 2)
+    wrong = setting.wrong_drafter(layer_ids)
+    train_on_answers(setting, tmp_path / "drafter", SessionLink(wrong))
     eagle3 = Eagle3Config.default_for(
-        setting.checkpoint.config,
-        block_size=BLOCK_SIZE,
-        target_layer_ids=random_drafter.spec.target_layer_ids,
+        setting.checkpoint.config, block_size=BLOCK_SIZE, target_layer_ids=layer_ids
     )
     save_drafter(EAGLE3, Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
     drafters = {
         "wrong": wrong,
-        "trained": trained,
-        "random": setting.drafter(str(tmp_path / "eagle3")),
+        "trained": setting.drafter(str(tmp_path / "drafter")),
+        "random": setting.drafter(str(tmp_path / "eagle3"), "raw"),
     }
     acceptance = check_lossless(setting, drafters)
     # Half of the requests are sampled, from a target that is close to uniform.
@@ -241,7 +241,7 @@ def test_default_target_with_its_own_drafter_in_bfloat16() -> None:
     acceptance = check_lossless(setting, {"auto": own})
     print(acceptance)
     runner = ModelRunner(setting.decoder, config)
-    runner.compile(FeatureForm(own.spec.target_layer_ids), own.spec.block_size)
+    runner.compile(form_of(own.spec), own.spec.block_size)
     found = self_test(runner)
     assert found.exact, found.summary()
     contract = Contract(runner, setting.requests[0].prompt)

@@ -88,8 +88,8 @@ class Process:
 class Slice:
     """Starts the processes of a slice, and stops what is left of them in the end."""
 
-    def __init__(self, folder: Path) -> None:
-        self.target = folder / "target"
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.target = target
         self._folder = folder
         self._started: list[Process] = []
         self._coordinator = f"127.0.0.1:{free_ports(1)}"
@@ -113,11 +113,28 @@ class Slice:
             each.process.wait()
 
 
+def written(folder: Path, num_layers: int) -> Path:
+    config = tiny_config(
+        "qwen3", vocab_size=264, num_heads=8, num_kv_heads=4, num_layers=num_layers
+    )
+    write_hf_checkpoint(random_decoder(config), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("target"), 2)
+
+
+@pytest.fixture(scope="module")
+def deep_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # As many layers as a random drafter takes features from.
+    return written(tmp_path_factory.mktemp("deep-target"), 5)
+
+
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Slice]:
-    started = Slice(tmp_path)
-    config = tiny_config("qwen3", vocab_size=264, num_heads=8, num_kv_heads=4, num_layers=5)
-    write_hf_checkpoint(random_decoder(config), started.target)
+def hosts(tmp_path: Path, target: Path) -> Iterator[Slice]:
+    started = Slice(tmp_path, target)
     yield started
     started.kill()
 
@@ -153,7 +170,10 @@ def generate(stub: VerifierServiceStub, request: GenerationRequest) -> tuple[lis
     return tokens, drafted
 
 
-def test_two_processes_decode_what_one_does_and_drain_together(hosts: Slice) -> None:
+def test_two_processes_decode_what_one_does_and_drain_together(
+    hosts: Slice, deep_target: Path
+) -> None:
+    hosts.target = deep_target
     drafter = hosts.start(
         *("drafter", "drafter", "--drafter", "random", "--block-size", "4"),
         *("--draft-layers", "1", "--max-sequences", "1", "--max-context-tokens", "64"),

@@ -14,10 +14,12 @@ pytestmark = pytest.mark.tpu
 # The compiler also counts norms, rotation and residuals, and on several chips what each does for
 # itself. A step of a single token it computes, and counts, in another way.
 FLOPS_TOLERANCE = 0.1
+SHAPES = [StepShape(1, 256, 4), StepShape(2, 512, 64)]
 
 
-@pytest.mark.parametrize("name", ["v5p:1x1x1", "v6e:1x2"])
-def test_operations_and_bytes(name: str) -> None:
+# What is divided among two chips is so in steps of every shape.
+@pytest.mark.parametrize(("name", "shapes"), [("v5p:1x1x1", SHAPES), ("v6e:1x2", SHAPES[1:])])
+def test_operations_and_bytes(name: str, shapes: list[StepShape]) -> None:
     config = tiny_config(
         hidden_size=1024,
         intermediate_size=4096,
@@ -28,12 +30,11 @@ def test_operations_and_bytes(name: str) -> None:
         vocab_size=8192,
     )
     topology = describe_topology(name)
-    shapes = [StepShape(1, 256, 4), StepShape(2, 512, 64)]
     steps: list[int] = []
     timings = modelled_timings(
         config, shapes, jnp.bfloat16, topology, on_step=lambda: steps.append(1)
     )
-    assert len(steps) == 2
+    assert len(steps) == len(shapes)
     for shape in shapes:
         timing, by_hand = timings[shape], step_cost(config, shape, bytes_per_element=2)
         assert timing.compiled is not None

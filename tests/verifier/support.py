@@ -1,7 +1,7 @@
 """A tiny target and engines over it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,9 +71,13 @@ def make_engine(
     link: DraftLink | None = None,
     config: EngineSettings = TINY_ENGINE,
     registry: CollectorRegistry | None = None,
+    pages: int | None = None,
 ) -> Engine:
+    """Return an engine that may use all pages of its cache, or only so many of them."""
     metrics = VerifierMetrics(registry or CollectorRegistry())
-    engine = Engine(ModelRunner(decoder, config), config, link, CONFIG.vocab_size, metrics)
+    runner = ModelRunner(decoder, config)
+    config = replace(config, num_pages=pages or config.num_pages)
+    engine = Engine(runner, config, link, CONFIG.vocab_size, metrics)
     engine.warm_up()
     return engine
 

@@ -22,7 +22,14 @@ Run = Callable[..., int]
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("target")
     # EAGLE-3 takes features from three layers that only a target as deep has.
-    write_target(path, num_layers=8)
+    write_target(path, num_layers=7)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shallow_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shallow-target")
+    write_target(path)
     return path
 
 
@@ -222,11 +229,12 @@ def test_says_what_is_wrong(
 
 
 def test_lookup_is_measured_alone_and_beside_a_drafter(
-    bench: Run, capsys: pytest.CaptureFixture[str]
+    bench: Run, shallow_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     methods = ["lookup", "dflash+lookup"]
     # A random target soon says the same again and again.
     arguments = ["--method", *methods, "--draft-policy", "fixed", "--max-tokens", "60"]
+    arguments += ["--target", str(shallow_target)]
     assert bench(*arguments, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["drafters"]) == methods[1:]

@@ -16,7 +16,7 @@ Run = Callable[..., int]
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("target")
-    write_target(path)
+    write_target(path, num_layers=2)
     return path
 
 

@@ -159,7 +159,7 @@ def test_preempted_and_resumed_answers_are_the_same(decoder: Decoder, plain: Eng
         GenerationRequest(f"p{i}", tuple(range(i, i + 20)), max_output_tokens=24) for i in range(4)
     ]
     expected = [outcome.tokens for outcome in decode(plain, requests)]
-    scarce = make_engine(decoder, config=replace(LOOKUP, num_pages=26))
+    scarce = make_engine(decoder, config=LOOKUP, pages=26)
     assert [outcome.tokens for outcome in decode(scarce, requests)] == expected
     assert scarce.metrics.preemptions._value.get() > 0
     resumed = [

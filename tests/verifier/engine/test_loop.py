@@ -144,7 +144,7 @@ def test_preempted_sequences_say_the_same(decoder: Decoder, plain: Engine) -> No
     ]
     expected = [outcome.tokens for outcome in decode(plain, requests)]
     # 26 pages of 4 tokens: four sequences of 44 tokens cannot all stay.
-    scarce = make_engine(decoder, config=replace(TINY_ENGINE, num_pages=26))
+    scarce = make_engine(decoder, pages=26)
     outcomes = decode(scarce, requests)
     assert [outcome.tokens for outcome in outcomes] == expected
     assert scarce.metrics.preemptions._value.get() > 0

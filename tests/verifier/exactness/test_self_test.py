@@ -52,12 +52,12 @@ class RowDependent(Decoder):
 
 def compiled(decoder: Decoder, settings: EngineSettings = BFLOAT16) -> ModelRunner:
     runner = ModelRunner(decoder, settings)
-    runner.compile(FeatureForm((0, 2)), 4)
+    runner.compile(FeatureForm((0, 1)), 4)
     return runner
 
 
 def tiny(kind: type[Decoder] = Decoder) -> Decoder:
-    return kind(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    return kind(tiny_config(num_layers=2), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
 
 
 def test_steps_of_bfloat16_round_alike() -> None:
@@ -95,7 +95,7 @@ def test_rows_that_round_differently_are_found() -> None:
 
 @pytest.mark.parametrize(("pages", "context"), [(24, 96), (2, 8), (1, 4)])
 def test_small_caches_have_room_for_it(pages: int, context: int) -> None:
-    limits = replace(TINY_ENGINE.scheduler, max_context_tokens=context)
+    limits = replace(TINY_ENGINE.scheduler, max_step_tokens=8, max_context_tokens=context)
     found = self_test(compiled(tiny(), replace(BFLOAT16, num_pages=pages, scheduler=limits)))
     assert found.exact, found.summary()
 
