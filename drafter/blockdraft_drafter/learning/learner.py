@@ -10,8 +10,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
 from blockdraft_drafter.learning.stream import Serving, StreamLearner
@@ -39,6 +41,9 @@ class LearnerCounts(Protocol):
     def serves(self, serving: Serving) -> None:
         """Publish the version that drafts now."""
 
+    def learned(self, journal: Journal) -> None:
+        """Publish what the trainer says of itself."""
+
 
 class Learner:
     """What a drafter process learns, all streams together; an `Observer`.
@@ -55,6 +60,7 @@ class Learner:
         recorder: Recorder,
         load: Callable[[int], Any],
         counts: LearnerCounts,
+        directory: Path,
     ) -> None:
         """Draft with `version`, which the method has loaded.
 
@@ -65,12 +71,14 @@ class Learner:
             recorder: Records what may be recorded.
             load: Returns the drafter of a version; called on a thread.
             counts: Where to count.
+            directory: Where the trainer keeps its journal.
         """
         self._method = method
         self._store = store
         self._recorder = recorder
         self._load = load
         self._counts = counts
+        self._directory = directory
         self.serving = Serving(version.number, method.spec.fingerprint, method.spec.trained)
         self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
@@ -124,10 +132,16 @@ class Learner:
                 logger.exception("learning failed; drafting goes on")
 
     async def look(self) -> None:
-        """Go back if the version that drafts is too bad; take over the one that shall serve."""
+        """Go back if the version that drafts is too bad; take over the one that shall serve.
+
+        What the trainer says of itself is published, too: it has no endpoint of its own.
+        """
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             await self._roll_back(reason)
+        journal = await asyncio.to_thread(self._read_journal)
+        if journal is not None:
+            self._counts.learned(journal)
         version, prepared, reason = await asyncio.to_thread(self._prepare)
         if reason:
             self._counts.changed("refused")
@@ -150,6 +164,16 @@ class Learner:
             return
         logger.warning("version %d goes back: %s", number, reason)
         self._counts.changed("rolled_back")
+
+    def _read_journal(self) -> Journal | None:
+        """Return what the trainer says of itself; None if that is unreadable. Runs on a thread."""
+        try:
+            return Journal.load(self._directory)
+        except FileNotFoundError:
+            return Journal()
+        except (OSError, ValueError) as error:
+            logger.debug("the trainer's journal cannot be read: %s", error)
+            return None
 
     def _prepare(self) -> "tuple[Version | None, PreparedWeights | None, str]":
         """Return another version that shall serve, ready; or why it cannot. Runs on a thread."""
