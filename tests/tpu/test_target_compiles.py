@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 from tests.models.tiny import tiny_config
@@ -78,7 +79,7 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
 
 def test_key_heads_that_fill_no_tile_attend_by_the_kernel_too() -> None:
     """Of such a cache every step would otherwise make a copy, several times its size."""
-    heads = {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "hidden_size": 576}
+    heads: dict[str, Any] = {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "hidden_size": 576}
     config = tiny_config(num_layers=4, vocab_size=512, intermediate_size=512, **heads)
     # Two chips, over which three heads cannot be divided.
     mesh = topology("v5p:1x2x1").mesh
