@@ -4,9 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import jax
+
 from blockdraft_aot.compiled import Compiled, Counts, compile_and_read
+from blockdraft_aot.errors import DoesNotFitError
 from blockdraft_aot.programs import Program
 from blockdraft_aot.roofline import Roofline
+from blockdraft_aot.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +96,20 @@ def compile_all(
         for modelled in executor.map(lambda each: compile_program(each, roofline), programs):
             on_program()
             yield modelled
+
+
+def compile_on(
+    programs: Sequence[Program], topology: Topology, on_program: Callable[[], None]
+) -> tuple[Modelled, ...]:
+    """Compile programs for the chips of a topology; see `compile_all`.
+
+    Raises:
+        DoesNotFitError: If the memory of a chip is too small for one of them.
+    """
+    try:
+        return tuple(compile_all(programs, topology.roofline, on_program))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        # The compiler lists what it wanted to place, largest first.
+        raise DoesNotFitError(f"a program does not fit {topology.name}: {error}") from error

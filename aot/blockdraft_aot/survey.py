@@ -1,10 +1,9 @@
 """Compiles what a service would compile on its chips, and judges whether it fits."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -12,9 +11,9 @@ from jax.typing import DTypeLike
 
 from blockdraft_aot.classes import Padding, RoundingClass, classes_of
 from blockdraft_aot.compiled import bytes_on_one_device
-from blockdraft_aot.errors import DoesNotFitError
 from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
-from blockdraft_aot.modelled import Modelled, compile_all
+from blockdraft_aot.learning.survey import LearningSurvey, survey_learning
+from blockdraft_aot.modelled import Modelled, compile_on
 from blockdraft_aot.pair import Pair
 from blockdraft_aot.programs import (
     Program,
@@ -48,6 +47,7 @@ class RoleSurvey:
         pages: Pages of K/V that fit; None for a drafter.
         classes: Which of a verifier's programs round alike; empty for a drafter.
         paddings: What the padding of a verifier's plain steps costs, per number of rows.
+        learning: What learning takes of a drafter's chips; None without it.
     """
 
     topology: Topology
@@ -56,6 +56,7 @@ class RoleSurvey:
     pages: int | None
     classes: tuple[RoundingClass, ...] = ()
     paddings: tuple[Padding, ...] = ()
+    learning: LearningSurvey | None = None
 
 
 def survey_verifier(
@@ -86,7 +87,7 @@ def survey_verifier(
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)
     chosen = _chosen(target_programs(programs, settings.context_tokens), settings)
-    compiled = _compiled(chosen, topology, on_program)
+    compiled = compile_on(chosen, topology, on_program)
     memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
     pages = pages_that_fit(memory, page_bytes, needed)
     padded = {(each.program.rows, each.program.tokens): each for each in compiled}
@@ -96,7 +97,7 @@ def survey_verifier(
     comparable = [each for each in plain if (each.rows, least) in padded]
     paddings = tuple(
         Padding(padded[each.program.rows, least], each)
-        for each in _compiled(comparable, topology, on_program)
+        for each in compile_on(comparable, topology, on_program)
     )
     return RoleSurvey(topology, compiled, memory, pages, classes_of(compiled), paddings)
 
@@ -123,7 +124,7 @@ def survey_drafter(
         method_of(drafter), drafter, pair.target, room, dtype=DTYPE, placement=placement
     )
     chosen = _chosen(draft_programs(programs, drafter, settings.context_tokens), settings)
-    compiled = _compiled(chosen, topology, on_program)
+    compiled = compile_on(chosen, topology, on_program)
     memory = memory_of(
         [each.compiled for each in compiled],
         usable=int(topology.memory_bytes * settings.memory_share),
@@ -131,7 +132,19 @@ def survey_drafter(
         context=bytes_on_one_device(programs.steps.context()),
     )
     check_drafter(memory)
-    return RoleSurvey(topology, compiled, memory, None)
+    learning = None
+    if settings.learn:
+        learning = survey_learning(
+            topology,
+            pair,
+            compiled,
+            memory,
+            bytes_on_one_device(programs.weights.model),
+            jnp.dtype(DTYPE),
+            lambda found: _chosen(found, settings),
+            on_program,
+        )
+    return RoleSurvey(topology, compiled, memory, None, learning=learning)
 
 
 def _chosen(programs: Iterable[Program], settings: SurveySettings) -> list[Program]:
@@ -142,15 +155,3 @@ def _chosen(programs: Iterable[Program], settings: SurveySettings) -> list[Progr
     for program in programs:
         by_kind.setdefault(program.kind, []).append(program)
     return [end for each in by_kind.values() for end in (each[0], *each[1:][-1:])]
-
-
-def _compiled(
-    programs: Sequence[Program], topology: Topology, on_program: Callable[[], None]
-) -> tuple[Modelled, ...]:
-    try:
-        return tuple(compile_all(programs, topology.roofline, on_program))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        # The compiler lists what it wanted to place, largest first.
-        raise DoesNotFitError(f"a program does not fit {topology.name}: {error}") from error

@@ -295,6 +295,71 @@ SPECULATION = Dashboard(
                 "bytes",
             ),
         ],
+        [
+            Panel(
+                "Learning: steps",
+                [
+                    (rate("drafter_learning_steps_total", "instance"), "{{instance}}"),
+                    (
+                        rate("drafter_learning_thrown_away_steps_total", "instance"),
+                        "{{instance}}, thrown away",
+                    ),
+                ],
+                "reqps",
+                "Of the trainer, as each drafter reads them in its folder; those thrown away had a "
+                "loss or gradients that are no numbers.",
+            ),
+            Panel(
+                "Learning: share of the time that it waits",
+                [(rate("drafter_learning_waited_seconds_total", "instance"), "{{instance}}")],
+                "percentunit",
+                "For what is decoded; at 100 % the service is never idle, and nothing is learned.",
+            ),
+            Panel(
+                "Learning: time since the last step",
+                [
+                    (
+                        f"time() - ({series('drafter_learning_last_step_timestamp_seconds')} > 0)",
+                        "{{instance}}",
+                    )
+                ],
+                "s",
+                "It also grows when everything was learned from often enough.",
+            ),
+            Panel(
+                "Learning: loss of the last step",
+                [(series("drafter_learning_loss"), "{{instance}}")],
+            ),
+        ],
+        [
+            Panel(
+                "Learning: τ on held-out recordings",
+                [(series("drafter_learning_held_out_tau"), "{{drafter}}")],
+                description="At the last comparison: of the candidate, and of the version that "
+                "served then. 0 before the first.",
+                threshold=1,
+                below=True,
+            ),
+            Panel(
+                "Learning: steps of the candidate",
+                [(series("drafter_learning_candidate_steps"), "{{instance}}")],
+                description="It begins anew with each version that another hand promotes, and "
+                "when a candidate is given up.",
+            ),
+            Panel(
+                "Learning: candidates",
+                [
+                    (rate("drafter_learning_looks_total"), "compared"),
+                    (rate("drafter_learning_candidates_total", "outcome"), "{{outcome}}"),
+                ],
+                "reqps",
+            ),
+            Panel(
+                "Learning: recordings refused",
+                [(series("drafter_learning_refused_recordings"), "{{instance}}")],
+                description="Damaged, or of another target, other layers or another projection.",
+            ),
+        ],
     ],
 )
 

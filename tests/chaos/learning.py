@@ -21,12 +21,12 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.files.sources import load_any, obtain_drafter
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_server.supervise.supervisor import Supervisor
 from blockdraft_training.online.commands.run import CONFIGURATION
-from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.settings import LearnSettings
 
 BLOCK_SIZE = 8

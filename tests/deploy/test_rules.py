@@ -61,6 +61,8 @@ HEALTHY: Series = {
     'verifier_sync_repairs_total{cause="stream_broken"}': rising(0),
     "verifier_recompilations_total{}": rising(0),
     "drafter_recompilations_total{}": rising(0),
+    "drafter_learning_steps_total{}": rising(0),
+    'drafter_recordings_total{outcome="written"}': rising(0),
     "verifier_running_sequences{}": steady(4),
     "verifier_waiting_sequences{}": steady(0),
     "verifier_preemptions_total{}": rising(0),
@@ -82,6 +84,9 @@ BURNS = [{**PAGE, "window": "1h"}, {**PAGE, "window": "6h"}, {**TICKET, "window"
 SERVER = {"namespace": "blockdraft", "instance": "pod:9100"}
 EXPIRY = "server_tls_certificate_expiry_timestamp_seconds{}"
 LATE = "verifier_late_drafts_total{}"
+DRAFTER = {"namespace": "blockdraft", "instance": "pod:9102"}
+RECORDED_SEQUENCES = 'drafter_recordings_total{outcome="written"}'
+LEARNED = "drafter_learning_steps_total{}"
 FAILED, FIRST = (
     'server_requests_total{outcome="unavailable"}',
     'server_time_to_first_token_seconds_bucket{le="2.5"}',
@@ -137,6 +142,20 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
     ),
     # Late now and then, as any drafter is on a busy machine.
     ("BlockdraftDrafterLate", {LATE: rising(2)}, HOUR, []),
+    (
+        "BlockdraftLearningStopped",
+        {RECORDED_SEQUENCES: rising(1)},
+        8 * HOUR,
+        [{**TICKET, **DRAFTER}],
+    ),
+    ("BlockdraftLearningStopped", {RECORDED_SEQUENCES: rising(1)}, 5 * HOUR, []),
+    # A step at night, when nobody asks, is enough.
+    (
+        "BlockdraftLearningStopped",
+        {RECORDED_SEQUENCES: rising(1), LEARNED: f"0x{6 * HOUR} 1x{3 * HOUR}"},
+        8 * HOUR,
+        [],
+    ),
     (
         "BlockdraftQueueGrows",
         {"verifier_waiting_sequences{}": steady(8)},

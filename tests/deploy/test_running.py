@@ -31,6 +31,7 @@ pytestmark = pytest.mark.deploy
 NOT_HERE = (
     *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
     *("tenant_limit", "tls_certificate", "drafter_version_verifications"),
+    "learning_last_step",
 )
 GRPC = "0.0.0.0:50051"
 LONG = SamplingParams(max_output_tokens=150, ignore_eos=True)

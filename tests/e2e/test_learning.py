@@ -32,6 +32,7 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.files.sources import load_any
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recordings import Recording, Recordings
@@ -246,6 +247,21 @@ def test_weights_that_are_no_numbers_are_refused(learning: Learning, value: floa
     assert learning.count("version_changes_total", kind="refused") == 1
     learning.look()
     assert learning.count("version_changes_total", kind="refused") == 1
+
+
+def test_what_the_trainer_does_is_shown(learning: Learning) -> None:
+    learning.look()
+    Journal(total_steps=3, tau=1.5).write(learning.directory)
+    learning.look()
+    assert learning.count("learning_steps_total") == 3
+    assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
+    (learning.directory / "journal.json").write_text("no journal", encoding="utf-8")
+    number = learning.learned(1)
+    learning.store.promote(number)
+    learning.look()
+    # It stays as it was, and keeps no version from being taken over.
+    assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
+    assert learning.learner.serving.number == number
 
 
 def test_a_damaged_store_changes_nothing(learning: Learning) -> None:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
+from tests.models.tiny import tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.fit import memory_of, pages_that_fit
@@ -73,6 +75,21 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     caches = 2 * NEEDED_PAGES * programs.layout.page_bytes
     inputs = compiled[-1].argument_bytes - memory.weights - caches
     assert 0 <= inputs < 1e6
+
+
+def test_key_heads_that_fill_no_tile_attend_by_the_kernel_too() -> None:
+    """Of such a cache every step would otherwise make a copy, several times its size."""
+    heads: dict[str, Any] = {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "hidden_size": 576}
+    config = tiny_config(num_layers=4, vocab_size=512, intermediate_size=512, **heads)
+    # Two chips, over which three heads cannot be divided.
+    mesh = topology("v5p:1x2x1").mesh
+    pages = 8 * NEEDED_PAGES
+    programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, pages, DTYPE)
+    found = compile_and_read(programs.lower(programs.buckets[0]))
+    assert found.kernels == 1
+    # Four heads of 128, keys and values, in bfloat16.
+    assert programs.layout.page_bytes == 4 * 32 * 2 * 4 * 128 * 2
+    assert found.temporary_bytes < 0.1 * pages * programs.layout.page_bytes
 
 
 def test_int8_weights_are_read_as_such() -> None:

@@ -1,6 +1,6 @@
 """Learning while serving, as far as it concerns the drafter.
 
-`recordings` and `versions` are what drafter and trainer share: folders on disk, and `base`, the
+`recordings`, `versions` and `journal` are what drafter and trainer share, on disk, and `base`, the
 version that learning begins with. Read `recorder` (sequences on their way to disk), `service_tau`
 (whether a version accepts what the one before it did), `stream` (what one Draft stream tells
 both), `trials` (versions that nobody knows to be harmless), `learner` (all streams together, and

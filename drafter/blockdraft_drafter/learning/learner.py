@@ -11,9 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from blockdraft_drafter.learning import trials
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
 from blockdraft_drafter.learning.stream import Serving, StreamLearner
@@ -41,6 +43,9 @@ class LearnerCounts(Protocol):
 
     def serves(self, serving: Serving) -> None:
         """Publish the version that drafts now."""
+
+    def learned(self, journal: Journal) -> None:
+        """Publish what the trainer says of itself."""
 
 
 class _RefusedError(Exception):
@@ -71,6 +76,7 @@ class Learner:
         recorder: Recorder,
         load: Callable[[int], Any],
         counts: LearnerCounts,
+        directory: Path,
     ) -> None:
         """Draft with `version`, which the method has loaded.
 
@@ -81,12 +87,14 @@ class Learner:
             recorder: Records what may be recorded.
             load: Returns the drafter of a version; called on a thread.
             counts: Where to count.
+            directory: Where the trainer keeps its journal.
         """
         self._method = method
         self._store = store
         self._recorder = recorder
         self._load = load
         self._counts = counts
+        self._directory = directory
         self.serving = Serving(version.number, method.spec.fingerprint, method.spec.trained)
         self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
@@ -144,13 +152,19 @@ class Learner:
                 logger.exception("learning failed; drafting goes on")
 
     async def look(self) -> None:
-        """Go back if the version that drafts is too bad; take over the one that shall serve."""
+        """Go back if the version that drafts is too bad; take over the one that shall serve.
+
+        What the trainer says of itself is published, too: it has no endpoint of its own.
+        """
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             await self._roll_back(reason)
         if self._proposals >= trials.ENOUGH_PROPOSALS and not self._confirmed:
             self._confirmed = True
             await asyncio.to_thread(self._confirm)
+        journal = await asyncio.to_thread(self._read_journal)
+        if journal is not None:
+            self._counts.learned(journal)
         try:
             prepared = await asyncio.to_thread(self._prepare)
         except _RefusedError:
@@ -178,6 +192,16 @@ class Learner:
             return
         logger.warning("version %d goes back: %s", number, reason)
         self._counts.changed("rolled_back")
+
+    def _read_journal(self) -> Journal | None:
+        """Return what the trainer says of itself; None if that is unreadable. Runs on a thread."""
+        try:
+            return Journal.load(self._directory)
+        except FileNotFoundError:
+            return Journal()
+        except (OSError, ValueError) as error:
+            logger.debug("the trainer's journal cannot be read: %s", error)
+            return None
 
     def _confirm(self) -> None:
         """Say that the version that drafts has stood its trial. Runs on a thread."""

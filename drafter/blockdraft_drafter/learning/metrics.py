@@ -1,13 +1,16 @@
-"""What a drafter that learns counts; docs/metrics.md lists it."""
+"""What a drafter that learns counts, and what its trainer does; docs/metrics.md lists it."""
 
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.stream import Serving
 
 _OUTCOMES = ("written", "excluded", "queue_full", "disk", "too_large", "too_short", "incomplete")
 _CHANGES = ("swapped", "rolled_back", "refused")
+_ENDS = ("promoted", "given_up")
+_COMPARED = ("candidate", "serving")
 
 
 class LearningMetrics:
@@ -57,8 +60,67 @@ class LearningMetrics:
         self._recorded_bytes = Gauge(
             "blockdraft_drafter_recorded_bytes", "Bytes of recordings on disk.", registry=registry
         )
+        # The trainer has no endpoint of its own: what follows is read in its journal.
+        self._steps = Counter(
+            "blockdraft_drafter_learning_steps",
+            "Steps of learning, of all candidates, while this process watched.",
+            registry=registry,
+        )
+        self._thrown_away = Counter(
+            "blockdraft_drafter_learning_thrown_away_steps",
+            "Steps not made because loss or gradients were no numbers.",
+            registry=registry,
+        )
+        self._looks = Counter(
+            "blockdraft_drafter_learning_looks",
+            "Comparisons of a candidate with the version that serves, on held-out recordings.",
+            registry=registry,
+        )
+        self._candidates = Counter(
+            "blockdraft_drafter_learning_candidates",
+            "Candidates that were promoted or given up.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._waited = Counter(
+            "blockdraft_drafter_learning_waited_seconds",
+            "Time that learning waited for what was decoded.",
+            registry=registry,
+        )
+        self._last_step = Gauge(
+            "blockdraft_drafter_learning_last_step_timestamp_seconds",
+            "When the last step of learning was made, in seconds since 1970; 0 for never.",
+            registry=registry,
+        )
+        self._candidate_steps = Gauge(
+            "blockdraft_drafter_learning_candidate_steps",
+            "Steps of the candidate.",
+            registry=registry,
+        )
+        self._loss = Gauge(
+            "blockdraft_drafter_learning_loss",
+            "Loss of the last step; 0 before the first.",
+            registry=registry,
+        )
+        self._held_out_tau = Gauge(
+            "blockdraft_drafter_learning_held_out_tau",
+            "τ on held-out recordings at the last comparison, of the candidate and of the version "
+            "that served; 0 before the first.",
+            ["drafter"],
+            registry=registry,
+        )
+        self._refused_recordings = Gauge(
+            "blockdraft_drafter_learning_refused_recordings",
+            "Recordings that the trainer passed over: damaged, or of another target or feature.",
+            registry=registry,
+        )
+        self._journal: Journal | None = None
         for kind in _CHANGES:
             self._changes.labels(kind)
+        for outcome in _ENDS:
+            self._candidates.labels(outcome)
+        for drafter in _COMPARED:
+            self._held_out_tau.labels(drafter)
         for outcome in _OUTCOMES:
             self._recordings.labels(outcome)
 
@@ -89,3 +151,28 @@ class LearningMetrics:
     def excluded(self) -> None:
         """Count a sequence that its caller or tenant keeps out."""
         self._recordings.labels("excluded").inc()
+
+    def learned(self, journal: Journal) -> None:
+        """Publish what the trainer says of itself.
+
+        What it did before this process began to watch is not counted: a counter that jumped at
+        each start would look like learning.
+        """
+        before, self._journal = self._journal or journal, journal
+        counted = (
+            (self._steps, before.total_steps, journal.total_steps),
+            (self._thrown_away, before.thrown_away, journal.thrown_away),
+            (self._looks, before.total_looks, journal.total_looks),
+            (self._candidates.labels("promoted"), before.promoted, journal.promoted),
+            (self._candidates.labels("given_up"), before.started_over, journal.started_over),
+            (self._waited, before.waited_seconds, journal.waited_seconds),
+        )
+        for counter, earlier, now in counted:
+            # A count that fell began anew.
+            counter.inc(max(0, now - earlier if now >= earlier else now))
+        self._last_step.set(journal.stepped_at or 0)
+        self._candidate_steps.set(journal.steps)
+        self._loss.set(journal.loss or 0)
+        self._held_out_tau.labels("candidate").set(journal.tau or 0)
+        self._held_out_tau.labels("serving").set(journal.current_tau or 0)
+        self._refused_recordings.set(journal.recordings_refused)

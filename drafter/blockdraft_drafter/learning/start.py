@@ -202,4 +202,6 @@ def make_learner(
     def load(number: int) -> Drafter[Any]:
         return load_version(learning.store, number, learning.drafter, target, dtype)
 
-    return Learner(method, learning.store, learning.version, recorder, load, counts)
+    return Learner(
+        method, learning.store, learning.version, recorder, load, counts, learning.directory
+    )

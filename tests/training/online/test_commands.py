@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.training.online.test_recorded import recording
 
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_training import learn_command
-from blockdraft_training.online.journal import Journal
 
 
 def learn(command: str, directory: Path, *options: str) -> int:
@@ -94,14 +94,6 @@ def test_what_cannot_be_is_said_in_one_line(
     assert len(lines) == 2
     assert lines[0].startswith("blockdraft learn: version 9 cannot be read")
     assert lines[1] == "blockdraft learn: no version was promoted"
-
-
-def test_a_damaged_journal_is_an_empty_one(tmp_path: Path) -> None:
-    assert Journal.read(tmp_path) == Journal()
-    Journal(steps=3).write(tmp_path)
-    assert Journal.read(tmp_path).steps == 3
-    (tmp_path / "journal.json").write_text('{"steps": ', encoding="utf-8")
-    assert Journal.read(tmp_path) == Journal()
 
 
 def test_a_target_that_is_not_there_ends_learning_for_good(

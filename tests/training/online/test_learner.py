@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from tests.training.pair import Pair
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import load_drafter
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recording
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.online import candidate as candidates
-from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
 
@@ -89,6 +90,29 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
     again = learn(settings, steps(first.total_steps + 3)).journal
     assert again.promoted == first.promoted
     assert again.steps == made + 3
+
+
+@pytest.mark.slow
+def test_what_is_learned_can_be_watched(
+    pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
+) -> None:
+    record(recorded, tmp_path)
+    settings = settings_of(
+        pair, tmp_path, drafter[0], first_look=1000, checkpoint_every=1000, warmup_steps=1
+    )
+    # The first step is there before any checkpoint.
+    began, seen = time.time(), []
+
+    def noted(learner: Learner) -> bool:
+        seen.append(Journal.read(tmp_path))
+        return seen[-1].total_steps > 0 or learner.journal.total_steps >= 200
+
+    learn(settings, noted)
+    journal = seen[-1]
+    assert journal.total_steps == journal.steps == 1
+    assert journal.loss is not None
+    assert journal.stepped_at is not None
+    assert began <= journal.stepped_at <= time.time()
 
 
 @pytest.mark.slow

@@ -44,13 +44,14 @@ def as_kernel(*arguments: Any, **options: Any) -> jax.Array:
     return jnp.pad(out, ((0, live - out.shape[0]), (0, 0), (0, 0)))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (9, 3)])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize(
     ("lengths", "contexts"),
     [([1], [1]), ([16], [16]), ([5, 1, 3], [5, 16, 9]), ([4, 4, 4, 4], [4, 5, 8, 16])],
 )
 def test_equals_the_portable_attention(
-    head_dim: int, lengths: list[int], contexts: list[int]
+    heads: int, kv_heads: int, head_dim: int, lengths: list[int], contexts: list[int]
 ) -> None:
     rng = np.random.default_rng(sum(contexts) + head_dim)
     batch = random_batch(rng, lengths, contexts)
@@ -58,17 +59,20 @@ def test_equals_the_portable_attention(
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(rng.normal(0, 1, shape), jnp.float32)
 
-    q, k, v = normal(TOKENS, 4, head_dim), normal(TOKENS, 2, head_dim), normal(TOKENS, 2, head_dim)
-    cache = normal(NUM_PAGES, PAGE_SIZE, 4, head_dim)
+    q, k, v = (normal(TOKENS, count, head_dim) for count in (heads, kv_heads, kv_heads))
+    cache = normal(NUM_PAGES, PAGE_SIZE, 2 * kv_heads, head_dim)
     expected = portable.ragged_paged_attention(
         q, write_kv(cache, k, v, batch.slots), batch, cut_into_tiles(batch, TOKENS)
     )
 
     padding = kernel.padded(head_dim) - head_dim
     wide = partial(jnp.pad, pad_width=((0, 0), (0, 0), (0, padding)))
-    padded = jnp.pad(cache, ((0, 0), (0, 0), (0, 0), (0, padding)))
+    stored = kernel.stored_heads(kv_heads, jnp.float32)
+    more = 2 * (stored - kv_heads)
+    padded = jnp.pad(cache, ((0, 0), (0, 0), (0, more), (0, padding)))
+    q, k, v = kernel.with_stored_heads(q, k, v, stored)
     written = write_kv(padded, wide(k), wide(v), batch.slots)
-    actual = kernel.ragged_paged_attention(q, written, batch, as_kernel)
+    actual = kernel.ragged_paged_attention(q, written, batch, as_kernel)[:, :heads]
 
     count = sum(lengths)
     assert actual.shape == expected.shape
@@ -86,15 +90,16 @@ def test_a_layer_of_many_has_its_own_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dtype", "supported"),
+    ("kv_heads", "dtype", "stored"),
     [
-        (32, 8, jnp.bfloat16, True),
-        (4, 1, jnp.bfloat16, True),
-        (16, 4, jnp.float32, True),
-        (9, 3, jnp.bfloat16, False),
-        (40, 8, jnp.bfloat16, True),
-        (10, 5, jnp.float32, False),
+        (1, jnp.bfloat16, 1),
+        (3, jnp.bfloat16, 4),
+        (5, jnp.bfloat16, 8),
+        (8, jnp.bfloat16, 8),
+        (10, jnp.bfloat16, 16),
+        (3, jnp.float32, 4),
+        (5, jnp.float32, 8),
     ],
 )
-def test_heads_that_can_be_tiled(heads: int, kv_heads: int, dtype: Any, *, supported: bool) -> None:
-    assert kernel.supports(heads, kv_heads, dtype) is supported
+def test_heads_fill_tiles(kv_heads: int, dtype: Any, stored: int) -> None:
+    assert kernel.stored_heads(kv_heads, dtype) == stored

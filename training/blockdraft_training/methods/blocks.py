@@ -94,10 +94,9 @@ def draft_blocks(
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     width = batch.features.shape[-1]
     features = batch.features.reshape(rows * length, width)
-    if batch.projected:
-        features = features.astype(model.fc.weight[...].dtype)
-    else:
-        features = model.projection(features)
+    # Not that of the projection, which keeps its own where it has no part in the step.
+    dtype = model.norm.scale[...].dtype
+    features = features.astype(dtype) if batch.projected else model.projection(features)
     contexts = model.keys_values(features, positions)
     anchor_ids = jnp.take_along_axis(batch.token_ids, anchors, axis=1, mode="clip")
     masks = jnp.full((rows, blocks, config.block_inputs - 1), config.mask_token_id, jnp.int32)
@@ -109,7 +108,7 @@ def draft_blocks(
         for layer in range(len(contexts))
     ]
     hidden = model.draft(
-        embedding[block_ids.reshape(-1)].astype(model.fc.weight[...].dtype),
+        embedding[block_ids.reshape(-1)].astype(dtype),
         block_positions.reshape(-1),
         contexts,
         attends,

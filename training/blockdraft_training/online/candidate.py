@@ -1,30 +1,24 @@
-"""The weights that are being learned, and their steps, each made of micro-batches.
-
-The computations are those of `train dflash`. What is different: gradients of micro-batches are
-added up, so that a step can wait between them; a step whose loss or gradients are no numbers is
-not made; and with projected features the projection has no part in it and stays as it is.
-"""
+"""The weights that are being learned, and their steps, each made of micro-batches."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import Frozen, as_cached
 from blockdraft_training.loop.held_out import make_matches
-from blockdraft_training.loop.optimizer import make_optimizer
-from blockdraft_training.loop.step import TrainState, initial_state, make_gradients, updated
+from blockdraft_training.loop.step import initial_state
 from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe, with_weights
-
-# What projected features went through already: DFlash's first linear map and its norm.
-_PROJECTION = frozenset({"fc", "hidden_norm"})
+from blockdraft_training.online.learning_step import (
+    learning_optimizer,
+    make_learning_step,
+    untouched,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +72,11 @@ class Candidate:
         """
         self._model, self.frozen, self.projected = model, frozen, projected
         self.slots = model.config.block_size - 1
-        schedule = optax.warmup_constant_schedule(0.0, learning_rate, warmup_steps)
-        optimizer = make_optimizer(recipe.settings, schedule)
-        self.state = initial_state(model, optimizer, _PROJECTION if projected else frozenset())
+        optimizer = learning_optimizer(recipe, learning_rate, warmup_steps)
+        self.state = initial_state(model, optimizer, untouched(projected=projected))
         self.start_params = nnx.to_pure_dict(nnx.state(model))
         self.matches_of = make_matches(recipe, model, complete=as_cached, dtype=dtype)
-        gradients_of = make_gradients(recipe, model, complete=as_cached, dtype=dtype)
-
-        @partial(jax.jit, donate_argnums=(3, 4))
-        def accumulate(
-            params: Any,
-            frozen: Frozen,
-            batch: SequenceBatch,
-            gradients: Any,
-            metrics: BlockMetrics,
-            number: jax.Array,
-        ) -> tuple[Any, BlockMetrics]:
-            more = gradients_of(params, frozen, batch, number)
-            total: tuple[Any, BlockMetrics] = jax.tree.map(jnp.add, (gradients, metrics), more)
-            return total
-
-        @partial(jax.jit, donate_argnums=0)
-        def finish(
-            state: TrainState, gradients: Any, metrics: BlockMetrics, count: Any, rate: Any
-        ) -> TrainState:
-            mean = jax.tree.map(lambda total: total / count, gradients)
-            after = updated(state, optimizer, mean, metrics, rate)
-            sound = jnp.isfinite(after.metrics.gradient_norm) & jnp.isfinite(metrics.loss)
-            kept: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
-            # The sums are what tells; the next step begins with none.
-            return replace(kept, metrics=after.metrics)
-
-        self._accumulate, self._finish = accumulate, finish
+        self._step = make_learning_step(recipe, model, optimizer, dtype=dtype)
         self._gradients: Any = None
         self._metrics = BlockMetrics.zero(self.slots)
         self._added = 0
@@ -133,7 +100,7 @@ class Candidate:
         """Add a micro-batch to the step."""
         # Anchors are drawn by this number: never twice the same ones.
         number = jnp.asarray(self.step * 1000 + self._added, jnp.int32)
-        self._gradients, self._metrics = self._accumulate(
+        self._gradients, self._metrics = self._step.accumulate(
             self.state.params, self.frozen, batch, self._gradients, self._metrics, number
         )
         jax.block_until_ready(self._metrics)  # so that a wait before the next one is real
@@ -141,7 +108,7 @@ class Candidate:
 
     def finish(self, rate: float) -> StepReading:
         """Make the step of what was added, at a multiple of the learning rate."""
-        state = self._finish(
+        state = self._step.finish(
             self.state, self._gradients, self._metrics, jnp.float32(self._added), jnp.float32(rate)
         )
         metrics = jax.device_get(state.metrics)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
@@ -15,7 +16,6 @@ from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.disk import Disk
-from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.recorded import Slice, Traffic
 from blockdraft_training.online.session import Session, Surroundings

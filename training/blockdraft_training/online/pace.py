@@ -46,18 +46,18 @@ class Pace:
 
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Return when a micro-batch may be computed, or learning has been stopped."""
-        began = now = self._clock()
+        now = self._clock()
         quiet_since = None if self._busy() else now - self._settle
         while quiet_since is None or now - quiet_since < self._settle:
             if stopped():
                 break
             self._sleep(_POLL_SECONDS)
-            now = self._clock()
+            before, now = now, self._clock()
+            self.waited_seconds += now - before
             if self._busy():
                 quiet_since = None
             elif quiet_since is None:
                 quiet_since = now
-        self.waited_seconds += now - began
 
 
 class Verifiers:

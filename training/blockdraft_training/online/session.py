@@ -7,6 +7,7 @@ surpass. Whoever kills the process loses no more than the steps since the last c
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +18,13 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate, StepReading
 from blockdraft_training.online.disk import Disk
-from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.promotion import (
     LEAST_SEQUENCES,
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 _BAD_STEPS = 3
 _LOWEST_RATE = 1 / 64
 _LONGEST_PAUSE_SECONDS = 600.0
+# As often as the drafter looks at the journal.
+_NOTE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Session:
         self._target = target_fingerprint
         self._bad_steps = 0
         self._given_up = False
+        self._noted_at = -_NOTE_SECONDS
         self._generator = np.random.default_rng(around.settings.seed)
         self._checkpoints = self._resumed()
 
@@ -131,7 +135,7 @@ class Session:
         per_step = settings.batch_size // micro
         for begin in range(0, len(batches), per_step):
             for numbers in batches[begin : begin + per_step]:
-                around.pace.wait(around.stopped)
+                around.pace.wait(self._stopped_waiting)
                 if self._over():
                     return False
                 self._candidate.add(piece.builder(numbers)(numbers))
@@ -148,6 +152,8 @@ class Session:
         step = self._candidate.step
         journal.steps, journal.loss = step, reading.loss
         journal.total_steps += 1
+        journal.stepped_at = time.time()
+        self._note_now_and_then()
         if step >= journal.next_look and not self._look():
             return False
         if step % settings.checkpoint_every == 0:
@@ -178,6 +184,7 @@ class Session:
         if comparison is None:
             return not around.stopped()
         journal.looks += 1
+        journal.total_looks += 1
         journal.tau, journal.current_tau = comparison.candidate, comparison.current
         journal.sequences = comparison.sequences
         verdict = decide(
@@ -223,7 +230,7 @@ class Session:
                 candidate.frozen,
                 held,
                 numbers,
-                between=lambda: around.pace.wait(around.stopped),
+                between=lambda: around.pace.wait(self._stopped_waiting),
                 stopped=around.stopped,
             )
 
@@ -297,8 +304,17 @@ class Session:
         else:
             around.sleep(around.settings.idle_seconds)
 
+    def _stopped_waiting(self) -> bool:
+        """Return whether to end; asked all the while that learning waits, which is to be seen."""
+        self._note_now_and_then()
+        return self._around.stopped()
+
+    def _note_now_and_then(self) -> None:
+        if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
+            self._note()
+
     def _note(self) -> None:
-        around = self._around
+        around, self._noted_at = self._around, time.monotonic()
         around.journal.waited_seconds = around.pace.waited_seconds
         around.journal.recordings_refused = self._traffic.refused.total()
         around.disk.tried("the journal", lambda: around.journal.write(around.directory))

@@ -23,7 +23,7 @@ class CacheLayout:
         num_layers: Of the target.
         num_pages: Pages of each layer.
         page_size: Tokens per page.
-        kv_heads: Heads stored, repeated ones included.
+        kv_heads: Heads stored, those included that are repeated, or padding for the kernel.
         head_dim: Width of a stored head; the kernel's are padded.
         dtype: Element type.
         mesh: The devices; None for the default one.
@@ -74,8 +74,10 @@ class CacheLayout:
             kv_heads = devices
         share = devices if divided else 1
         on_tpu = mesh is not None and mesh.devices.flat[0].platform == "tpu"
-        by_kernel = on_tpu and kernel.supports(heads // share, kv_heads // share, dtype)
-        width = kernel.padded(config.head_dim) if by_kernel else config.head_dim
+        width = config.head_dim
+        if on_tpu:
+            width = kernel.padded(width)
+            kv_heads = share * kernel.stored_heads(kv_heads // share, dtype)
         return cls(
             config.num_layers,
             num_pages,
@@ -87,7 +89,7 @@ class CacheLayout:
             divided,
             shared,
             stacked,
-            by_kernel,
+            on_tpu,
         )
 
     @property

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.online.commands.folder import folder
-from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.settings import FolderSettings
 
 CONFIGURATION = Configuration("learn list", FolderSettings)

@@ -1,12 +1,14 @@
 """Ragged paged attention by the Pallas kernel for TPU that ships with JAX.
 
 The kernel reads only the pages a sequence has, with copies that overlap the arithmetic. It takes
-our batch and cache as they are (`portable.py`, which is also its oracle); heads must be whole
-lanes wide, so narrower ones are padded with zeros, in the cache too.
+our batch and cache as they are (`portable.py`, which is also its oracle). Heads must be whole lanes
+wide, and key heads of a number that fills tiles; what is narrower, or fewer, is padded with zeros,
+in the cache too. There the device's own tiling would take the same room.
 
 Source: jax.experimental.pallas.ops.tpu.ragged_paged_attention.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +31,40 @@ def padded(head_dim: int) -> int:
     return -(-head_dim // LANES) * LANES
 
 
-def supports(heads: int, kv_heads: int, dtype: DTypeLike) -> bool:
-    """Return whether the kernel can tile this many heads, on one device, of this type."""
+def stored_heads(kv_heads: int, dtype: DTypeLike) -> int:
+    """Return how many key heads the kernel needs for this many, on one device, of this type."""
     packing = 4 // jnp.dtype(dtype).itemsize
-    tiles, rest = divmod(2 * kv_heads, packing)
-    return heads % kv_heads == 0 and rest == 0 and (tiles in (1, 2, 4) or tiles % 8 == 0)
+
+    def tiled(heads: int) -> bool:
+        tiles, rest = divmod(2 * heads, packing)
+        return rest == 0 and (tiles in (1, 2, 4) or tiles % 8 == 0)
+
+    return next(heads for heads in itertools.count(kv_heads) if tiled(heads))
+
+
+def with_stored_heads(
+    q: Float[Array, "tokens heads head_dim"],
+    k: Float[Array, "tokens kv_heads head_dim"],
+    v: Float[Array, "tokens kv_heads head_dim"],
+    stored: int,
+) -> tuple[
+    Float[Array, "tokens stored_q_heads head_dim"],
+    Float[Array, "tokens stored_heads head_dim"],
+    Float[Array, "tokens stored_heads head_dim"],
+]:
+    """Return queries, keys and values with further heads of zeros, up to `stored` key heads.
+
+    The heads that were there stay first, so the attention to them is the first of the output.
+    """
+    kv_heads = k.shape[1]
+    group, more = q.shape[1] // kv_heads, stored - kv_heads
+    if not more:
+        return q, k, v
+
+    def padded(heads: Array, count: int) -> Array:
+        return jnp.pad(heads, ((0, 0), (0, count), (0, 0)))
+
+    return padded(q, more * group), padded(k, more), padded(v, more)
 
 
 def ragged_paged_attention(

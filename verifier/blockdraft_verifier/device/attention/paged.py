@@ -84,10 +84,12 @@ class PagedAttend:
         """Attend with the heads of one device."""
         if self._layout.shared:
             k, v = self._shared_head(k), self._shared_head(v)
+        heads = q.shape[1]
+        q, k, v = kernel.with_stored_heads(q, k, v, cache.shape[2] // 2)
         padding = ((0, 0), (0, 0), (0, self._layout.head_dim - k.shape[2]))
         cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
         if self._tiles is None:
-            return kernel.ragged_paged_attention(q, cache, batch), cache
+            return kernel.ragged_paged_attention(q, cache, batch)[:, :heads], cache
         return portable.ragged_paged_attention(q, cache, batch, self._tiles), cache
 
     def _shared_head(

@@ -1,0 +1,1 @@
+"""Learning beside drafting on the same chips: its programs, what they take and cost."""

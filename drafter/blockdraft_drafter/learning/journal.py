@@ -1,0 +1,134 @@
+"""What learning says of itself, in a small file: for people, for metrics, and to go on from.
+
+The trainer writes it, the drafter reads it.
+"""
+
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+_NAME = "journal.json"
+# Of one that was ever written; another file of that name is not read whole.
+_LONGEST_BYTES = 1 << 16
+_LARGEST = 1 << 63
+
+
+@dataclass(slots=True)
+class Journal:
+    """Counts and readings of one candidate and of learning as a whole.
+
+    Attributes:
+        parent: Version that a candidate must be better than; None if that is no version.
+        steps: Made by the candidate.
+        looks: Comparisons with the version that serves.
+        next_look: Step of the next one.
+        rate: What the learning rate is multiplied by.
+        total_steps: Made by all candidates.
+        stepped_at: When the last one was made, in seconds since 1970.
+        total_looks: Comparisons of all candidates.
+        thrown_away: Steps whose loss or gradients were no numbers.
+        started_over: Candidates given up.
+        promoted: Candidates promoted.
+        loss: Of the last step.
+        tau: Of the candidate on held-out recordings at the last look.
+        current_tau: Of the version that serves, likewise.
+        sequences: Held-out recordings at the last look.
+        waited_seconds: For what was decoded, since the trainer's process began.
+        recordings_refused: Recordings that could not be learned from.
+    """
+
+    parent: int | None = None
+    steps: int = 0
+    looks: int = 0
+    next_look: int = 0
+    rate: float = 1.0
+    total_steps: int = 0
+    stepped_at: float | None = None
+    total_looks: int = 0
+    thrown_away: int = 0
+    started_over: int = 0
+    promoted: int = 0
+    loss: float | None = None
+    tau: float | None = None
+    current_tau: float | None = None
+    sequences: int = 0
+    waited_seconds: float = 0.0
+    recordings_refused: int = 0
+
+    def begin_candidate(self, parent: int | None, first_look: int) -> None:
+        """Forget the candidate before, but not what all of them did."""
+        self.parent, self.steps, self.looks, self.next_look = parent, 0, 0, first_look
+
+    def write(self, directory: Path) -> None:
+        """Replace the file in a folder.
+
+        Raises:
+            OSError: If it cannot be written; the earlier one stays.
+        """
+        path = directory / _NAME
+        directory.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            scratch.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, directory: Path) -> "Journal":
+        """Return the journal in a folder; an empty one if there is none, or it is damaged."""
+        try:
+            return cls.load(directory)
+        except (OSError, ValueError):
+            return cls()
+
+    @classmethod
+    def load(cls, directory: Path) -> "Journal":
+        """Return the journal in a folder.
+
+        Raises:
+            OSError: If there is none, or it cannot be read.
+            ValueError: If it is damaged, or no journal.
+        """
+        path = directory / _NAME
+        # What is no file might never end, or never begin.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError(f"{path} is no file")
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_BYTES + 1)
+        if len(text) > _LONGEST_BYTES:
+            raise ValueError(f"{path} is too long for a journal")
+        try:
+            told = json.loads(text)
+            if not isinstance(told, dict):
+                raise TypeError(f"it is {type(told).__name__}")
+            # What a newer one says beside these is passed over; what an older one lacks is as at
+            # first.
+            return cls(
+                **{
+                    each.name: _value(each.type, told[each.name])
+                    for each in fields(cls)
+                    if each.name in told
+                }
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path} is no journal: {error}") from error
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """Return what JSON says of a field of a type.
+
+    Raises:
+        ValueError: If it cannot be; no count is negative.
+    """
+    if value is None and isinstance(None, kind):
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(1.0, kind) and -_LARGEST < value < _LARGEST:
+            return float(value)
+        if isinstance(value, kind) and 0 <= value < _LARGEST:
+            return value
+    raise ValueError(f"{value!r} is none of its values")
