@@ -92,15 +92,15 @@ async def what_was_learned(
         ]
         if watch.steps() <= steps:
             wrong.append(f"no step was made after the faults, {steps} before")
+        log = stack.log.read_text(encoding="utf-8", errors="replace")
+        said = {name: len(re.findall(pattern, log)) for name, pattern in _SAID.items()}
+        wrong += [f"no {name}" for name in ("swaps", "looks") if not said[name]]
         # What is being exchanged, deleted or learned just now is nothing wrong.
         if not wrong or time.monotonic() > end:
             break
         await asyncio.sleep(0.5)
     if watch.most_bytes > LIMIT_BYTES:
         wrong.append(f"recordings of {watch.most_bytes} bytes at some time")
-    log = stack.log.read_text(encoding="utf-8", errors="replace")
-    said = {name: len(re.findall(pattern, log)) for name, pattern in _SAID.items()}
-    wrong += [f"no {name}" for name in ("swaps", "looks") if not said[name]]
     return Learned(
         exchanges=versions.exchanges,
         recordings=len(watch.recorded),

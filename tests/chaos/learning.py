@@ -75,7 +75,7 @@ def trainer_command(target: Path, drafter: Path, directory: Path) -> tuple[str, 
         checkpoint_every=2,
         idle_seconds=0.2,
     )
-    return (sys.executable, "-m", "blockdraft_training.online", *CONFIGURATION.flags(settings))
+    return (sys.executable, "-m", "tests.chaos.eager_trainer", *CONFIGURATION.flags(settings))
 
 
 class Versions:
