@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,9 @@ async def test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two
                         assert not running.done(), running.exception()
                         await asyncio.sleep(0.05)
 
+            def rejected(number: int) -> bool:
+                return store.read(number).state == "rejected"
+
             def current() -> int:
                 found = store.current()
                 return 0 if found is None else found.number
@@ -78,7 +82,7 @@ async def test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two
             for how in deadly_drafter.HOW:
                 number = copy_of_the_first(store, how)
                 store.promote(number)
-                await until(lambda number=number: store.read(number).state == "rejected")  # type: ignore[misc]
+                await until(partial(rejected, number))
                 assert store.read(number).reason == "2 processes died while they tried it"
                 await until(lambda: "drafter" in supervisor.serving)
                 assert current() == 1

@@ -91,7 +91,7 @@ def _load_table(rows: Sequence[LoadSummary]) -> str:
         [
             *("Load", "Method", "Requests", "Failed", "Tokens/s"),
             *("First token p50 / p95 / p99 s", "Per token p50 / p95 / p99 ms"),
-            *("Between messages p50 / p95 / p99 ms",),
+            "Between messages p50 / p95 / p99 ms",
             *("Latency p50 / p95 / p99 s", "In SLO", "Goodput 1/s", "τ"),
             *("Cached prompt", "Per 10⁶ tokens"),
         ],

@@ -105,14 +105,12 @@ class _Learning:
         store: The versions.
         version: The one to serve with.
         drafter: Its weights.
-        from_nothing: Whether no drafter is known for the target.
     """
 
     directory: Path
     store: VersionStore
     version: Version
     drafter: Drafter[Any]
-    from_nothing: bool
 
 
 def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike) -> _Learning:
@@ -135,7 +133,7 @@ def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLi
         source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
         version, drafter = _wait_for_one(store, target, dtype)
-        return _Learning(directory, store, version, drafter, from_nothing=True)
+        return _Learning(directory, store, version, drafter)
     drafter = obtain_drafter(
         settings.drafter,
         target,
@@ -145,7 +143,7 @@ def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLi
         dtype=dtype,
     )
     version, drafter = load_current(store, drafter, source, target, dtype)
-    return _Learning(directory, store, version, drafter, from_nothing=False)
+    return _Learning(directory, store, version, drafter)
 
 
 def _wait_for_one(

@@ -257,6 +257,14 @@ class VersionStore:
             return None
         return self._last_given(history)
 
+    @property
+    def from_nothing(self) -> bool:
+        """Whether what serves was learned from a drafter that was made here, or nothing serves.
+
+        Such a drafter is promoted by nobody before something was learned from it.
+        """
+        return self.base() is None
+
     def before_current(self) -> Version | None:
         """Return the version that `roll_back` would return to; None if there is none."""
         current = self.current()

@@ -185,10 +185,10 @@ def _of_store(
     serves: bool,
 ) -> Start:
     path, number = store.path(version.number), version.number
-    # What is made here serves nobody before something was learned from it.
-    made_here = store.base() is None
     try:
-        return _loaded(path, target, settings, number, serves=serves, from_nothing=made_here)
+        return _loaded(
+            path, target, settings, number, serves=serves, from_nothing=store.from_nothing
+        )
     except ModelError as error:
         raise VersionError(f"version {number} cannot be loaded: {error}") from error
 
