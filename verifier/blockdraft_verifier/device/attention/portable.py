@@ -6,9 +6,9 @@ slots; both follow the convention of JAX's ragged paged attention kernel for TPU
 the portable implementation and that kernel's oracle.
 
 Rows are cut into **query tiles** of a fixed number of tokens, so that a long prompt chunk beside
-short decoding rows does not pad them all to its length. Context is read in chunks with an online
-softmax (Milakov and Gimelshein 2018) in a loop whose trip count follows the longest live context:
-work grows with use, shapes do not.
+short decoding rows does not pad them all to its length. A few tiles at a time read their context in
+chunks with an online softmax (Milakov and Gimelshein 2018), in a loop whose trip count follows the
+longest context of these few: work grows with use, shapes do not.
 
 A query's result has the same bits in every step it is part of (docs/adr/0018).
 """
@@ -23,6 +23,9 @@ from blockdraft_models.decoder.row_sums import row_sums
 
 CONTEXT_CHUNK_TOKENS = 64
 VALUE_LANES = 64
+# Tiles of so many tokens together go through their context side by side. More would make all of
+# them as long as the longest, fewer would make products too small.
+GROUP_TOKENS = 16
 
 
 class RaggedBatch(NamedTuple):
@@ -121,38 +124,74 @@ def ragged_paged_attention(
     by `head_dim ** -0.5`; the softmax is in float32.
     """
     token_count, heads, head_dim = q.shape
-    _, page_size, kv_slots, _ = cache.shape
-    kv_heads = kv_slots // 2
+    kv_heads = cache.shape[2] // 2
     tile_count, tile_tokens = tiles.token.shape
     queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
     queries = queries.reshape(tile_count, tile_tokens, kv_heads, heads // kv_heads, head_dim)
     # One matrix product per tile and KV head: its rows are (query, head of the group).
     queries = queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
     queries = queries.astype(jnp.float32) * head_dim**-0.5
-    query_position = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
+    positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
     if queries.shape[2] == 1:
         # A product with a vector would be added up in another order than one of more queries.
         queries = jnp.repeat(queries, 2, axis=2)
-        query_position = jnp.repeat(query_position, 2, axis=1)
+        positions = jnp.repeat(positions, 2, axis=1)
 
+    together = min(tile_count, max(1, GROUP_TOKENS // tile_tokens))
+    padding = -tile_count % together
+
+    def grouped(array: Array, filler: int) -> Array:
+        padded = jnp.pad(
+            array, ((0, padding), *((0, 0),) * (array.ndim - 1)), constant_values=filler
+        )
+        return padded.reshape(-1, together, *array.shape[1:])
+
+    out = jax.lax.map(
+        lambda group: _attend_to_context(group[0], group[1], group[2], cache),
+        (grouped(queries, 0), grouped(positions, -1), grouped(batch.page_table[tiles.row], 0)),
+    ).reshape(tile_count + padding, *queries.shape[1:])
+
+    # Of a query that was repeated, the first copy counts.
+    out = out[:tile_count, :, : tile_tokens * heads // kv_heads]
+    out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
+    out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
+    result = jnp.zeros((token_count, heads, head_dim), q.dtype)
+    return result.at[tiles.token.reshape(-1)].set(out.astype(q.dtype), mode="drop")
+
+
+def _attend_to_context(
+    queries: Float[Array, "tiles kv_heads queries head_dim"],
+    positions: Int[Array, "tiles queries"],
+    page_table: Int[Array, "tiles max_pages"],
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+) -> Float[Array, "tiles kv_heads queries head_dim"]:
+    """Return what the queries of some tiles see, as far as the longest of their contexts goes.
+
+    Args:
+        queries: Scaled, float32.
+        positions: Of each query in its sequence; -1 for padding, which sees nothing.
+        page_table: Pages of each tile's sequence.
+        cache: Keys and values.
+    """
+    _, page_size, kv_slots, head_dim = cache.shape
+    kv_heads, tile_count = kv_slots // 2, len(queries)
     chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)
     chunk_tokens = chunk_pages * page_size
-    max_pages = batch.page_table.shape[1]
-    table = jnp.pad(batch.page_table, ((0, 0), (0, -max_pages % chunk_pages)))
+    table = jnp.pad(page_table, ((0, 0), (0, -page_table.shape[1] % chunk_pages)))
 
     def attend_to_chunk(
         index: Int[Array, ""], state: tuple[Array, Array, Array]
     ) -> tuple[Array, Array, Array]:
         top, total, mixed = state
         pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
-        kv = cache[pages[tiles.row]].astype(jnp.float32)
+        kv = cache[pages].astype(jnp.float32)
         kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
         key = kv[:, :, :, 0]
         # Whole lanes: for other widths the order of summation changes with the number of queries.
         value = jnp.pad(kv[:, :, :, 1], ((0, 0), (0, 0), (0, 0), (0, -head_dim % VALUE_LANES)))
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
-        visible = key_position[None, None, :] <= query_position[:, :, None]
+        visible = key_position[None, None, :] <= positions[:, :, None]
         scores = jnp.where(visible[:, None], scores, -jnp.inf)
         new_top = jnp.maximum(top, scores.max(axis=-1))
         # A query with nothing visible yet has top = -inf; keep the exponent finite.
@@ -166,13 +205,7 @@ def ragged_paged_attention(
     shape = queries.shape[:3]
     width = head_dim + -head_dim % VALUE_LANES
     state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, width)))
-    chunk_count = (jnp.max(batch.context_lengths) + chunk_tokens - 1) // chunk_tokens
+    chunk_count = (jnp.max(positions) + chunk_tokens) // chunk_tokens
     _, total, mixed = jax.lax.fori_loop(0, chunk_count, attend_to_chunk, state)
-    out = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
-
-    # Of a query that was repeated, the first copy counts.
-    out = out[:, :, : tile_tokens * heads // kv_heads]
-    out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
-    out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
-    result = jnp.zeros((token_count, heads, head_dim), q.dtype)
-    return result.at[tiles.token.reshape(-1)].set(out.astype(q.dtype), mode="drop")
+    out: Array = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
+    return out
