@@ -18,9 +18,8 @@ from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto, invalid_argument
 from blockdraft_verifier import decode_stream
 from blockdraft_verifier.decode_stream import DecodeStream
-from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -41,16 +40,16 @@ def runner() -> ModelRunner:
 
 
 @pytest.fixture(scope="module")
-def buckets(runner: ModelRunner) -> dict[Bucket, float]:
+def measured(runner: ModelRunner) -> MeasuredSteps:
     return runner.warm_up(NO_FEATURES, 1)
 
 
 @pytest.fixture
 def engine(
-    runner: ModelRunner, buckets: dict[Bucket, float], monkeypatch: pytest.MonkeyPatch
+    runner: ModelRunner, measured: MeasuredSteps, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     # Compiled once for all tests.
-    monkeypatch.setattr(runner, "warm_up", lambda *arguments: buckets)
+    monkeypatch.setattr(runner, "warm_up", lambda *arguments: measured)
     engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
     engine.warm_up()
     yield engine

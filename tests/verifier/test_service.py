@@ -24,9 +24,8 @@ from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
 from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
-from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -73,16 +72,16 @@ def runner() -> GatedRunner:
 
 
 @pytest.fixture(scope="module")
-def buckets(runner: GatedRunner) -> dict[Bucket, float]:
+def measured(runner: GatedRunner) -> MeasuredSteps:
     return runner.warm_up(NO_FEATURES, 1)
 
 
 @pytest.fixture
 def engine(
-    runner: GatedRunner, buckets: dict[Bucket, float], monkeypatch: pytest.MonkeyPatch
+    runner: GatedRunner, measured: MeasuredSteps, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     # Compiled once for all tests.
-    monkeypatch.setattr(runner, "warm_up", lambda *arguments: buckets)
+    monkeypatch.setattr(runner, "warm_up", lambda *arguments: measured)
     engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
     engine.warm_up()
     yield engine

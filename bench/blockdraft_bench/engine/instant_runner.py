@@ -8,9 +8,9 @@ import numpy as np
 
 from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.buckets import Bucket, all_buckets
+from blockdraft_verifier.device.buckets import all_buckets
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import StepResult
+from blockdraft_verifier.device.runner import MeasuredSteps, StepResult
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 
@@ -72,14 +72,14 @@ class InstantRunner:
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> dict[Bucket, float]:
+    ) -> MeasuredSteps:
         """Compile nothing; return the buckets of a real runner, each with the same seconds."""
         self._compiled = features, max_block
         limits = self._settings.scheduler
         shape = limits.max_step_tokens, self._width if features.layer_ids else 0
         self._features = np.ones(shape, FEATURE_DTYPE)
         buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
-        return dict.fromkeys(buckets, SAID_SECONDS)
+        return MeasuredSteps(dict.fromkeys(buckets, SAID_SECONDS))
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Make up what a step over `rows` accepts and computes; see `StepRunner.run`."""

@@ -48,7 +48,7 @@ def test_features_are_those_of_the_final_positions() -> None:
     assert isinstance(runner, StepRunner)
     assert runner.feature_width == 0
     assert not runner.compiled_for(FeatureForm((0,)), 16)
-    seconds = runner.warm_up(FeatureForm((0,)), 16)
+    seconds = runner.warm_up(FeatureForm((0,)), 16).seconds
     assert tuple(seconds) == all_buckets(4, 64, 16)
     assert len(set(seconds.values())) == 1
     assert runner.compiled_for(FeatureForm((0,)), 16)

@@ -13,7 +13,7 @@ from blockdraft_verifier.device.attention.portable import RaggedBatch
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, next_power_of_two
 from blockdraft_verifier.device.final_features import final_positions_first
 from blockdraft_verifier.device.least_step import least_step_tokens
-from blockdraft_verifier.device.packing import pack, pack_sampling
+from blockdraft_verifier.device.packing import pack, pack_sampling, reading
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
 
@@ -191,3 +191,12 @@ def test_final_positions_come_first_in_order_and_rejected_drafts_never(seed: int
     assert order[: len(final)] == final
     assert sorted(order) == list(range(TOKENS))
     assert set(rejected).isdisjoint(order[: len(final)])
+
+
+@pytest.mark.parametrize(("context", "tokens"), [(0, 0), (5, 5), (8, 8), (100, 8)])
+def test_a_batch_to_time_reads_a_context_and_writes_nothing(context: int, tokens: int) -> None:
+    padding = pack((), Bucket(4, 8, 8), page_size=4, num_pages=9, max_pages=30).batch
+    batch = reading(padding, context)
+    assert batch.row_starts.tolist() == [0, *[tokens] * 4]
+    assert batch.context_lengths.tolist() == [context, 0, 0, 0]
+    assert batch.slots.tolist() == [36] * 8

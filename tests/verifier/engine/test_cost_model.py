@@ -5,17 +5,15 @@ import random
 import pytest
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.engine.cost_model import (
-    FIRST_PROPOSALS,
+from blockdraft_verifier.engine.acceptance import (
     LEARNING_RATE,
     PRIOR_ACCEPTANCE,
     PRIOR_WEIGHT,
-    TIME_LEARNING_RATE,
     AcceptanceEstimate,
-    CostModel,
-    WaitingPrompts,
     expected_accepted,
 )
+from blockdraft_verifier.engine.cost_model import FIRST_PROPOSALS, CostModel, WaitingPrompts
+from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE
 
 FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
 LINEAR = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}
@@ -56,7 +54,18 @@ def test_expected_accepted_is_a_sum_of_products() -> None:
 def test_prompts_get_room_as_long_as_a_step_stays_short(
     verify: dict[Bucket, float], tokens: int, slowdown: float, room: int
 ) -> None:
-    assert CostModel(verify).prompt_room(3, tokens, slowdown) == room
+    assert CostModel(verify).prompt_room(3, tokens, slowdown, 0) == room
+
+
+@pytest.mark.parametrize(
+    ("context", "room"),
+    # Steps of 8, 16 and 32 tokens take 2, 4 and 8 s, and as much again at a context of 100, the
+    # part itself included.
+    [(0, 28), (22, 28), (23, 12), (188, 12), (189, 4), (10_000, 4)],
+)
+def test_the_further_a_prompt_is_the_less_of_it_fits(context: int, room: int) -> None:
+    costs = CostModel(LINEAR, {bucket: each / 100 for bucket, each in LINEAR.items()})
+    assert costs.prompt_room(3, 4, 12.0, context) == room
 
 
 def test_a_prompt_token_counts_for_what_it_takes() -> None:
@@ -243,20 +252,12 @@ def test_times_are_learned_while_serving() -> None:
     assert costs.best_draft_length(estimates(0.9), 7) == 7
 
 
-def test_a_verification_teaches_its_own_shape_only() -> None:
-    costs = model(LINEAR, 0.0)
-    costs.observe_verification(3, 13, 5.0)
-    learned = 4.0 + TIME_LEARNING_RATE
-    assert costs.verify_seconds(4, 16) == pytest.approx(learned)
-    assert [costs.verify_seconds(4, tokens) for tokens in (8, 32)] == [2.0, 8.0]
-
-
 def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
     costs = model(FLAT, 0.1)
     bad = estimates(0.05, rows=4)
     assert costs.best_draft_length(bad, 7) == 0
     # One plain step is held up by something else on the machine.
-    costs.observe_verification(4, 4, 100.0)
+    costs.steps.observe(4, 4, 100.0)
     assert costs.best_draft_length(bad, 7) == 0
     assert costs.verify_seconds(4, 4) == 1.0
 

@@ -10,11 +10,11 @@ import pytest
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     TRY_SHARE,
     TRY_STEPS,
-    AcceptanceEstimate,
     CostModel,
 )
 from blockdraft_verifier.engine.draft_lengths import DraftLengths

@@ -17,9 +17,8 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
 from blockdraft_verifier.engine.loop import Engine
@@ -102,8 +101,8 @@ class TimedRunner(ModelRunner):
     clock: HandClock
     step_seconds: float
 
-    def warm_up(self, *arguments: Any) -> dict[Bucket, float]:
-        return dict.fromkeys(super().warm_up(*arguments), self.step_seconds)
+    def warm_up(self, *arguments: Any) -> MeasuredSteps:
+        return MeasuredSteps(dict.fromkeys(super().warm_up(*arguments).seconds, self.step_seconds))
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         self.clock.now += self.step_seconds

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from blockdraft_verifier.engine.cost_model import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
+from blockdraft_verifier.engine.acceptance import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
 from blockdraft_verifier.engine.match_acceptance import PRIOR, MatchAcceptance
 from blockdraft_verifier.lookup.index import LONGEST_MATCH
 from blockdraft_verifier.lookup.sequence_lookup import Outcome

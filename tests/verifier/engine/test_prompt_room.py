@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.verifier.support import CONFIG, TINY_ENGINE, tiny_decoder
 
-from blockdraft_verifier.device.buckets import Bucket, next_power_of_two
+from blockdraft_verifier.device.buckets import next_power_of_two
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import ModelRunner, StepResult
+from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -28,10 +28,10 @@ class LinearRunner(ModelRunner):
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> dict[Bucket, float]:
+    ) -> MeasuredSteps:
         self.steps = []
-        buckets = super().warm_up(features, max_block, progress)
-        return {bucket: float(bucket.tokens) for bucket in buckets}
+        buckets = super().warm_up(features, max_block, progress).seconds
+        return MeasuredSteps({bucket: float(bucket.tokens) for bucket in buckets})
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         lengths = [len(row.token_ids) for row in rows]

@@ -6,7 +6,8 @@ as soon as one has ended.
 """
 
 import random
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -22,7 +23,11 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal,
 
 @dataclass(frozen=True)
 class Machine:
-    """How long steps of so many tokens take, and drafts for 1, 2, 4, ... sequences; seconds."""
+    """How long steps of so many tokens take, and drafts for 1, 2, 4, ... sequences; seconds.
+
+    Attributes:
+        context: What each token of a prompt's context adds to a step of so many tokens.
+    """
 
     rows: int
     steps: dict[int, float]
@@ -30,6 +35,7 @@ class Machine:
     block: int
     prompt: tuple[int, int]
     output: int
+    context: dict[int, float] = field(default_factory=dict)
 
 
 # SmolLM2-135M in bfloat16 on two cores of a Zen 4.
@@ -73,7 +79,7 @@ class Service:
         settings = EngineSettings(
             num_pages=4096,
             lookup=False,
-            scheduler=SchedulerSettings(self.callers, max(self.machine.steps), 512),
+            scheduler=SchedulerSettings(self.machine.rows, max(self.machine.steps), 2048),
         )
         self.random = random.Random(0)
         self.scheduler = Scheduler(settings.scheduler, PageAllocator(4096, settings.page_size))
@@ -81,7 +87,10 @@ class Service:
             Bucket(self.machine.rows, tokens, tokens) for tokens in self.machine.steps
         )
         self.lengths = DraftLengths(settings)
-        costs = CostModel({each: self.machine.steps[each.tokens] for each in self.buckets})
+        costs = CostModel(
+            {each: self.machine.steps[each.tokens] for each in self.buckets},
+            {each: self.machine.context.get(each.tokens, 0.0) for each in self.buckets},
+        )
         costs.attach_drafter(self.machine.drafts)
         self.lengths.costs = costs
         self.numbers = count(1)
@@ -94,18 +103,23 @@ class Service:
             self.step()
         return self.tokens / self.now
 
-    def ask(self) -> None:
-        number, length = next(self.numbers), self.random.randint(*self.machine.prompt)
+    def ask(self, length: int = 0) -> None:
+        number = next(self.numbers)
+        length = length or self.random.randint(*self.machine.prompt)
         prompt = tuple(self.random.randrange(1000) for _ in range(length))
         request = GenerationRequest(str(number), prompt, max_output_tokens=self.machine.output)
         sequence = Sequence(number, request, self.now)
         self.lengths.add(sequence)
         self.scheduler.add(sequence)
 
-    def step(self) -> None:
+    def step(self) -> tuple[float, float]:
+        """Run a step; return its seconds and those of one without its prompts."""
         rows = self.scheduler.plan(None, self.lengths.prompt_room)
         tokens = sum(len(row.token_ids) for row in rows)
-        seconds = self.machine.steps[bucket_for(self.buckets, len(rows), tokens).tokens]
+        size = bucket_for(self.buckets, len(rows), tokens).tokens
+        read = max((row.start + row.known_count for row in rows if row.known_count > 1), default=0)
+        seconds = self.machine.steps[size] + read * self.machine.context.get(size, 0.0)
+        alone = sum(len(row.token_ids) for row in rows if row.known_count == 1)
         self.now += seconds
         self.lengths.observe_step(rows, seconds)
         progress = [self.scheduler.commit(row, RowResult(self.right(row), 1)) for row in rows]
@@ -126,6 +140,7 @@ class Service:
             self.now += self.machine.drafts[(len(asked) - 1).bit_length()]
         for sequence, length in asked:
             sequence.proposal = Proposal((2,) * length)
+        return seconds, self.machine.steps[bucket_for(self.buckets, 1, alone).tokens]
 
     def right(self, row: Row) -> int:
         accepted = 0
@@ -153,3 +168,24 @@ def test_drafting_never_slows_a_loaded_service(
     assert drafted.run(requests) / plain.run(requests) > least
     # Nor does it starve the prompts of those who come later.
     assert max(drafted.first_tokens) < 2 * max(plain.first_tokens)
+
+
+def test_a_long_prompt_makes_no_step_twice_as_long_however_far_it_is() -> None:
+    # As measured: a step of 64 tokens takes 100 ms at the start of a prompt and 290 ms where the
+    # prompt has 1,900 tokens.
+    slopes = {1: 2e-6, 2: 3e-6, 4: 5e-6, 8: 1.2e-5, 16: 2e-5, 32: 4e-5, 64: 1e-4}
+    service = Service(replace(CPU, output=400, context=slopes), 3, 0.7)
+    for _ in range(3):
+        service.ask()
+    while len(service.first_tokens) < 3:
+        service.step()
+    service.ask(1900)
+    slower = []
+    while len(service.first_tokens) < 4:
+        seconds, alone = service.step()
+        slower.append(seconds / alone)
+    # A little more than twice where not even the smallest part takes less.
+    assert max(slower) < 2.1
+    assert sum(each > 2 for each in slower) < 3
+    # Nor is less of it computed than that allows.
+    assert statistics.median(slower) > 1.3

@@ -49,7 +49,7 @@ class Driver:
     def step(
         self,
         max_rows: int | None = None,
-        prompt_room: Callable[[int, int], int | None] = lambda rows, tokens: None,
+        prompt_room: Callable[[int, int, int], int | None] = lambda rows, tokens, context: None,
     ) -> tuple[Row, ...]:
         rows = self.scheduler.plan(max_rows, prompt_room)
         self.check(rows, max_rows)

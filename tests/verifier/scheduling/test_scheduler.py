@@ -236,10 +236,10 @@ def test_drafts_do_not_starve_a_prompt() -> None:
 
 def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
     driver = Driver(scheduler(max_step_tokens=16, max_context_tokens=64, num_pages=32))
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, int, int]] = []
 
-    def room(rows: int, tokens: int) -> int:
-        asked.append((rows, tokens))
+    def room(rows: int, tokens: int, context: int) -> int:
+        asked.append((rows, tokens, context))
         return 5
 
     driver.add(first := new(0, [1, 2], 40))
@@ -250,9 +250,10 @@ def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
         driver.add(new(number, range(8), 4))
     first.proposal = Proposal((0, 0))
     rows = driver.step(prompt_room=room)
-    assert asked == [(1, 3)]
+    assert asked == [(1, 3, 0)]
     assert [len(row.token_ids) for row in rows] == [3, 5]
     rows = driver.step(prompt_room=room)
+    assert asked[1] == (1, 1, 5)
     assert [len(row.token_ids) for row in rows] == [1, 3, 2]
 
 

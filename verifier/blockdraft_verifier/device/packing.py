@@ -79,6 +79,25 @@ def pack(
     )
 
 
+def reading(batch: RaggedBatch, context: int) -> RaggedBatch:
+    """Return a batch of padding as one whose first row holds all tokens and reads a context.
+
+    It reads page 0 only, and still writes no K/V.
+
+    Args:
+        batch: Of padding.
+        context: Tokens of the row's sequence; 0 for the batch as it is.
+    """
+    tokens = min(context, len(batch.slots))
+    row_starts = np.full_like(batch.row_starts, tokens)
+    row_starts[0] = 0
+    context_lengths = np.zeros_like(batch.context_lengths)
+    context_lengths[0] = context
+    return batch._replace(
+        row_starts=_on_host(row_starts), context_lengths=_on_host(context_lengths)
+    )
+
+
 def _on_host(array: np.ndarray) -> Any:
     """Return a NumPy array where one of JAX's is declared: a compiled step takes both.
 

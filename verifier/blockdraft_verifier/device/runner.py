@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -29,7 +29,7 @@ from blockdraft_verifier.device.feature_form import (
 )
 from blockdraft_verifier.device.final_features import split
 from blockdraft_verifier.device.least_step import least_step_tokens
-from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.packing import pack, reading
 from blockdraft_verifier.device.step import StepInputs, StepOutputs
 from blockdraft_verifier.device.target_step import TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
@@ -38,6 +38,8 @@ from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
 logger = logging.getLogger(__name__)
 
 TIMED_RUNS = 3
+# Long enough to be told from noise, short enough not to hold the start up.
+TIMED_CONTEXT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,29 @@ class RankedLogProbs:
     chosen: float
     top_ids: tuple[int, ...]
     top: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """What steps take, before the first request.
+
+    Attributes:
+        seconds: Of a step in each bucket that reads no context.
+        context_seconds: What each token of context adds that all tokens of such a step read.
+    """
+
+    seconds: dict[Bucket, float]
+    context_seconds: dict[Bucket, float] = field(default_factory=dict)
+
+    def slowest(self, context: int) -> float:
+        """Return the seconds of the longest step at a context of so many tokens; 0 for none."""
+        return max(
+            (
+                seconds + context * self.context_seconds.get(bucket, 0.0)
+                for bucket, seconds in self.seconds.items()
+            ),
+            default=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +107,8 @@ class StepRunner(Protocol):
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> dict[Bucket, float]:
-        """Prepare every step; return the seconds of one in each bucket."""
+    ) -> MeasuredSteps:
+        """Prepare every step; return what each one takes."""
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`.
@@ -156,23 +181,28 @@ class ModelRunner:
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> dict[Bucket, float]:
+    ) -> MeasuredSteps:
         """Compile the step for every bucket and time each one.
 
         Args:
             features: What to give of every position.
             max_block: Most tokens of a decoding row, the anchor included.
             progress: Told how many of how many buckets are done.
-
-        Returns:
-            Seconds of one step in each bucket; the measured verification cost.
         """
         if self._leader is not None:
             self._leader.compile(compilation_words(features, max_block))
         self.compile(features, max_block, progress)
         if self._leader is not None:
             self._leader.wait_compiled()
-        return {bucket: self._time(bucket) for bucket in self.buckets}
+        seconds = {bucket: self._time(bucket, 0) for bucket in self.buckets}
+        context = min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
+        return MeasuredSteps(
+            seconds,
+            {
+                bucket: max(0.0, self._time(bucket, context) - seconds[bucket]) / context
+                for bucket in self.buckets
+            },
+        )
 
     def compile(
         self,
@@ -286,10 +316,14 @@ class ModelRunner:
         )
         return outputs
 
-    def _time(self, bucket: Bucket) -> float:
-        """Return the median seconds of a step of padding; it writes nothing to the cache."""
+    def _time(self, bucket: Bucket, context: int) -> float:
+        """Return the median seconds of a step whose tokens read so much context.
+
+        It is a step of padding but for its attention, and writes nothing to the cache.
+        """
         samples = []
         inputs = self._pack((), bucket)
+        inputs = inputs._replace(batch=reading(inputs.batch, context))
         for _ in range(TIMED_RUNS):
             started = time.perf_counter()
             jax.block_until_ready(self._execute(bucket, inputs).bonus)

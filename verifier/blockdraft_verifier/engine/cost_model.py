@@ -4,25 +4,22 @@ While prompts wait for room in the steps, their tokens count too: a drafted toke
 a prompt token, so that somebody else's first token comes later.
 
 Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
-draft step for each batch size. Measured while serving: both again, since the processes of a host
-warm up while the others compile, and contexts grow; how often the drafted token at each position
-is right given that those before it were; and what the trip to the drafter costs. No I/O, no clock.
+draft step for each batch size. Measured while serving: both again, how often drafted tokens are
+right, and what the trip to the drafter costs. No I/O, no clock.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 
-import numpy as np
-from jaxtyping import Float
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.engine.acceptance import (
+    LEARNING_RATE,
+    AcceptanceEstimate,
+    expected_accepted,
+)
+from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE, StepTimes
 
-from blockdraft_verifier.device.buckets import Bucket, bucket_for
-
-# With this weight the last ~20 proposals decide an estimate.
-LEARNING_RATE = 0.05
-# Times vary less than acceptance: the last ~5 steps of a shape decide.
-TIME_LEARNING_RATE = 0.2
-# What an estimate starts from counts as much as so many proposals, so the first ones teach most.
-PRIOR_WEIGHT = 4
 # Drafting that does not pay is tried again this often, in steps: text changes.
 EXPLORE_EVERY_STEPS = 64
 # Tries may cost such a share of the time, so they are rarer where they are dear,
@@ -30,88 +27,12 @@ TRY_SHARE = 0.02
 # of that of so many steps at most, however long there was none.
 TRY_STEPS = 1024
 # A sequence gets so many proposals before the others' acceptance can decide against drafting: text
-# differs, and one that is never drafted for can never show it,
+# differs, and one that is never drafted for can never show it, unless all others were hopeless.
 FIRST_PROPOSALS = 4
-# unless the drafter is hardly ever right about anything.
-HOPELESS_ACCEPTANCE = 0.1
 # A proposal is waited for so many times as long as it usually takes,
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.
 WAIT_SHARE = 0.5
-# From so many trials on, a mean would move less than that.
-SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
-# Before anything is measured, assume a usable drafter, so that it gets measured.
-PRIOR_ACCEPTANCE = 0.8
-
-
-@dataclass(slots=True)
-class AcceptanceEstimate:
-    """Running estimate of acceptance by draft position, given that all before were accepted.
-
-    A mean of the prior and what was seen, until the last proposals alone decide.
-
-    Attributes:
-        by_position: The estimate at each position.
-        trials: How often each was put to the test.
-    """
-
-    by_position: list[float] = field(default_factory=list)
-    trials: list[int] = field(default_factory=list)
-
-    @property
-    def proposals(self) -> int:
-        """Number of proposals learned from."""
-        return self.trials[0] if self.trials else 0
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether not even the first drafted token is worth a try."""
-        return bool(self.by_position) and self.by_position[0] < HOPELESS_ACCEPTANCE
-
-    def successor(self) -> "AcceptanceEstimate":
-        """Return an estimate that takes this one as its prior."""
-        return AcceptanceEstimate(list(self.by_position))
-
-    def update(self, drafted: int, accepted: int) -> None:
-        """Learn from one verification of `drafted` tokens of which `accepted` were right."""
-        while len(self.by_position) < drafted:
-            self.by_position.append(PRIOR_ACCEPTANCE)
-        self.trials += [0] * (len(self.by_position) - len(self.trials))
-        by_position, trials = self.by_position, self.trials
-        # Positions after the first miss were never put to the test.
-        for position in range(min(accepted + 1, drafted)):
-            tried = trials[position] = trials[position] + 1
-            rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
-            by_position[position] += rate * ((position < accepted) - by_position[position])
-
-
-def accepted_of(estimate: AcceptanceEstimate, length: int) -> float:
-    """Return how many of `length` drafted tokens are expected to be accepted of one sequence."""
-    alive, total = 1.0, 0.0
-    by_position = estimate.by_position
-    for position in range(length):
-        known = position < len(by_position)
-        alive *= by_position[position] if known else PRIOR_ACCEPTANCE
-        total += alive
-    return total
-
-
-def expected_accepted(
-    estimates: Sequence[AcceptanceEstimate], most: int
-) -> Float[np.ndarray, " lengths"]:
-    """Return how many tokens are accepted of proposals of 0, 1, ... `most` tokens.
-
-    Args:
-        estimates: Of each sequence that gets a proposal.
-        most: Tokens of the longest.
-
-    Returns:
-        The expected sum over all sequences.
-    """
-    known = [estimate.by_position[:most] for estimate in estimates]
-    padded = np.array([each + [PRIOR_ACCEPTANCE] * (most - len(each)) for each in known])
-    alive = np.cumprod(padded.reshape(len(known), most), axis=1).sum(axis=0)
-    return np.concatenate([[0.0], np.cumsum(alive)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +42,12 @@ class WaitingPrompts:
     Attributes:
         tokens: How many are left.
         slowdown: How many times as long they may make a step; at least 1.
+        context: Tokens of the first of them that were computed before.
     """
 
     tokens: int = 0
     slowdown: float = 1.0
+    context: int = 0
 
 
 NO_PROMPTS = WaitingPrompts()
@@ -133,10 +56,13 @@ NO_PROMPTS = WaitingPrompts()
 class CostModel:
     """Seconds of verification and drafting, from measurements."""
 
-    def __init__(self, verify_seconds: Mapping[Bucket, float]) -> None:
-        """Use the measured seconds of each compiled bucket."""
-        self._verify_seconds = dict(verify_seconds)
-        self._buckets = tuple(sorted(verify_seconds))
+    def __init__(
+        self,
+        verify_seconds: Mapping[Bucket, float],
+        context_seconds: Mapping[Bucket, float] = MappingProxyType({}),
+    ) -> None:
+        """Use what was measured of each compiled bucket; see `StepTimes`."""
+        self.steps = StepTimes(verify_seconds, context_seconds)
         self._draft_seconds: list[float] = []
         self._transport_seconds = 0.0
 
@@ -145,7 +71,7 @@ class CostModel:
         return {
             "verify_by_rows_x_tokens": {
                 f"{bucket.rows}x{bucket.tokens}": round(1e3 * seconds, 3)
-                for bucket, seconds in self._verify_seconds.items()
+                for bucket, seconds in self.steps.by_bucket.items()
             },
             "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._draft_seconds],
             "transport": round(1e3 * self._transport_seconds, 3),
@@ -160,12 +86,6 @@ class CostModel:
         """Learn what waiting for the drafter costs beyond its own computation."""
         self._transport_seconds += LEARNING_RATE * (seconds - self._transport_seconds)
 
-    def observe_verification(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn what a step over `rows` sequences and `tokens` tokens took."""
-        bucket = bucket_for(self._buckets, rows, tokens)
-        known = self._verify_seconds[bucket]
-        self._verify_seconds[bucket] = known + TIME_LEARNING_RATE * (seconds - known)
-
     def observe_draft(self, rows: int, seconds: float) -> None:
         """Learn what computing proposals for `rows` sequences together took."""
         if self._draft_seconds:
@@ -175,28 +95,12 @@ class CostModel:
 
     def verify_seconds(self, rows: int, tokens: int) -> float:
         """Return the seconds of a step over `rows` sequences and `tokens` tokens together."""
-        largest = max(bucket.tokens for bucket in self._buckets)
-        whole, rest = divmod(tokens, largest)
-        seconds = self._step_seconds(rows, rest) if rest else 0.0
-        return seconds + (whole * self._step_seconds(rows, largest) if whole else 0.0)
+        steps = self.steps
+        whole, rest = divmod(tokens, steps.largest)
+        seconds = steps.of(rows, rest) if rest else 0.0
+        return seconds + (whole * steps.of(rows, steps.largest) if whole else 0.0)
 
-    def _step_seconds(self, rows: int, tokens: int) -> float:
-        """Return the seconds of one step: no more than any larger one was seen to take.
-
-        A shape that was slow once, because the machine was, would else be avoided for good, and so
-        never be measured again.
-        """
-        return min(
-            seconds
-            for bucket, seconds in self._verify_seconds.items()
-            if bucket.rows >= rows and bucket.tokens >= tokens
-        )
-
-    def step_sizes(self, rows: int) -> set[int]:
-        """Return the tokens of every compiled step that holds `rows` sequences."""
-        return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
-
-    def prompt_room(self, rows: int, tokens: int, slowdown: float) -> int:
+    def prompt_room(self, rows: int, tokens: int, slowdown: float, context: int) -> int:
         """Return how many prompt tokens to compute beside decoding sequences.
 
         As many as fill the largest step that takes at most `slowdown` times as long as decoding
@@ -206,11 +110,16 @@ class CostModel:
             rows: Decoding sequences.
             tokens: Their tokens in the step, fewer than the largest step holds.
             slowdown: At least 1.
+            context: Tokens of the prompt that were computed before.
         """
-        larger = sorted(size for size in self.step_sizes(rows + 1) if size > tokens)
-        allowed = slowdown * self.verify_seconds(rows, tokens)
-        fitting = [size for size in larger if self._step_seconds(rows + 1, size) <= allowed]
-        return max(fitting, default=larger[0]) - tokens
+        rooms = sorted(size - tokens for size in self.steps.sizes(rows + 1) if size > tokens)
+        allowed = slowdown * self.steps.of(rows, tokens)
+        fitting = (
+            room
+            for room in rooms
+            if self.steps.of(rows + 1, tokens + room, context + room) <= allowed
+        )
+        return max(fitting, default=rooms[0])
 
     def draft_seconds(self, rows: int) -> float:
         """Return the seconds of one proposal for `rows` sequences, transport included."""
@@ -238,21 +147,23 @@ class CostModel:
             draft_seconds: What drafting took before.
             prompts: What waits for room in the step.
         """
-        if not prompts.tokens or all(size <= rows for size in self.step_sizes(rows + 1)):
+        steps = self.steps
+        if not prompts.tokens or all(size <= rows for size in steps.sizes(rows + 1)):
             return gain / (self.verify_seconds(rows, tokens) + draft_seconds)
-        room = min(prompts.tokens, self.prompt_room(rows, rows, prompts.slowdown))
-        if tokens > rows and all(size < tokens + room for size in self.step_sizes(rows + 1)):
+        room = self.prompt_room(rows, rows, prompts.slowdown, prompts.context)
+        room = min(prompts.tokens, room)
+        if tokens > rows and all(size < tokens + room for size in steps.sizes(rows + 1)):
             return 0.0
-        seconds = self.verify_seconds(rows + 1, tokens + room) + draft_seconds
+        seconds = steps.of(rows + 1, tokens + room, prompts.context + room) + draft_seconds
         return (gain + room * self._prompt_token_worth) / seconds
 
     @property
     def _prompt_token_worth(self) -> float:
         """How much of a gained token's time a prompt token takes, each where it is cheapest."""
-        fullest = max(bucket.rows for bucket in self._buckets)
-        gained_token_seconds = self.verify_seconds(fullest, fullest) / fullest
+        fullest = self.steps.most_rows
+        gained_token_seconds = self.steps.of(fullest, fullest) / fullest
         prompt_token_seconds = min(
-            took / bucket.tokens for bucket, took in self._verify_seconds.items()
+            took / bucket.tokens for bucket, took in self.steps.by_bucket.items()
         )
         return prompt_token_seconds / gained_token_seconds
 

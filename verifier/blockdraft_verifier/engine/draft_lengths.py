@@ -1,17 +1,16 @@
 """What to draft for each sequence, by what steps cost and what was accepted so far."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, accepted_of
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     TRY_SHARE,
     TRY_STEPS,
-    AcceptanceEstimate,
     CostModel,
     WaitingPrompts,
-    accepted_of,
 )
 from blockdraft_verifier.engine.lookups import Lookups
 from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
@@ -92,14 +91,16 @@ class DraftLengths:
             if late.proposals:
                 self.costs.observe_draft(late.proposals, late.computed)
 
-    def observe_step(self, rows: Iterable[Row], seconds: float) -> None:
+    def observe_step(self, rows: Collection[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""
         self._steps += 1
         allowed = TRY_SHARE * seconds
         self._credit_seconds = min(self._credit_seconds + allowed, TRY_STEPS * allowed)
         if self.costs is not None:
             lengths = [len(row.token_ids) for row in rows]
-            self.costs.observe_verification(len(lengths), sum(lengths), seconds)
+            prompts = (row.start + row.known_count for row in rows if row.known_count > 1)
+            context = max(prompts, default=0)
+            self.costs.steps.observe(len(lengths), sum(lengths), seconds, context)
 
     def observe_acceptance(self, progress: Iterable[Progress]) -> None:
         """Learn what a step accepted."""
@@ -109,16 +110,17 @@ class DraftLengths:
                 for estimate in (self._estimates[change.row.sequence], self._overall):
                     estimate.update(change.row.draft_count, change.accepted)
 
-    def prompt_room(self, rows: int, tokens: int) -> int | None:
+    def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
         """Return most prompt tokens beside decoding sequences; None before anything was measured.
 
         Args:
             rows: Decoding sequences.
             tokens: Their tokens in the step, fewer than the largest step holds.
+            context: Tokens of the prompt that were computed before.
         """
         if self.costs is None:
             return None
-        return self.costs.prompt_room(rows, tokens, self._prompt_slowdown)
+        return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
 
     def wanted(
         self, running: list[Sequence], block_size: int, prompt_tokens: int
@@ -147,7 +149,8 @@ class DraftLengths:
         if self.costs is None:
             return wanted
         draftable = [sequence for sequence in decoding if sequence.draftable]
-        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown)
+        context = max((s.committed for s in running if not s.decoding), default=0)
+        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
         length = self._length(draftable, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, draftable, length, prompts)

@@ -250,9 +250,10 @@ class Engine:
         if costs is None or not self._runner.compiled_for(features, max_block):
             if self._guard is not None:
                 self._guard.disarm()
-            step_seconds = self._runner.warm_up(features, max_block, progress)
-            costs = self.lengths.costs = CostModel(step_seconds)
-            self.watch.expect(step_seconds)
+            measured = self._runner.warm_up(features, max_block, progress)
+            costs = CostModel(measured.seconds, measured.context_seconds)
+            self.lengths.costs = costs
+            self.watch.expect(measured.slowest(self._settings.scheduler.max_context_tokens))
             # Pages written so far have no features of this form, so nothing in them can be
             # drafted from, and the self-test writes to them: owners compute theirs again.
             self.scheduler.preempt_all()

@@ -7,7 +7,7 @@ how far any continuation is followed.
 from itertools import accumulate
 from operator import mul
 
-from blockdraft_verifier.engine.cost_model import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
+from blockdraft_verifier.engine.acceptance import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
 from blockdraft_verifier.lookup.index import LONGEST_MATCH
 from blockdraft_verifier.lookup.sequence_lookup import Outcome
 

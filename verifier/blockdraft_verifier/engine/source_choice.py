@@ -112,7 +112,7 @@ def _plan(
     def worth(count: int) -> float:
         return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
 
-    sizes = {min(size - tokens, len(found)) for size in costs.step_sizes(rows) if size >= tokens}
+    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
     count = max(sorted({0, *sizes}), key=worth)
     taken = [0] * rows
     for _, index in found[:count]:

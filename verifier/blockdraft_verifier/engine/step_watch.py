@@ -2,9 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-
-from blockdraft_verifier.device.buckets import Bucket
+from collections.abc import Callable, Iterator
 
 # Steps vary with what else the processors do, and the first of a kind may page weights in.
 OVERDUE_FACTOR = 20.0
@@ -22,10 +20,9 @@ class StepWatch:
         self._limit_seconds = least_seconds
         self._began: float | None = None
 
-    def expect(self, step_seconds: Mapping[Bucket, float]) -> None:
-        """Learn how long the steps of each shape took when they were measured."""
-        slowest = max(step_seconds.values(), default=0.0)
-        self._limit_seconds = max(self._least_seconds, OVERDUE_FACTOR * slowest)
+    def expect(self, slowest_seconds: float) -> None:
+        """Learn how long the slowest step takes."""
+        self._limit_seconds = max(self._least_seconds, OVERDUE_FACTOR * slowest_seconds)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

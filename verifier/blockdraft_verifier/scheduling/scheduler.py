@@ -132,7 +132,7 @@ class Scheduler:
     def plan(
         self,
         max_rows: int | None = None,
-        prompt_room: Callable[[int, int], int | None] = lambda rows, tokens: None,
+        prompt_room: Callable[[int, int, int], int | None] = lambda rows, tokens, context: None,
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step and allocate their pages.
 
@@ -142,7 +142,8 @@ class Scheduler:
             max_rows: Most decoding rows; the others' turn comes next (two groups, one drafting
                 while the other is verified).
             prompt_room: Returns most prompt tokens beside so many decoding rows of so many tokens,
-                or None for all that a step holds.
+                after so many that were computed of the prompt before; None for all that a step
+                holds.
 
         Returns:
             The rows; empty when nothing can run.
@@ -170,9 +171,9 @@ class Scheduler:
                 rows.append(row)
                 budget -= len(row.token_ids)
         used = self.settings.max_step_tokens - budget
-        room_beside = prompt_room(len(rows), used) if rows and prompts else None
-        if room_beside is not None:
-            budget = min(budget, room_beside)
+        if rows and prompts:
+            beside = prompt_room(len(rows), used, max(s.committed for s in prompts))
+            budget = budget if beside is None else min(budget, beside)
         for sequence in prompts:
             if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue

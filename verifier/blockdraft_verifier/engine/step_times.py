@@ -1,0 +1,83 @@
+"""How long steps of the target take, by their shape and by the context that a prompt reads.
+
+Measured at warm-up, and again while serving, since machines warm up and contexts grow. No I/O, no
+clock.
+"""
+
+from collections.abc import Mapping
+
+from blockdraft_verifier.device.buckets import Bucket, bucket_for
+
+# The last ~5 steps of a shape decide.
+TIME_LEARNING_RATE = 0.2
+
+
+class StepTimes:
+    """Seconds of a step in each bucket."""
+
+    def __init__(
+        self, seconds: Mapping[Bucket, float], context_seconds: Mapping[Bucket, float]
+    ) -> None:
+        """Start from what was measured.
+
+        Args:
+            seconds: Of a step in each bucket where contexts are short.
+            context_seconds: What each token of context adds that all tokens of the step read.
+        """
+        self._seconds = dict(seconds)
+        self._context_seconds = dict(context_seconds)
+        self._buckets = tuple(sorted(seconds))
+
+    @property
+    def by_bucket(self) -> Mapping[Bucket, float]:
+        """Seconds of a step without a long prompt, in each bucket."""
+        return self._seconds
+
+    def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
+        """Learn what a step took.
+
+        Args:
+            rows: Its sequences.
+            tokens: Their tokens in the step.
+            seconds: What it took.
+            context: Tokens of its longest prompt until the end of this step's part.
+        """
+        bucket = bucket_for(self._buckets, rows, tokens)
+        of_context = self._context_seconds.get(bucket, 0.0)
+        expected = self._seconds[bucket] + context * of_context
+        # Each part was wrong by as much, as far as this step tells.
+        factor = 1.0 + TIME_LEARNING_RATE * (seconds / expected - 1.0)
+        self._seconds[bucket] *= factor
+        if context:
+            self._context_seconds[bucket] = of_context * factor
+
+    def of(self, rows: int, tokens: int, context: int = 0) -> float:
+        """Return the seconds of a step: no more than any larger one was seen to take.
+
+        A shape that was slow once, because the machine was, would else be avoided for good, and so
+        never be measured again.
+
+        Args:
+            rows: Its sequences.
+            tokens: Their tokens in the step, at most `largest`.
+            context: Tokens of its longest prompt until the end of this step's part.
+        """
+        return min(
+            seconds + context * self._context_seconds.get(bucket, 0.0)
+            for bucket, seconds in self._seconds.items()
+            if bucket.rows >= rows and bucket.tokens >= tokens
+        )
+
+    @property
+    def largest(self) -> int:
+        """Tokens of the largest step."""
+        return max(bucket.tokens for bucket in self._buckets)
+
+    @property
+    def most_rows(self) -> int:
+        """Sequences of the largest step."""
+        return max(bucket.rows for bucket in self._buckets)
+
+    def sizes(self, rows: int) -> set[int]:
+        """Return the tokens of every compiled step that holds `rows` sequences."""
+        return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
