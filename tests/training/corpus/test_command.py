@@ -5,14 +5,13 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import CACHE
 from tests.models.tiny import IM_END
+from tests.training.corpus.making import lines, make, make_until, settings, silent
 from tests.training.corpus.test_line_file import largest_file
 from tests.training.talkative_target import write_talkative_target
 
@@ -21,10 +20,9 @@ from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_training.command import run as run_train
 from blockdraft_training.corpus.command import add_arguments, run
 from blockdraft_training.corpus.line_file import LineFile
-from blockdraft_training.corpus.maker import CorpusMaker, CorpusSummary
+from blockdraft_training.corpus.maker import CorpusMaker
 from blockdraft_training.corpus.prompts import PromptFile, read_prompts
 from blockdraft_training.corpus.rows import manifest_path, read_corpus, read_manifest, read_rows
-from blockdraft_training.corpus.settings import CorpusSettings
 from blockdraft_training.errors import CorpusError
 
 COUNT = 9
@@ -45,44 +43,6 @@ def write_prompts(path: Path, texts: list[str]) -> Path:
     rows = ({"id": f"q/{index}", "turns": [text]} for index, text in enumerate(texts))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def settings(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSettings:
-    fields: dict[str, Any] = {
-        "output": output,
-        "target": str(target),
-        "prompts": tuple(PromptFile("q", path) for path in questions),
-        "greedy_share": 0.5,
-        "max_tokens": 24,
-        "max_prompt_tokens": 56,
-        "batch_size": 4,
-    }
-    return CorpusSettings(**{**fields, **changes})
-
-
-@contextmanager
-def silent(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    yield lambda tokens: None
-
-
-def make(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSummary:
-    return CorpusMaker(settings(target, output, *questions, **changes), silent).make()
-
-
-def make_until(rows: int, chosen: CorpusSettings) -> None:
-    """Make a corpus, but fail after some rows."""
-
-    @contextmanager
-    def failing(title: str, total: int) -> Iterator[Callable[[int], None]]:
-        left = iter(range(rows - 1))
-        yield lambda tokens: None if next(left, None) is not None else pytest.fail("enough")
-
-    with pytest.raises(pytest.fail.Exception):
-        CorpusMaker(chosen, failing).make()
-
-
-def lines(path: Path) -> list[str]:
-    return sorted(path.read_text().splitlines())
 
 
 def test_prompts_become_rows(target: Path, tmp_path: Path, questions: Path) -> None:

@@ -1,6 +1,7 @@
 """Prompts in, the target's own answers out."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -13,11 +14,16 @@ from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.corpus.contamination import ExcludedTexts, read_excluded
+from blockdraft_training.corpus.conversations import Conversation, answered, begun
 from blockdraft_training.corpus.progress import show_answers
-from blockdraft_training.corpus.prompts import Prompt, read_prompts, select
+from blockdraft_training.corpus.prompts import read_prompts, select
 from blockdraft_training.corpus.requests import answer_requests
 from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, manifest_path
-from blockdraft_training.corpus.self_chat import made_up_prompts, self_chat_path
+from blockdraft_training.corpus.self_chat import (
+    made_up_messages,
+    made_up_prompts,
+    self_chat_path,
+)
 from blockdraft_training.corpus.settings import CorpusSettings
 from blockdraft_training.corpus.writer import CorpusWriter
 from blockdraft_training.errors import CorpusError
@@ -36,9 +42,9 @@ class CorpusSummary:
         new_rows: Rows written by this run.
         response_tokens: Tokens of all answers it has now.
         tokens_per_second: Tokens of the new answers by the time that answering took.
-        dropped: Prompts not answered, by reason: `excluded`, they occur in a test set;
-            `duplicate`, another has the same text; `too_long`; `unusable`, made up, but empty or
-            without an end.
+        dropped: Messages not answered, by reason: `excluded`, they occur in a test set;
+            `duplicate`, another prompt has the same text; `too_long`, with all before; `unusable`,
+            made up, but empty or without an end.
     """
 
     path: Path
@@ -86,24 +92,51 @@ class CorpusMaker:
         excluded = read_excluded(settings.exclude)
         prompts = [prompt for file in settings.prompts for prompt in read_prompts(file)]
         with self._open(excluded) as writer:
+            rows_before, tokens_before = len(writer.rows), writer.response_tokens
             made_up = made_up_prompts(settings, self._tokenizer, self._make_up)
             usable = [prompt for prompt in made_up if prompt.text]
             selection = select([*prompts, *usable], excluded)
-            requests, too_long = answer_requests(settings, self._tokenizer, selection.prompts)
-            new_rows, speed = self._answer(requests, selection.prompts, writer)
+            dropped = Counter(
+                excluded=selection.excluded,
+                duplicate=selection.duplicates,
+                too_long=0,
+                unusable=len(made_up) - len(usable),
+            )
+            conversations = begun(selection.prompts)
+            seconds = self._answer(conversations, writer, dropped)
+            for _ in range(1, settings.turns):
+                conversations = self._gone_on(conversations, writer, excluded, dropped)
+                seconds += self._answer(conversations, writer, dropped)
+        new_tokens = writer.response_tokens - tokens_before
         return CorpusSummary(
             path=settings.output,
-            rows=len(writer.prompts),
-            new_rows=new_rows,
+            rows=len(writer.rows),
+            new_rows=len(writer.rows) - rows_before,
             response_tokens=writer.response_tokens,
-            tokens_per_second=speed,
-            dropped={
-                "excluded": selection.excluded,
-                "duplicate": selection.duplicates,
-                "too_long": too_long,
-                "unusable": len(made_up) - len(usable),
-            },
+            tokens_per_second=new_tokens / seconds if seconds else 0.0,
+            dropped=dict(dropped),
         )
+
+    def _gone_on(
+        self,
+        conversations: Sequence[Conversation],
+        writer: CorpusWriter,
+        excluded: ExcludedTexts,
+        dropped: Counter[str],
+    ) -> list[Conversation]:
+        """Return those that were answered to the end, with what the user says next."""
+        heard = answered(conversations, writer.rows, self._tokenizer)
+        asked = [each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)]
+        silent = [each for each in heard if _at_end(each)]
+        said = made_up_messages(self._settings, silent, self._tokenizer, self._make_up)
+        for each, text in zip(silent, said, strict=True):
+            if text:
+                asked.append(each.then(text))
+            else:
+                dropped["unusable"] += 1
+        kept = [each for each in asked if each.said[-1] not in excluded]
+        dropped["excluded"] += len(asked) - len(kept)
+        return kept
 
     @cached_property
     def _generator(self) -> BatchGenerator:
@@ -133,27 +166,30 @@ class CorpusMaker:
         if not requests:
             return
         self._generator.prepare(requests)
-        with self._show_progress("prompts", len(requests)) as answered:
+        with self._show_progress("prompts", len(requests)) as done:
             for answer in self._generator.generate(requests):
-                answered(len(answer.token_ids))
+                done(len(answer.token_ids))
                 yield answer
 
     def _answer(
-        self, requests: Sequence[Request], prompts: Sequence[Prompt], writer: CorpusWriter
-    ) -> tuple[int, float]:
-        """Write the rows that are not there yet; return how many, and tokens per second."""
+        self, conversations: Sequence[Conversation], writer: CorpusWriter, dropped: Counter[str]
+    ) -> float:
+        """Write the rows that are not there yet; return the seconds that it took."""
+        requests, too_long = answer_requests(self._settings, self._tokenizer, conversations)
+        dropped["too_long"] += too_long
         for request in requests:
-            if writer.prompts.get(request.id, request.prompt) != request.prompt:
+            earlier = writer.rows.get(request.id)
+            if earlier is not None and earlier.prompt != request.prompt:
                 raise CorpusError(
                     f"{self._settings.output} has another prompt under the id {request.id}"
                 )
-        new = [request for request in requests if request.id not in writer.prompts]
+        new = [request for request in requests if request.id not in writer.rows]
         if not new:
-            return 0, 0.0
-        source = {prompt.id: prompt.source for prompt in prompts}
+            return 0.0
+        source = {each.row_id: each.prompt.source for each in conversations}
         self._generator.prepare(new)
-        started, before = time.perf_counter(), writer.response_tokens
-        with self._show_progress("answers", len(new)) as answered:
+        started = time.perf_counter()
+        with self._show_progress("answers", len(new)) as done:
             for answer in self._generator.generate(new):
                 asked = answer.request
                 writer.append(
@@ -166,6 +202,10 @@ class CorpusMaker:
                         seed=asked.seed,
                     )
                 )
-                answered(len(answer.token_ids))
-        seconds = time.perf_counter() - started
-        return len(new), (writer.response_tokens - before) / seconds
+                done(len(answer.token_ids))
+        return time.perf_counter() - started
+
+
+def _at_end(conversation: Conversation) -> bool:
+    """Whether the user's next message is not in the prompt file."""
+    return conversation.turn >= len(conversation.prompt.turns)

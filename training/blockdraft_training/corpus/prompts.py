@@ -1,7 +1,7 @@
 """Prompt files, and which of their prompts are answered.
 
-A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Only
-the first is answered: later ones refer to an answer that somebody else gave.
+A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Those
+after the first are answered in conversations of several turns (`conversations`).
 """
 
 import json
@@ -31,7 +31,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The message that is answered."""
+        """The message that is answered first."""
         return self.turns[0]
 
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
-from blockdraft_training.corpus.prompts import Prompt
+from blockdraft_training.corpus.conversations import Conversation
 from blockdraft_training.corpus.settings import CorpusSettings
 from blockdraft_training.generation.generator import Request
 
@@ -18,21 +18,22 @@ _DROPPED_BITS = 8 * _HASH_BYTES - 53
 
 
 def answer_requests(
-    settings: CorpusSettings, tokenizer: Tokenizer, prompts: Sequence[Prompt]
+    settings: CorpusSettings, tokenizer: Tokenizer, conversations: Sequence[Conversation]
 ) -> tuple[list[Request], int]:
     """Return what to ask for, up to the limit, and how many prompts were too long."""
     requests, too_long = list[Request](), 0
-    for prompt in prompts:
+    for conversation in conversations:
         if len(requests) == settings.limit:
             break
-        ids = tokenizer.encode_chat([{"role": "user", "content": prompt.text}])
+        ids = tokenizer.encode_chat(conversation.messages)
         if len(ids) > settings.max_prompt_tokens:
             too_long += 1
             continue
-        greedy = is_greedy(settings.seed, prompt.id, settings.greedy_share)
+        name = conversation.row_id
+        greedy = is_greedy(settings.seed, name, settings.greedy_share)
         temperature = 0.0 if greedy else settings.temperature
-        seed = answer_seed(settings.seed, prompt.id)
-        requests.append(Request(prompt.id, tuple(ids), temperature, seed))
+        seed = answer_seed(settings.seed, name)
+        requests.append(Request(name, tuple(ids), temperature, seed))
     return requests, too_long
 
 

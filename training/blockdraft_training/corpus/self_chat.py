@@ -1,15 +1,18 @@
-"""Prompts that the target makes up itself: the user's turn, sampled after its opening.
+"""What the user says, made up by the target: the user's turn, sampled after its opening.
 
-They need no data set, and resemble what the target was tuned on (Xu et al. 2024, "Magpie"). They
-are kept in a prompt file beside the corpus, so that an interrupted run does not make them again.
+Such prompts need no data set, and resemble what the target was tuned on (Xu et al. 2024, "Magpie").
+They are kept in a prompt file beside the corpus, so that an interrupted run does not make them
+again.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError
+from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, turn_id
 from blockdraft_training.corpus.line_file import LineFile
 from blockdraft_training.corpus.prompts import Prompt, PromptFile, read_prompts
 from blockdraft_training.corpus.requests import answer_seed
@@ -27,6 +30,21 @@ def self_chat_path(corpus: Path) -> Path:
     return corpus.with_name(f"{corpus.stem}.{SOURCE}.jsonl")
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A conversation up to where the user goes on.
+
+    Attributes:
+        name: Of the message.
+        ids: Its tokens.
+        text: How the message begins.
+    """
+
+    name: str
+    ids: tuple[int, ...]
+    text: str = ""
+
+
 def made_up_prompts(
     settings: CorpusSettings,
     tokenizer: Tokenizer,
@@ -34,8 +52,7 @@ def made_up_prompts(
 ) -> list[Prompt]:
     """Return as many made-up prompts as the settings ask for, in order; make those that lack.
 
-    A user's turn that is empty, does not end within the longest prompt or breaks off within a
-    character gives a prompt with an empty text: it is not tried again.
+    Those that cannot be used have an empty text; see `_made_up`.
 
     Args:
         settings: How many, how they begin, how long they may be.
@@ -46,72 +63,115 @@ def made_up_prompts(
         ValueError: If an opening leaves no room, or the chat template cannot be used.
         CorpusError: If the file of prompts is damaged or cannot be written.
     """
-    requests = _requests(settings, tokenizer)
-    if not requests:
+    if not settings.self_chat:
         return []
-    file = PromptFile(SOURCE, self_chat_path(settings.output))
-    opening = {
-        request.id: settings.openings[index % len(settings.openings)]
-        for index, request in enumerate(requests)
-    }
-    with LineFile(file.path) as lines:
-        made = {prompt.id: prompt for prompt in read_prompts(file)}
-        for answer in generate([request for request in requests if request.id not in made]):
-            name = answer.request.id
-            text = _text(tokenizer, opening[name], answer)
-            lines.append(json.dumps({"id": name, "turns": [text]}, ensure_ascii=False))
-            made[name] = Prompt(name, SOURCE, (text,))
-    return [made[request.id] for request in requests]
-
-
-def _requests(settings: CorpusSettings, tokenizer: Tokenizer) -> list[Request]:
-    """Return requests whose answers are user turns."""
     encoded = [opening_ids(tokenizer, text) for text in settings.openings]
     for text, ids in zip(settings.openings, encoded, strict=True):
         if len(ids) >= settings.max_prompt_tokens:
             raise ValueError(f"the opening {text!r} takes {len(ids)} tokens: no room for more")
-    requests = []
+    openings = []
     for index in range(settings.self_chat):
-        ids = encoded[index % len(encoded)]
-        name = f"{SOURCE}/{index}"
-        # Not the seed of the answer to this prompt: the noise would be the same.
-        seed = answer_seed(settings.seed, f"user of {name}")
-        requests.append(
-            Request(name, ids, TEMPERATURE, seed, settings.max_prompt_tokens - len(ids))
-        )
-    return requests
+        turn = index % len(encoded)
+        openings.append(Opening(f"{SOURCE}/{index}", encoded[turn], settings.openings[turn]))
+    made = _made_up(settings, openings, tokenizer, generate)
+    return [Prompt(opening.name, SOURCE, (made[opening.name],)) for opening in openings]
+
+
+def made_up_messages(
+    settings: CorpusSettings,
+    conversations: Sequence[Conversation],
+    tokenizer: Tokenizer,
+    generate: Callable[[Sequence[Request]], Iterator[Answer]],
+) -> list[str]:
+    """Return what the user says next in each conversation; make what lacks.
+
+    What cannot be used is empty; see `_made_up`. So is what has no room.
+
+    Args:
+        settings: How long conversations may be.
+        conversations: The target's answer is the last in each.
+        tokenizer: The target's.
+        generate: Lets the target go on.
+
+    Raises:
+        ValueError: If the chat template cannot be used.
+        CorpusError: If the file of prompts is damaged or cannot be written.
+    """
+    names = [turn_id(each.prompt.id, each.turn + 1) for each in conversations]
+    openings = [
+        Opening(name, opening_ids(tokenizer, before=conversation.messages))
+        for name, conversation in zip(names, conversations, strict=True)
+    ]
+    openings = [each for each in openings if len(each.ids) < settings.max_prompt_tokens]
+    made = _made_up(settings, openings, tokenizer, generate)
+    return [made.get(name, "") for name in names]
+
+
+def _made_up(
+    settings: CorpusSettings,
+    openings: Sequence[Opening],
+    tokenizer: Tokenizer,
+    generate: Callable[[Sequence[Request]], Iterator[Answer]],
+) -> dict[str, str]:
+    """Return the user's messages by name; those that the file lacks are made and written to it.
+
+    A message that is empty, does not end within the longest prompt or breaks off within a character
+    is kept as an empty text: it is not tried again.
+    """
+    if not openings:
+        return {}
+    file = PromptFile(SOURCE, self_chat_path(settings.output))
+    with LineFile(file.path) as lines:
+        made = {prompt.id: prompt.text for prompt in read_prompts(file)}
+        lacking = {opening.name: opening for opening in openings if opening.name not in made}
+        requests = [_request(settings, opening) for opening in lacking.values()]
+        for answer in generate(requests):
+            name = answer.request.id
+            made[name] = _text(tokenizer, lacking[name].text, answer)
+            lines.append(json.dumps({"id": name, "turns": [made[name]]}, ensure_ascii=False))
+    return made
+
+
+def _request(settings: CorpusSettings, opening: Opening) -> Request:
+    # Not the seed of the answer to this message: the noise would be the same.
+    seed = answer_seed(settings.seed, f"user of {opening.name}")
+    room = settings.max_prompt_tokens - len(opening.ids)
+    return Request(opening.name, opening.ids, TEMPERATURE, seed, room)
 
 
 def _text(tokenizer: Tokenizer, opening: str, answer: Answer) -> str:
     text = (opening + tokenizer.decode(answer.token_ids)).strip()
-    return "" if answer.cut or "\N{REPLACEMENT CHARACTER}" in text else text
+    return "" if answer.cut or REPLACEMENT in text else text
 
 
-def opening_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def opening_ids(
+    tokenizer: Tokenizer, text: str = "", before: Sequence[dict[str, str]] = ()
+) -> tuple[int, ...]:
     """Return a conversation up to where the user has said `text` and goes on.
 
     Args:
-        tokenizer: Its chat template says how a conversation opens.
+        tokenizer: Its chat template says how a message opens.
         text: How the user begins; empty for nothing.
+        before: What was said before.
 
     Raises:
         TokenizerError: If there is no chat template, or it does not put messages in as they are.
     """
-    first, second = (_user_turn(tokenizer, probe) for probe in _PROBES)
-    before = _shared(first, second)
-    if not before or first == second:
+    first, second = (_user_turn(tokenizer, before, probe) for probe in _PROBES)
+    begin = _shared(first, second)
+    if not begin or first == second:
         raise TokenizerError("the chat template has no place before the user's text to go on from")
     if not text:
-        return tuple(first[:before])
-    after = _shared(first[before:][::-1], second[before:][::-1])
-    whole = _user_turn(tokenizer, text)
-    if whole[:before] != first[:before]:
+        return tuple(first[:begin])
+    after = _shared(first[begin:][::-1], second[begin:][::-1])
+    whole = _user_turn(tokenizer, before, text)
+    if whole[:begin] != first[:begin]:
         raise TokenizerError(f"the chat template does not open a message with {text!r} as it is")
     return tuple(whole[: len(whole) - after])
 
 
-def _user_turn(tokenizer: Tokenizer, text: str) -> list[int]:
-    messages = [{"role": "user", "content": text}]
+def _user_turn(tokenizer: Tokenizer, before: Sequence[dict[str, str]], text: str) -> list[int]:
+    messages = [*before, {"role": "user", "content": text}]
     return tokenizer.encode_chat(messages, add_generation_prompt=False)
 
 

@@ -39,8 +39,15 @@ class CorpusSettings:
     )
     openings: tuple[str, ...] = setting(
         ("",),
-        "how the user begins in those, such as `Write a Python function`; several take turns",
+        "how the user begins in the first turn of those, such as `Write a Python function`; "
+        "several take turns",
         flag="self-prefix",
+    )
+    turns: int = setting(
+        1,
+        "most turns of a conversation; each later one is a row of its own. What the user says then "
+        "is in the prompt file, or else the target makes it up, as with --self-chat",
+        minimum=1,
     )
     exclude: tuple[Path, ...] = setting(
         (),
@@ -64,7 +71,9 @@ class CorpusSettings:
     max_prompt_tokens: int = setting(
         256, "most tokens of a prompt, chat template included; a longer one is dropped", minimum=1
     )
-    limit: int | None = setting(None, "most rows, those of --prompts first; unset: all", minimum=1)
+    limit: int | None = setting(
+        None, "most conversations, those of --prompts first; unset: all", minimum=1
+    )
     batch_size: int = setting(
         32, "answers in the making at once; changes the speed, not the answers", minimum=1
     )
@@ -98,7 +107,7 @@ class CorpusSettings:
     def sampling(self, *, dtype: str, excluded: ExcludedTexts) -> dict[str, Any]:
         """Return what every row of the corpus depends on; a corpus has one such for all rows.
 
-        Number of prompts, limit and batch size are not part of it: a corpus may grow.
+        Number of prompts, turns, limit and batch size are not part of it: a corpus may grow.
 
         Args:
             dtype: What `dtype` stands for on this machine.

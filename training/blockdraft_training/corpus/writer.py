@@ -22,7 +22,7 @@ class CorpusWriter:
     """Appends rows to a corpus, which may have some already; a context manager.
 
     Attributes:
-        prompts: Prompt of each row that is there, by id.
+        rows: Those that are there, by id.
         response_tokens: Tokens of all answers that are there.
     """
 
@@ -49,7 +49,7 @@ class CorpusWriter:
         self._licences = {
             entry["source"]: entry["licence"] for entry in (earlier.prompts if earlier else ())
         }
-        self.prompts: dict[str, tuple[int, ...]] = {}
+        self.rows: dict[str, CorpusRow] = {}
         self.response_tokens = 0
         self._rows_by_source: Counter[str] = Counter()
         self._file = LineFile(path)
@@ -83,7 +83,7 @@ class CorpusWriter:
         self._count(row)
 
     def _count(self, row: CorpusRow) -> None:
-        self.prompts[row.id] = row.prompt
+        self.rows[row.id] = row
         self.response_tokens += len(row.response)
         self._rows_by_source[row.source] += 1
 
@@ -95,7 +95,7 @@ class CorpusWriter:
         manifest = replace(
             self._manifest,
             prompts=tuple(prompts),
-            rows=len(self.prompts),
+            rows=len(self.rows),
             response_tokens=self.response_tokens,
         )
         write_manifest(self._path, manifest)
