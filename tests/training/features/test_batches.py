@@ -58,7 +58,7 @@ def test_a_batch_holds_its_rows_and_what_is_known_of_them(builder: BatchBuilder)
         assert tuple(batch.token_ids[place, :end]) == row.token_ids
         begin = int(cache.offsets[number])
         np.testing.assert_array_equal(
-            batch.features[place, :end], cache.features[begin : begin + end]
+            batch.features[place, :end], cache.features_of(begin, begin + end)
         )
         # Teacher positions count from the answer's first token.
         answer = slice(begin + prompt, begin + end)

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_every_row_has_the_targets_features_and_choices(
         begin, end = filled.offsets[number], filled.offsets[number + 1]
         assert end - begin == count
         expected = np.asarray(output.captured.astype(jnp.bfloat16).astype(jnp.float32))[:count]
-        features = filled.features[begin:end].astype(np.float32)
+        features = filled.features_of(int(begin), int(end)).astype(np.float32)
         # Sums in another order may round to the neighbouring bfloat16.
         np.testing.assert_allclose(features, expected, rtol=2**-7, atol=1e-5)
         assert (features == expected).mean() > 0.99
@@ -132,6 +133,25 @@ def test_features_of_something_else_are_refused(tmp_path: Path, rows: list[Corpu
     for other_rows, changes in others:
         with pytest.raises(TrainingError, match="another corpus, target or choice of layers"):
             open_cache(tmp_path, other_rows, **changes)
+
+
+def test_a_part_of_the_layers_can_be_asked_for(
+    tmp_path: Path, rows: list[CorpusRow], decoder: Decoder
+) -> None:
+    spec = FeatureSpec((0, 1, 2), teacher_size=5)
+    [done] = fill(open_cache(tmp_path, rows, spec=spec), decoder, stop_after=1)
+    assert done
+    part = open_cache(tmp_path, rows, spec=FeatureSpec((2, 0), teacher_size=5))
+    # What lacks is computed with all layers that are kept.
+    assert len(fill(part, decoder)) == 2
+    whole = open_cache(tmp_path, rows, spec=spec)
+    assert fill(whole, decoder) == []
+    hidden = whole.width // 3
+    assert part.width == 2 * hidden
+    for begin, end in pairwise(whole.offsets.tolist()):
+        every = np.split(whole.features_of(begin, end), 3, axis=1)
+        np.testing.assert_array_equal(part.features_of(begin, end), np.hstack((every[2], every[0])))
+        assert np.abs(every[0].astype(np.float32) - every[2].astype(np.float32)).max() > 0
 
 
 def test_greedy_answers_of_another_target_are_refused(tmp_path: Path, decoder: Decoder) -> None:

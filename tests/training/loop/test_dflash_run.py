@@ -65,7 +65,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
         fingerprint=pair.checkpoint.fingerprint,
     )
     bounds = zip(cache.offsets[:-1], cache.offsets[1:], strict=True)
-    features = [cache.features[begin:end] for begin, end in bounds]
+    features = [cache.features_of(int(begin), int(end)) for begin, end in bounds]
     method = serving_method(pair.target, tmp_path / "drafter", longest=LENGTH, rows=16)
     gained = decoded(method, pair.rows, features)
     assert np.mean(gained) >= 8

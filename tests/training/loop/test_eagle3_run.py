@@ -67,7 +67,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
         fingerprint=pair.checkpoint.fingerprint,
     )
     bounds = zip(cache.offsets[:-1], cache.offsets[1:], strict=True)
-    features = [cache.features[begin:end] for begin, end in bounds]
+    features = [cache.features_of(int(begin), int(end)) for begin, end in bounds]
     method = serving_method(pair.target, tmp_path / "drafter", longest=LENGTH, rows=16)
     assert method.spec.name == "eagle3"
     # Of five drafted tokens, most are right on what it was trained on.
@@ -98,9 +98,8 @@ def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> N
         hidden_size=32,
         fingerprint=pair.checkpoint.fingerprint,
     )
-    features = [
-        np.asarray(cache.features[cache.offsets[n] : cache.offsets[n + 1]]) for n in held_out
-    ]
+    bounds = cache.offsets.tolist()
+    features = [cache.features_of(bounds[n], bounds[n + 1]) for n in held_out]
     method = serving_method(pair.target, tmp_path / "exact", longest=LENGTH, rows=16)
     gained = decoded(method, [rows[n] for n in held_out], features)
     assert trained.acceptance is not None

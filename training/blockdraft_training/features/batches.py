@@ -51,8 +51,11 @@ class KeptFeatures(Protocol):
         """Where each row's tokens begin, one more than there are rows."""
 
     @property
-    def features(self) -> np.ndarray:
-        """Bfloat16 [tokens, width]."""
+    def width(self) -> int:
+        """Elements of a feature."""
+
+    def features_of(self, begin: int, end: int) -> np.ndarray:
+        """Return the features of some tokens, bfloat16 [tokens, width]."""
 
     @property
     def teacher_ids(self) -> np.ndarray:
@@ -93,9 +96,7 @@ class BatchBuilder:
     ) -> SequenceBatch:
         """Return the batch of these rows, placed on the devices."""
         cache, batch = self.cache, len(numbers)
-        width, teacher = (
-            (cache.features.shape[1], cache.teacher_ids.shape[1]) if cache is not None else (0, 0)
-        )
+        width, teacher = (cache.width, cache.teacher_ids.shape[1]) if cache is not None else (0, 0)
         token_ids = np.zeros((batch, self.length), np.int32)
         features = np.zeros((batch, self.length, width), ml_dtypes.bfloat16)
         teacher_ids = np.zeros((batch, self.answer_length, teacher), np.int32)
@@ -106,7 +107,7 @@ class BatchBuilder:
             if cache is not None:
                 begin, end = int(cache.offsets[number]), int(cache.offsets[number + 1])
                 answer = begin + len(row.prompt)
-                features[place, : end - begin] = cache.features[begin:end]
+                features[place, : end - begin] = cache.features_of(begin, end)
                 teacher_ids[place, : end - answer] = cache.teacher_ids[answer:end]
                 teacher_logits[place, : end - answer] = cache.teacher_logits[answer:end]
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)

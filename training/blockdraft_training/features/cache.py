@@ -8,7 +8,7 @@ goes on where it stopped.
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -39,10 +39,13 @@ _MIN_GREEDY_AGREEMENT = 0.9
 class FeatureCache:
     """Features and teacher of every token of a corpus, in memory-mapped files.
 
+    A folder that keeps more layers than are asked for serves too, so that drafters which look at
+    different layers can be trained from the same features.
+
     Attributes:
         spec: What is kept of each token.
         offsets: Int[ndarray, "rows+1"], where each row's tokens begin.
-        features: bfloat16 [tokens, width].
+        features: bfloat16 [tokens, layers, hidden], of all layers that are kept.
         teacher_ids: int32 [tokens, teacher], the target's choices of each token of an answer.
         teacher_logits: float16 [tokens, teacher].
     """
@@ -62,26 +65,38 @@ class FeatureCache:
             TrainingError: If the directory holds features of something else or damaged ones, or
                 the disk has no room for them.
         """
-        self.spec = spec
         self._directory = directory
         self._rows = rows
         self.offsets = np.concatenate([[0], np.cumsum([len(row.token_ids) for row in rows])])
         self._identity = {
             "target_fingerprint": fingerprint,
             "corpus_digest": _digest(rows),
-            **asdict(spec),
-            "layer_ids": list(spec.layer_ids),
+            "teacher_size": spec.teacher_size,
             "hidden_size": hidden_size,
         }
         directory.mkdir(parents=True, exist_ok=True)
-        self._done = self._read_progress()
-        tokens, width = int(self.offsets[-1]), hidden_size * len(spec.layer_ids)
-        self.features = self._map("features.bfloat16", "<u2", (tokens, width)).view(
-            ml_dtypes.bfloat16
-        )
+        layers, self._done = self._read_progress(spec.layer_ids)
+        self.spec = replace(spec, layer_ids=layers)
+        self._write_progress(self._done)
+        self._places = [layers.index(layer) for layer in spec.layer_ids]
+        tokens = int(self.offsets[-1])
+        self.features = self._map(
+            "features.bfloat16", "<u2", (tokens, len(layers), hidden_size)
+        ).view(ml_dtypes.bfloat16)
         teacher = (tokens, spec.teacher_size)
         self.teacher_ids = self._map("teacher_ids.int32", "<i4", teacher)
         self.teacher_logits = self._map("teacher_logits.float16", "<f2", teacher)
+
+    @property
+    def width(self) -> int:
+        """Elements of the features that were asked for."""
+        width: int = len(self._places) * self.features.shape[2]
+        return width
+
+    def features_of(self, begin: int, end: int) -> np.ndarray:
+        """Return the features that were asked for of some tokens, bfloat16 [tokens, width]."""
+        features: np.ndarray = self.features[begin:end, self._places]
+        return features.reshape(end - begin, self.width)
 
     def fill(
         self, decoder: Decoder, *, batch_tokens: int, report: Callable[[int, int], None]
@@ -118,7 +133,8 @@ class FeatureCache:
             ids, logits = np.asarray(out.teacher_ids), np.asarray(out.teacher_logits)
             for index, row in enumerate(batch):
                 begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
-                self.features[begin:end] = features[index, : end - begin]
+                kept = features[index, : end - begin]
+                self.features[begin:end] = kept.reshape(self.features[begin:end].shape)
                 answer = begin + starts[index]
                 self.teacher_ids[answer:end] = ids[index, : end - answer]
                 self.teacher_logits[answer:end] = logits[index, : end - answer]
@@ -157,25 +173,27 @@ class FeatureCache:
                 raise TrainingError(f"no room for {size:,} bytes of {path}: {error}") from error
         return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
 
-    def _read_progress(self) -> int:
+    def _read_progress(self, asked: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Return the layers that are or will be kept, and the batches that are done."""
         path = self._directory / "features.json"
         if not path.exists():
-            self._write_progress(0)
-            return 0
+            return tuple(asked), 0
         found = json.loads(path.read_text(encoding="utf-8"))
-        done = found.pop("batches_done")
-        if found != self._identity:
+        done, layers = found.pop("batches_done"), tuple(found.pop("layer_ids"))
+        if found != self._identity or not set(asked) <= set(layers):
             raise TrainingError(
                 f"{self._directory} holds features of another corpus, target or choice of layers;"
                 " name another directory"
             )
-        return int(done)
+        return layers, int(done)
 
     def _write_progress(self, done: int) -> None:
         self._done = done
         path = self._directory / "features.json"
         scratch = path.with_suffix(".tmp")
-        scratch.write_text(json.dumps({**self._identity, "batches_done": done}), encoding="utf-8")
+        layers = {"layer_ids": self.spec.layer_ids}
+        progress = {**self._identity, **layers, "batches_done": done}
+        scratch.write_text(json.dumps(progress), encoding="utf-8")
         scratch.replace(path)
 
 

@@ -91,6 +91,16 @@ class Slice:
     projected: bool
 
     @property
+    def width(self) -> int:
+        """Elements of a feature."""
+        width: int = self.features.shape[1]
+        return width
+
+    def features_of(self, begin: int, end: int) -> np.ndarray:
+        """Return the features of some tokens."""
+        return self.features[begin:end]
+
+    @property
     def teacher_ids(self) -> np.ndarray:
         """Return nothing for every token: the teacher is the token that was served."""
         return np.zeros((len(self.features), 0), np.int32)
