@@ -42,7 +42,7 @@ class WaitingPrompts:
     Attributes:
         tokens: How many are left.
         slowdown: How many times as long they may make a step; at least 1.
-        context: Tokens of the first of them that were computed before.
+        context: Most that were computed of one of them before.
     """
 
     tokens: int = 0
@@ -72,6 +72,10 @@ class CostModel:
             "verify_by_rows_x_tokens": {
                 f"{bucket.rows}x{bucket.tokens}": round(1e3 * seconds, 3)
                 for bucket, seconds in self.steps.by_bucket.items()
+            },
+            "of_1000_context_tokens_by_rows_x_tokens": {
+                f"{bucket.rows}x{bucket.tokens}": round(1e6 * seconds, 3)
+                for bucket, seconds in self.steps.context_seconds.items()
             },
             "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._draft_seconds],
             "transport": round(1e3 * self._transport_seconds, 3),

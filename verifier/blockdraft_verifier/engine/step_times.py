@@ -33,6 +33,11 @@ class StepTimes:
         """Seconds of a step without a long prompt, in each bucket."""
         return self._seconds
 
+    @property
+    def context_seconds(self) -> Mapping[Bucket, float]:
+        """What each token of a prompt's context adds to them."""
+        return self._context_seconds
+
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """Learn what a step took.
 

@@ -1,0 +1,134 @@
+"""The dashboard service: who asks, who is served how fast, and what is refused."""
+
+from grafana.panels import Dashboard, Panel
+from grafana.queries import quantiles, rate, series, total
+
+SERVICE = Dashboard(
+    "service",
+    "service",
+    [
+        [
+            Panel(
+                "Requests that fail",
+                [("blockdraft:request_errors:ratio_rate1h", "{{namespace}}")],
+                "percentunit",
+                "Of the last hour, for reasons of the service. The objective allows 0.5 %.",
+                threshold=0.005,
+                kind="stat",
+            ),
+            Panel(
+                "First tokens later than 2.5 s",
+                [("blockdraft:slow_first_tokens:ratio_rate1h", "{{namespace}}")],
+                "percentunit",
+                "Of the last hour. The objective allows 5 %.",
+                threshold=0.05,
+                kind="stat",
+            ),
+            Panel(
+                "Error budget: how fast it is spent",
+                [
+                    ("blockdraft:request_errors:ratio_rate1h / 0.005", "1 h"),
+                    ("blockdraft:request_errors:ratio_rate6h / 0.005", "6 h"),
+                    ("blockdraft:request_errors:ratio_rate3d / 0.005", "3 d"),
+                ],
+                description="1 lasts exactly a month; 14.4 over an hour is paged.",
+                threshold=14.4,
+            ),
+        ],
+        [
+            Panel(
+                "Requests by outcome",
+                [(rate("server_requests_total", "outcome"), "{{outcome}}")],
+                "reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Requests under way",
+                [
+                    (total("server_requests_waiting"), "without a token yet"),
+                    (total("server_requests_running"), "streaming"),
+                ],
+            ),
+        ],
+        [
+            Panel(
+                "Requests by tenant",
+                [(rate("server_tenant_requests_total", "tenant"), "{{tenant}}")],
+                "reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Tokens by tenant",
+                [(rate("server_tenant_tokens_total", "tenant"), "{{tenant}}")],
+                description="Of prompts and of answers.",
+                stacked=True,
+            ),
+            Panel(
+                "Refused by tenant",
+                [
+                    (
+                        rate(
+                            "server_tenant_requests_total",
+                            "tenant",
+                            ',outcome=~"tenant_limit|resource_exhausted"',
+                        ),
+                        "{{tenant}}",
+                    )
+                ],
+                "reqps",
+                "Over the tenant's limits, or while the queue was full.",
+            ),
+        ],
+        [
+            Panel(
+                "Time to first token",
+                quantiles("server_time_to_first_token_seconds"),
+                "s",
+                threshold=2.5,
+            ),
+            Panel(
+                "Time between tokens",
+                quantiles("server_inter_token_latency_seconds"),
+                "s",
+                "Between two messages, divided by the tokens of the later one: an accepted draft "
+                "comes as one message.",
+            ),
+            Panel("Time of a request", quantiles("server_request_latency_seconds"), "s"),
+        ],
+        [
+            Panel(
+                "Tokens per second",
+                [
+                    (rate("server_output_tokens_total"), "of answers"),
+                    (rate("server_prompt_tokens_total"), "of prompts"),
+                ],
+            ),
+            Panel(
+                "Sequences ended",
+                [(rate("verifier_finished_sequences_total", "reason"), "{{reason}}")],
+                "reqps",
+            ),
+        ],
+        [
+            Panel(
+                "Versions that are running",
+                [
+                    (
+                        f"sum by (version, model) ({series('server_build_info')})",
+                        "server {{version}}: {{model}}",
+                    ),
+                    (
+                        f"sum by (version, model, target, dtype) ({series('verifier_build_info')})",
+                        "verifier {{version}}: {{model}} {{target}}, {{dtype}}",
+                    ),
+                    (
+                        "sum by (version, method, fingerprint, target) "
+                        f"({series('drafter_build_info')})",
+                        "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}",
+                    ),
+                ],
+                description="How many processes of each. Two of a kind are a roll-out.",
+            ),
+        ],
+    ],
+)
