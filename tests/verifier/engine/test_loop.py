@@ -11,7 +11,6 @@ from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.verifier.support import (
     CONFIG,
     LAYER_IDS,
-    TINY_ENGINE,
     Outcome,
     decode,
     dense_features,
@@ -22,9 +21,8 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.drafting.reconciler import MAX_REFUSALS
-from blockdraft_verifier.engine.loop import Engine, QueueFullError
+from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sampling
 
 
@@ -373,42 +371,6 @@ def test_stop_tokens_and_limits(plain: Engine, drafting: Engine, method: Scripte
     [outcome] = decode(drafting, [to_the_end])
     assert len(outcome.tokens) == 96 - 3
     assert outcome.events[-1].finish_reason is FinishReason.LENGTH
-
-
-def test_cancelling_frees_the_pages(plain: Engine) -> None:
-    outcomes = [Outcome(), Outcome()]
-    kept = GenerationRequest("kept", (1, 2), max_output_tokens=10)
-    [expected] = decode(plain, [kept])
-    plain.submit(kept, outcomes[0])
-    dropped = plain.submit(GenerationRequest("x", (3, 4), max_output_tokens=90), outcomes[1])
-    for _ in range(3):
-        plain.step()
-    plain.cancel(dropped)
-    while plain.step():
-        pass
-    assert plain.load().used_pages == 0
-    assert len(outcomes[1].tokens) < 10
-    assert outcomes[0].tokens == expected.tokens
-
-
-def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(plain: Engine) -> None:
-    engine = Engine.__new__(Engine)
-    engine.__dict__.update(plain.__dict__)
-    engine._settings = replace(TINY_ENGINE, scheduler=SchedulerSettings(4, 16, 96, max_waiting=2))
-    new = GenerationRequest("q", (1, 2), max_output_tokens=3)
-    replay = replace(new, replay=True)
-    outcome = Outcome()
-    # All at once, so that none of them runs yet: those that will run at once wait for no place.
-    for request in (*[new] * 6, *[replay] * 6):
-        engine.submit(request, outcome)
-    for request in (new, replay):
-        with pytest.raises(QueueFullError):
-            engine.submit(request, outcome)
-    while engine.step():
-        pass
-    assert len(outcome.tokens) == 12 * 3
-    # Every place is free again.
-    assert len(decode(engine, [new] * 6)) == 6
 
 
 def test_speculation_can_be_turned_off_and_bounded(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.verifier.scheduling.by_hand import VOCAB, Driver, draft, next_token
 
-from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import (
     Scheduler,
@@ -362,41 +362,6 @@ def test_prefill_chunk(remaining: int, used: int, budget: int) -> None:
         assert used + whole < 0.75 * 2 * bucket
     elif total < 0.75 * bucket:
         assert bucket // 2 <= used, "more padding than a quarter could have been avoided"
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_sequences": 0},
-        {"max_step_tokens": 0, "max_sequences": 0},
-        {"max_context_tokens": 0},
-        {"max_sequences": 5, "max_step_tokens": 4},
-    ],
-)
-def test_senseless_limits_are_refused(limits: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        SchedulerSettings(**limits)
-
-
-def test_limits_at_their_smallest() -> None:
-    SchedulerSettings(1, 1, 1)
-    SchedulerSettings(max_sequences=4, max_step_tokens=4)
-    EngineSettings(page_size=1, num_pages=1, draft_groups=2, draft_timeout_seconds=1e-3)
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"page_size": 0},
-        {"num_pages": 0},
-        {"draft_groups": 0},
-        {"draft_groups": 3},
-        {"draft_timeout_seconds": 0.0},
-    ],
-)
-def test_senseless_engines_are_refused(limits: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        EngineSettings(**limits)  # type: ignore[arg-type]
 
 
 def test_one_whole_sequence_must_fit() -> None:

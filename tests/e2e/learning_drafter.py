@@ -1,0 +1,130 @@
+"""A drafter that learns, and what tests do to it."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax import nnx
+from prometheus_client import CollectorRegistry
+from tests.fakes.drafting import SessionLink
+from tests.verifier.support import (
+    make_engine,
+)
+
+from blockdraft_drafter.app import load_method
+from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.files.checkpoint import save_drafter
+from blockdraft_drafter.files.sources import load_any
+from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.recordings import Recording, Recordings
+from blockdraft_drafter.learning.trials import ENOUGH_PROPOSALS, has_served
+from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.service import LoadedMethod
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+
+@dataclass
+class Target:
+    decoder: Decoder
+    path: Path
+    checkpoint: Checkpoint
+
+
+@dataclass
+class Learning:
+    """A drafter that learns, and what can be done to its versions."""
+
+    target: Target
+    directory: Path
+    registry: CollectorRegistry
+    loaded: LoadedMethod
+
+    @property
+    def learner(self) -> Learner:
+        assert self.loaded.learner is not None
+        return self.loaded.learner
+
+    @property
+    def store(self) -> VersionStore:
+        return VersionStore(self.directory)
+
+    @property
+    def method(self) -> CompiledMethod:
+        assert isinstance(self.loaded.method, CompiledMethod)
+        return self.loaded.method
+
+    def engine(self) -> Engine:
+        link = SessionLink(self.loaded.method, learn=self.learner.stream)
+        return make_engine(self.target.decoder, link)
+
+    def look(self) -> None:
+        asyncio.run(self.learner.look())
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"blockdraft_drafter_{name}", labels) or 0.0
+
+    def learned(self, seed: int, value: float | None = None) -> int:
+        """Add a version with other weights behind the same projection, or with one `value`."""
+        base = load_any(self.store.path(1), self.target.checkpoint, block_size=4, dtype=jnp.float32)
+        model = DFlash(base.model.config, rngs=nnx.Rngs(seed))
+        model.fc.weight[...] = base.model.fc.weight[...]
+        model.hidden_norm.scale[...] = base.model.hidden_norm.scale[...]
+        if value is not None:
+            model.norm.scale[...] = jnp.full_like(model.norm.scale[...], value)
+        return self.store.add(
+            lambda folder: save_drafter(DFLASH, model, folder),
+            kind="learned",
+            fingerprint=f"{seed:016x}",
+            parent=1,
+        ).number
+
+    def recorded(self) -> list[Recording]:
+        self.learner.close()
+        return [found for _, found in Recordings(self.directory / "recordings", 1).readable()]
+
+
+def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:
+    registry = CollectorRegistry()
+    settings = DrafterSettings(
+        target=str(target.path),
+        drafter=drafter,
+        max_sequences=4,
+        max_context_tokens=96,
+        max_feature_rows=4,
+        block_size=4,
+        dtype="float32",
+        learning=LearningSettings(enabled=True, directory=directory),
+    )
+    loaded = load_method(settings, counts=LearningMetrics(registry))
+    return Learning(target, directory, registry, loaded)
+
+
+def copied(checkpoint: Path, folder: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(checkpoint / name, folder / name)
+
+
+def allowed(requests: Sequence[GenerationRequest], which: int = -1) -> list[GenerationRequest]:
+    """Let all requests be recorded, or every second one."""
+    return [replace(r, recordable=which < 0 or i % 2 == which) for i, r in enumerate(requests)]
+
+
+def serve_for_a_while(learning: Learning) -> None:
+    """Let the version that drafts have as many proposals verified as are enough."""
+    number = learning.learner.serving.number
+    assert not has_served(learning.store.path(number))
+    for _ in range(ENOUGH_PROPOSALS):
+        learning.learner.verified(number, 1, own_context=True)
+    learning.look()
+    assert has_served(learning.store.path(number))

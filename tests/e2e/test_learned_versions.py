@@ -1,0 +1,144 @@
+"""Weights that were learned, at starts and through deaths of the drafter."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+from tests.drafter.learning.test_trials import die_trying
+from tests.e2e.learning_drafter import Learning, begin, copied, serve_for_a_while
+
+from blockdraft_drafter.files.sources import load_any
+from blockdraft_drafter.learning.trials import has_served
+from blockdraft_drafter.learning.versions import VersionStore
+
+
+def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Learning) -> None:
+    number = learning.learned(1)
+    learning.store.promote(number)
+    # It dies here: it was told of the version and has not taken it over.
+    again = begin(learning.target, learning.directory)
+    # What nobody knows to be harmless is not loaded before it serves.
+    assert again.learner.serving.number == 1
+    again.look()
+    assert again.learner.serving.number == number
+    serve_for_a_while(again)
+    again.learner.close()
+    other = begin(learning.target, learning.directory)
+    assert other.learner.serving.number == number
+    assert other.method.spec.fingerprint == again.method.spec.fingerprint
+    other.learner.close()
+    # What cannot be loaded at the start is passed over.
+    (learning.store.path(number) / "config.json").write_text("{")
+    third = begin(learning.target, learning.directory)
+    assert third.learner.serving.number == 1
+    assert learning.store.read(number).state == "rejected"
+    third.learner.close()
+
+
+def trials_of(learning: Learning, number: int) -> int:
+    return len(list(learning.store.path(number).glob("trial-*")))
+
+
+def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning) -> None:
+    number = learning.learned(1)
+    learning.store.promote(number)
+    die_trying(learning.store.path(number))
+    die_trying(learning.store.path(number))
+    learning.look()
+    version = learning.store.read(number)
+    assert (version.state, version.reason) == (
+        "rejected",
+        "2 processes died while they tried it",
+    )
+    assert learning.learner.serving.number == 1
+    current = learning.store.current()
+    assert current is not None
+    assert current.number == 1
+    assert learning.count("version_changes_total", kind="refused") == 1
+    # By hand, somebody may think better of it; then it is tried again.
+    learning.store.promote(number)
+    learning.look()
+    assert learning.learner.serving.number == number
+
+
+def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> None:
+    number = learning.learned(1)
+    learning.store.promote(number)
+    die_trying(learning.store.path(number))
+    learning.look()
+    assert learning.learner.serving.number == number
+    assert trials_of(learning, number) == 2
+    serve_for_a_while(learning)
+    assert trials_of(learning, number) == 0
+
+
+def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Learning) -> None:
+    first, second = learning.learned(1), learning.learned(2)
+    learning.store.promote(first)
+    learning.look()
+    assert trials_of(learning, first) == 1
+    # Few proposals say nothing yet.
+    learning.learner.verified(first, 1, own_context=True)
+    learning.store.promote(second)
+    learning.look()
+    assert (trials_of(learning, first), trials_of(learning, second)) == (0, 1)
+    learning.learner.close()
+    assert trials_of(learning, second) == 0
+    assert not has_served(learning.store.path(first))
+
+
+def test_a_version_that_is_refused_was_tried_by_nobody(learning: Learning) -> None:
+    number = learning.learned(1, float("nan"))
+    learning.store.promote(number)
+    learning.look()
+    assert learning.store.read(number).state == "rejected"
+    assert trials_of(learning, number) == 0
+
+
+def test_without_a_drafter_it_records_for_one_made_of_nothing(
+    learning: Learning, tmp_path: Path
+) -> None:
+    store = VersionStore(tmp_path / "nothing")
+    made = learning.store.path(1)
+    whole, broken = (
+        store.add(
+            lambda folder: copied(made, folder),
+            kind="initialized",
+            fingerprint="0" * 16,
+        ).number
+        for _ in range(2)
+    )
+    (store.path(broken) / "model.safetensors").write_bytes(b"")
+    nothing = begin(learning.target, tmp_path / "nothing", drafter="auto")
+    assert nothing.learner.serving.number == whole
+    assert store.read(broken).state == "rejected"
+    # It serves to be recorded for; whether it pays is not known yet.
+    assert store.current() is None
+    nothing.look()
+    assert nothing.learner.serving.number == whole
+    # Its projection has everything to learn, too; that of a drafter that was named went on.
+    assert nothing.method.spec.projection is None
+    assert learning.method.spec.projection is not None
+    nothing.learner.close()
+
+
+def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_path: Path) -> None:
+    learning.store.promote(learning.learned(1))
+    shutil.copytree(learning.store.path(1), tmp_path / "named")
+    config = json.loads((tmp_path / "named" / "config.json").read_text())
+    config["blockdraft"]["trained"] = True
+    (tmp_path / "named" / "config.json").write_text(json.dumps(config))
+    from blockdraft_drafter.learning.start import load_current
+
+    named = load_any(
+        tmp_path / "named", learning.target.checkpoint, block_size=4, dtype=jnp.float32
+    )
+    version, drafter = load_current(
+        learning.store, named, tmp_path / "named", learning.target.checkpoint, jnp.float32
+    )
+    assert (version.number, version.kind, version.state) == (3, "shipped", "promoted")
+    assert drafter is named
+    base = learning.store.base()
+    assert base is not None
+    assert base.number == 3
