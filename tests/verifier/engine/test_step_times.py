@@ -45,6 +45,14 @@ def test_a_shape_that_no_context_slowed_learns_as_without() -> None:
     assert steps.of(4, 16) == pytest.approx(5.0)
 
 
+def test_steps_that_take_no_time_can_be_learned_from() -> None:
+    steps = StepTimes(dict.fromkeys(SECONDS, 0.0), {})
+    steps.observe(4, 16, 0.0, 100)
+    steps.observe(4, 16, 1.0, 100)
+    assert steps.of(4, 16) == 0.0  # no more than a larger one
+    assert steps.by_bucket[Bucket(4, 16, 16)] == TIME_LEARNING_RATE
+
+
 def test_no_step_takes_longer_than_a_larger_one() -> None:
     steps = StepTimes(SECONDS, CONTEXT_SECONDS)
     steps.observe(4, 4, 1e6)

@@ -49,12 +49,14 @@ class StepTimes:
         """
         bucket = bucket_for(self._buckets, rows, tokens)
         of_context = self._context_seconds.get(bucket, 0.0)
-        expected = self._seconds[bucket] + context * of_context
-        # Each part was wrong by as much, as far as this step tells.
-        factor = 1.0 + TIME_LEARNING_RATE * (seconds / expected - 1.0)
-        self._seconds[bucket] *= factor
+        known = self._seconds[bucket]
+        expected = known + context * of_context
+        # Each part is as wrong as it is large, as far as this step tells.
+        learned = TIME_LEARNING_RATE * (seconds - expected)
+        share = known / expected if expected else 1.0
+        self._seconds[bucket] = known + share * learned
         if context:
-            self._context_seconds[bucket] = of_context * factor
+            self._context_seconds[bucket] = of_context + (1.0 - share) * learned / context
 
     def of(self, rows: int, tokens: int, context: int = 0) -> float:
         """Return the seconds of a step: no more than any larger one was seen to take.
