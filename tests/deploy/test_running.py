@@ -13,6 +13,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def test_rules_and_dashboards_show_a_service_under_load(
         found = answer(prometheus, "sum(blockdraft_verifier_steps_total)")
         return float(found[0]["value"][1]) if found else 0.0
 
+    def more_steps_than(before: float) -> bool:
+        return steps() > before
+
     until(scraped)
     with Client(pod.here[GRPC], timeout=120) as client:
         client.generate("before", sampling=LONG)
@@ -125,7 +129,7 @@ def test_rules_and_dashboards_show_a_service_under_load(
         for number in range(3):
             before = steps()
             client.generate(f"ducks {number}", sampling=LONG)
-            until(lambda before=before: steps() > before)  # type: ignore[misc]
+            until(partial(more_steps_than, before))
         pod.child("drafter").kill()
         client.generate("without", sampling=LONG)
         until(lambda: bool(answer(prometheus, "blockdraft_verifier_drafter_attached == 0")))

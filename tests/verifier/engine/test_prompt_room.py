@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from tests.verifier.support import CONFIG, TINY_ENGINE, tiny_decoder
 
 from blockdraft_verifier.device.buckets import next_power_of_two
-from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -22,6 +22,8 @@ class LinearRunner(ModelRunner):
     """Says that a step takes a second for each token of its shape, and keeps what was run."""
 
     steps: list[list[int]]
+    # What a token of a prompt's context adds, in parts of what the step takes without.
+    slope = 0.0
 
     def warm_up(
         self,
@@ -31,19 +33,23 @@ class LinearRunner(ModelRunner):
     ) -> MeasuredSteps:
         self.steps = []
         buckets = super().warm_up(features, max_block, progress).seconds
-        return MeasuredSteps({bucket: float(bucket.tokens) for bucket in buckets})
+        seconds = {bucket: float(bucket.tokens) for bucket in buckets}
+        return MeasuredSteps(seconds, {each: self.slope * seconds[each] for each in seconds})
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         lengths = [len(row.token_ids) for row in rows]
         self.steps.append(lengths)
         result = super().run(rows, meanwhile)
-        return replace(result, seconds=float(next_power_of_two(sum(lengths))))
+        prompts = [row.start + row.known_count for row in rows if row.known_count > 1]
+        longer = 1.0 + self.slope * max(prompts, default=0)
+        return replace(result, seconds=longer * next_power_of_two(sum(lengths)))
 
 
-@pytest.mark.parametrize(("slowdown", "part"), [(1.0, 3), (2.0, 3), (8.0, 7), (100.0, 15)])
-def test_a_step_takes_no_longer_than_is_allowed(slowdown: float, part: int) -> None:
+def parts_beside_another(slowdown: float, slope: float) -> list[int]:
+    """Return how many tokens of a prompt each step computes beside a decoding sequence."""
     settings = replace(TINY_ENGINE, prompt_slowdown=slowdown, lookup=False)
     runner = LinearRunner(tiny_decoder(), settings)
+    runner.slope = slope
     metrics = VerifierMetrics(CollectorRegistry())
     engine = Engine(runner, settings, None, CONFIG.vocab_size, metrics)
     engine.warm_up()
@@ -54,8 +60,32 @@ def test_a_step_takes_no_longer_than_is_allowed(slowdown: float, part: int) -> N
     runner.steps.clear()
     while not newcomer.decoding:
         engine.step()
+    engine.stop()
     parts = [lengths[1] for lengths in runner.steps]
     assert [lengths[0] for lengths in runner.steps] == [1] * len(parts)
     assert sum(parts) == PROMPT
+    return parts
+
+
+@pytest.mark.parametrize(("slowdown", "part"), [(1.0, 3), (2.0, 3), (8.0, 7), (100.0, 15)])
+def test_a_step_takes_no_longer_than_is_allowed(slowdown: float, part: int) -> None:
+    parts = parts_beside_another(slowdown, 0.0)
     assert parts[0] == max(parts) == part
-    engine.stop()
+
+
+def test_parts_become_smaller_where_context_slows_steps() -> None:
+    # A step of 8 tokens takes 8 s at the start and 16 s where the prompt has 20.
+    parts = parts_beside_another(13.0, 0.05)
+    assert parts[0] == 7
+    assert parts[-2] == 3
+    assert parts[:-1] == sorted(parts[:-1], reverse=True)
+
+
+def test_what_context_adds_is_measured_at_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = ModelRunner(tiny_decoder(), TINY_ENGINE)
+    most = TINY_ENGINE.scheduler.max_context_tokens
+    monkeypatch.setattr(ModelRunner, "_time", lambda self, bucket, context: 1.0 + 0.25 * context)
+    measured = runner.warm_up(NO_FEATURES, 1)
+    assert set(measured.seconds.values()) == {1.0}
+    assert measured.context_seconds == pytest.approx(dict.fromkeys(runner.buckets, 0.25))
+    assert measured.slowest(most) == pytest.approx(1.0 + 0.25 * most)

@@ -77,7 +77,8 @@ class FeatureCache:
         directory.mkdir(parents=True, exist_ok=True)
         layers, self._done = self._read_progress(spec.layer_ids)
         self.spec = replace(spec, layer_ids=layers)
-        self._write_progress(self._done)
+        if not self._progress_path.exists():
+            self._write_progress(0)
         self._places = [layers.index(layer) for layer in spec.layer_ids]
         tokens = int(self.offsets[-1])
         self.features = self._map(
@@ -173,12 +174,15 @@ class FeatureCache:
                 raise TrainingError(f"no room for {size:,} bytes of {path}: {error}") from error
         return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
 
+    @property
+    def _progress_path(self) -> Path:
+        return self._directory / "features.json"
+
     def _read_progress(self, asked: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Return the layers that are or will be kept, and the batches that are done."""
-        path = self._directory / "features.json"
-        if not path.exists():
+        if not self._progress_path.exists():
             return tuple(asked), 0
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(self._progress_path.read_text(encoding="utf-8"))
         done, layers = found.pop("batches_done"), tuple(found.pop("layer_ids"))
         if found != self._identity or not set(asked) <= set(layers):
             raise TrainingError(
@@ -189,7 +193,7 @@ class FeatureCache:
 
     def _write_progress(self, done: int) -> None:
         self._done = done
-        path = self._directory / "features.json"
+        path = self._progress_path
         scratch = path.with_suffix(".tmp")
         layers = {"layer_ids": self.spec.layer_ids}
         progress = {**self._identity, **layers, "batches_done": done}

@@ -73,7 +73,7 @@ class CostModel:
                 f"{bucket.rows}x{bucket.tokens}": round(1e3 * seconds, 3)
                 for bucket, seconds in self.steps.by_bucket.items()
             },
-            "of_1000_context_tokens_by_rows_x_tokens": {
+            "verify_per_1000_context_tokens": {
                 f"{bucket.rows}x{bucket.tokens}": round(1e6 * seconds, 3)
                 for bucket, seconds in self.steps.context_seconds.items()
             },

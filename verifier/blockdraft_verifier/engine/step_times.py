@@ -13,7 +13,12 @@ TIME_LEARNING_RATE = 0.2
 
 
 class StepTimes:
-    """Seconds of a step in each bucket."""
+    """Seconds of a step in each bucket.
+
+    Attributes:
+        largest: Tokens of the largest step.
+        most_rows: Sequences of the largest step.
+    """
 
     def __init__(
         self, seconds: Mapping[Bucket, float], context_seconds: Mapping[Bucket, float]
@@ -25,8 +30,10 @@ class StepTimes:
             context_seconds: What each token of context adds that all tokens of the step read.
         """
         self._seconds = dict(seconds)
-        self._context_seconds = dict(context_seconds)
+        self._context_seconds = {bucket: context_seconds.get(bucket, 0.0) for bucket in seconds}
         self._buckets = tuple(sorted(seconds))
+        self.largest = max(bucket.tokens for bucket in seconds)
+        self.most_rows = max(bucket.rows for bucket in seconds)
 
     @property
     def by_bucket(self) -> Mapping[Bucket, float]:
@@ -48,8 +55,7 @@ class StepTimes:
             context: Tokens of its longest prompt until the end of this step's part.
         """
         bucket = bucket_for(self._buckets, rows, tokens)
-        of_context = self._context_seconds.get(bucket, 0.0)
-        known = self._seconds[bucket]
+        known, of_context = self._seconds[bucket], self._context_seconds[bucket]
         expected = known + context * of_context
         # Each part is as wrong as it is large, as far as this step tells.
         learned = TIME_LEARNING_RATE * (seconds - expected)
@@ -70,20 +76,10 @@ class StepTimes:
             context: Tokens of its longest prompt until the end of this step's part.
         """
         return min(
-            seconds + context * self._context_seconds.get(bucket, 0.0)
+            seconds + context * self._context_seconds[bucket]
             for bucket, seconds in self._seconds.items()
             if bucket.rows >= rows and bucket.tokens >= tokens
         )
-
-    @property
-    def largest(self) -> int:
-        """Tokens of the largest step."""
-        return max(bucket.tokens for bucket in self._buckets)
-
-    @property
-    def most_rows(self) -> int:
-        """Sequences of the largest step."""
-        return max(bucket.rows for bucket in self._buckets)
 
     def sizes(self, rows: int) -> set[int]:
         """Return the tokens of every compiled step that holds `rows` sequences."""
