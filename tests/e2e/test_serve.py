@@ -153,8 +153,14 @@ def test_a_request_can_be_followed_through_all_processes(
     [stream_state] = shown["drafter"]["streams"]
     [context] = stream_state["contexts"]
     assert context["request_id"] == request_id
-    lines = service.log.read_text().splitlines()
-    logged = [json.loads(line) for line in lines if f'"request_id": "{request_id}"' in line]
+
+    def told() -> list[dict[str, object]]:
+        lines = service.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if f'"request_id": "{request_id}"' in line]
+
+    # Told after the stream has ended for the client.
+    until(lambda: bool(told()))
+    logged = told()
     assert [(each["role"], each["outcome"]) for each in logged] == [("server", "length")]
 
 
