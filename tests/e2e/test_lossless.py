@@ -243,7 +243,8 @@ def test_default_target_with_its_own_drafter_in_bfloat16() -> None:
     own = setting.drafter("auto")
     acceptance = check_lossless(setting, {"auto": own})
     print(acceptance)
-    runner = ModelRunner(setting.decoder, config)
+    # Room for the text and two copies of it, which those above did not have.
+    runner = ModelRunner(setting.decoder, engine_config(4, 8, 128, 24, "bfloat16"))
     runner.compile(form_of(own.spec), own.spec.block_size)
     found = self_test(runner)
     assert found.exact, found.summary()
