@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.verifier.support import CONFIG, TINY_ENGINE, tiny_decoder
 
-from blockdraft_verifier.device.buckets import next_power_of_two
+from blockdraft_verifier.device.buckets import Bucket, next_power_of_two
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.engine.loop import Engine
@@ -84,8 +84,18 @@ def test_parts_become_smaller_where_context_slows_steps() -> None:
 def test_what_context_adds_is_measured_at_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(tiny_decoder(), TINY_ENGINE)
     most = TINY_ENGINE.scheduler.max_context_tokens
-    monkeypatch.setattr(ModelRunner, "_time", lambda self, bucket, context: 1.0 + 0.25 * context)
+    timed: list[Bucket] = []
+
+    def time(self: ModelRunner, bucket: Bucket, context: int) -> float:
+        timed.extend([bucket] if context else [])
+        return bucket.rows + 0.25 * bucket.tokens * context
+
+    monkeypatch.setattr(ModelRunner, "_time", time)
     measured = runner.warm_up(NO_FEATURES, 1)
-    assert set(measured.seconds.values()) == {1.0}
-    assert measured.context_seconds == pytest.approx(dict.fromkeys(runner.buckets, 0.25))
-    assert measured.slowest(most) == pytest.approx(1.0 + 0.25 * most)
+    assert measured.seconds == {bucket: bucket.rows for bucket in runner.buckets}
+    expected = {bucket: 0.25 * bucket.tokens for bucket in runner.buckets}
+    assert measured.context_seconds == pytest.approx(expected)
+    # One shape of each size, and others take as long.
+    assert sorted(bucket.tokens for bucket in timed) == sorted({b.tokens for b in runner.buckets})
+    widest = runner.buckets[-1]
+    assert measured.slowest(most) == pytest.approx(widest.rows + 0.25 * widest.tokens * most)

@@ -4,7 +4,7 @@ import functools
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -195,14 +195,7 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.wait_compiled()
         seconds = {bucket: self._time(bucket, 0) for bucket in self.buckets}
-        context = min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
-        return MeasuredSteps(
-            seconds,
-            {
-                bucket: max(0.0, self._time(bucket, context) - seconds[bucket]) / context
-                for bucket in self.buckets
-            },
-        )
+        return MeasuredSteps(seconds, self._time_context(seconds))
 
     def compile(
         self,
@@ -315,6 +308,22 @@ class ModelRunner:
             self._weights, self._features.projection, self._caches, inputs
         )
         return outputs
+
+    def _time_context(self, seconds: Mapping[Bucket, float]) -> dict[Bucket, float]:
+        """Return what each token of context adds to a step of each bucket.
+
+        One row reads it, so of the shapes with as many tokens only the one of fewest rows is timed.
+
+        Args:
+            seconds: What the steps take without.
+        """
+        context = min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
+        narrowest = {bucket.tokens: bucket for bucket in reversed(self.buckets)}
+        by_tokens = {
+            tokens: max(0.0, self._time(bucket, context) - seconds[bucket]) / context
+            for tokens, bucket in narrowest.items()
+        }
+        return {bucket: by_tokens[bucket.tokens] for bucket in self.buckets}
 
     def _time(self, bucket: Bucket, context: int) -> float:
         """Return the median seconds of a step whose tokens read so much context.
