@@ -53,8 +53,9 @@ def digest(prompt: Sequence[int] | Int[np.ndarray, " tokens"]) -> bytes:
 def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
     """Return the row numbers to train on and those held out, spread over the sources.
 
-    Rows are held out by a digest of their prompt, so that adding rows moves none of them to the
-    other side, and two answers to one prompt are never split.
+    Which rows of a source are held out is said by a digest of their prompt, so that two answers to
+    one prompt are never split. Where rows are added, the held-out ones are others: to compare with
+    a drafter that was trained on fewer, hold out those that neither has seen.
     """
     by_source: dict[str, list[int]] = {}
     for number in sorted(range(len(rows)), key=lambda number: digest(rows[number].prompt)):
