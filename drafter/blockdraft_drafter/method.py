@@ -1,4 +1,4 @@
-"""What a draft method is: the interface behind which DFlash, EAGLE-3 or tree drafters sit."""
+"""What a draft method is: the interface behind which DFlash and EAGLE-3 sit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -99,15 +99,12 @@ class Proposal:
     """The drafted tokens of one row.
 
     Attributes:
-        token_ids: The drafted tokens.
-        parents: Index in token_ids of each token's predecessor, -1 for the anchor; empty for a
-            chain.
+        token_ids: The drafted tokens, each after the one before.
         log_probs: Natural logarithm of the drafter's probability of each token, before temperature
             and filters.
     """
 
     token_ids: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
 
 

@@ -135,7 +135,6 @@ class Session:
                 sequence_id=item.message.sequence_id,
                 context_length=item.context.length,
                 token_ids=proposal.token_ids,
-                parents=proposal.parents,
                 log_probs=proposal.log_probs,
             )
             if self._learner is not None:

@@ -526,14 +526,13 @@ Global___DrafterVersion: _TypeAlias = DrafterVersion  # noqa: Y015
 
 @_typing.final
 class Proposal(_message.Message):
-    """Holds the drafted tokens of one sequence, as a tree."""
+    """Holds the drafted tokens of one sequence, a chain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    PARENTS_FIELD_NUMBER: _builtins.int
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
@@ -541,13 +540,7 @@ class Proposal(_message.Message):
     """The drafter's context length after appending; must equal the verifier's committed length."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The drafted tokens."""
-
-    @_builtins.property
-    def parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index in token_ids of each token's predecessor, -1 for the anchor. Empty for a chain, where
-        each token follows the one before.
-        """
+        """The drafted tokens, each after the one before."""
 
     @_builtins.property
     def log_probs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -559,12 +552,11 @@ class Proposal(_message.Message):
         sequence_id: _builtins.int = ...,
         context_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        parents: _abc.Iterable[_builtins.int] | None = ...,
         log_probs: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "log_probs", b"log_probs", "parents", b"parents", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "log_probs", b"log_probs", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,6 @@ from blockdraft_models.decoder.sampling_noise import seed_words
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.drafting import outgoing
-from blockdraft_verifier.drafting.reconciler import leading_chain
 from blockdraft_verifier.scheduling.sequence import Proposal, Sampling
 
 
@@ -224,43 +223,15 @@ def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     assert times.transport == 0.0
 
 
-@pytest.mark.parametrize(
-    ("tokens", "parents", "chain"),
-    [
-        ([5, 6, 7], [], (5, 6, 7)),
-        ([5, 6, 7], [-1, 0, 1], (5, 6, 7)),
-        ([5, 6, 7], [-1, 0, 0], (5, 6)),
-        ([5, 6, 7], [-1, -1, 0], (5,)),
-        ([5, 6, 7], [0, 0, 1], ()),
-        ([5, 6, 7], [-1, 0], (5, 6)),
-        ([5], [-1, 0, 1], (5,)),
-    ],
-)
-def test_a_tree_is_cut_to_its_leading_chain(
-    bench: Bench, tokens: list[int], parents: list[int], chain: tuple[int, ...]
-) -> None:
-    assert leading_chain(pb.Proposal(token_ids=tokens, parents=parents)) == chain
+def test_log_probs_of_no_token_are_left_out(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
 
-    def branch(response: pb.DraftResponse) -> None:
-        response.proposals[0].token_ids[:] = tokens
-        response.proposals[0].parents[:] = parents
-
-    bench.answer(change=branch)
-    bench.sync.collect(wait="all")
-    assert sequence.proposal == Proposal(chain)
-
-
-def test_log_probs_are_those_of_the_tokens_kept(bench: Bench) -> None:
-    sequence = bench.sequence(5)
-    bench.asked(sequence)
-
-    def branch(response: pb.DraftResponse) -> None:
-        response.proposals[0].parents[:] = [-1, 0, 0]
+    def add(response: pb.DraftResponse) -> None:
+        response.proposals[0].token_ids[:] = [7, 8]
         response.proposals[0].log_probs[:] = [-1.0, -2.0, -3.0]
 
-    bench.answer(change=branch)
+    bench.answer(change=add)
     bench.sync.collect(wait="all")
     assert sequence.proposal == Proposal((7, 8), (-1.0, -2.0))
 

@@ -61,7 +61,7 @@ class Reconciler:
     ) -> None:
         """Take a proposal over, unless anything about it is off."""
         sequence = context.sequence
-        tokens = leading_chain(proposal)
+        tokens = tuple(proposal.token_ids)
         if proposal.context_length != expected:
             self._rebuild(context, "context_mismatch")
         elif len(tokens) > draft_length or (
@@ -103,17 +103,3 @@ class Reconciler:
     def _rebuild(self, context: Context, cause: str) -> None:
         self._on_repair(cause)
         self._contexts.release(context.sequence)
-
-
-def leading_chain(proposal: pb.Proposal) -> tuple[int, ...]:
-    """Return the tokens of a proposal up to where its tree first branches."""
-    if not proposal.parents:
-        return tuple(proposal.token_ids)
-    chain = []
-    for index, (token, parent) in enumerate(
-        zip(proposal.token_ids, proposal.parents, strict=False)
-    ):
-        if parent != index - 1:
-            break
-        chain.append(token)
-    return tuple(chain)
