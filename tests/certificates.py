@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+
 
 @dataclass(frozen=True)
 class Pem:
@@ -63,3 +65,13 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
+
+
+def write_peer(
+    folder: Path, issuer: Authority, trusted: Authority | None = None, name: str = "localhost"
+) -> PeerTlsSettings:
+    """Write what a process shows to others of the service, and whom it trusts: the issuer."""
+    folder.mkdir(exist_ok=True)
+    issuer.issue(name).write(folder)
+    (folder / "ca.pem").write_bytes((trusted or issuer).certificate)
+    return PeerTlsSettings(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")

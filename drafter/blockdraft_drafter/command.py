@@ -54,8 +54,8 @@ def _serve(settings: DrafterSettings) -> bool:
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
-    from blockdraft_runtime.peer_tls import peer_server_credentials
     from blockdraft_runtime.process import serve
+    from blockdraft_runtime.tls.peers import peer_server_credentials
 
     cache = settings.compilation_cache or default_cache_dir() / "xla"
     jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -73,7 +73,7 @@ class ServerApp:
             look_up: Looks up the names of verifiers.
 
         Raises:
-            AccessFileError: If the files of keys or certificate cannot be used.
+            UnusableFilesError: If the files of keys or certificate cannot be used.
         """
         self.health = HealthServicer()
         self._settings = settings
@@ -234,7 +234,7 @@ async def run_server(
         on_ready: Called once when the server serves.
 
     Raises:
-        AccessFileError: If the files of keys or certificate cannot be used.
+        UnusableFilesError: If the files of keys or certificate cannot be used.
     """
     app = ServerApp(settings, tokenizer=tokenizer, traces=traces, registry=registry)
     started = time.monotonic()

@@ -28,15 +28,15 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
+    from blockdraft_runtime.reloaded import UnusableFilesError
     from blockdraft_runtime.version import version
-    from blockdraft_server.access.reloaded import AccessFileError
     from blockdraft_server.app import run_server
     from blockdraft_server.traces import traces_to
 
     traces = traces_to(settings.trace_endpoint, version())
     try:
         uvloop.run(run_server(settings, traces=traces))
-    except (AccessFileError, OSError) as error:
+    except (UnusableFilesError, OSError) as error:
         logger.error("%s", error)
         return 2
     except Exception:

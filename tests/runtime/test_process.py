@@ -12,15 +12,14 @@ from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Counter
-from tests.certificates import Authority
+from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
-from blockdraft_runtime.peer_tls import aio_peer_channel, peer_server_credentials
 from blockdraft_runtime.process import serve
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.tls.peers import OtherProcess, peer_server_credentials
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -95,10 +94,7 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
 async def test_a_second_address_wants_certificates_and_the_first_one_does_not(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    authority = Authority("peers")
-    authority.issue().write(tmp_path)
-    (tmp_path / "ca.pem").write_bytes(authority.certificate)
-    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    tls = write_peer(tmp_path, Authority("peers"))
     second, stop = f"localhost:{unused_tcp_port}", asyncio.Event()
     with unix_address() as address:
         how = peer_server_credentials(second, tls)
@@ -107,7 +103,7 @@ async def test_a_second_address_wants_certificates_and_the_first_one_does_not(
             serve(App(), listen, second=(second, how), stop_requested=stop)
         )
         assert await status(address) == NOT_SERVING
-        async with aio_peer_channel(second, tls) as channel:
+        async with OtherProcess(second, tls).aio_channel() as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
                 health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS

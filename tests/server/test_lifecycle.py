@@ -1,19 +1,19 @@
 import asyncio
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.certificates import Authority
+from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_runtime.peer_tls import peer_server_credentials
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
+from blockdraft_runtime.tls.peers import peer_server_credentials
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:
@@ -73,10 +73,7 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
 async def test_a_verifier_on_another_host_shows_a_certificate_and_wants_one(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    authority = Authority("peers")
-    authority.issue().write(tmp_path)
-    (tmp_path / "ca.pem").write_bytes(authority.certificate)
-    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    tls = write_peer(tmp_path, Authority("peers"))
     address = f"localhost:{unused_tcp_port}"
     credentials = peer_server_credentials(address, tls)
     async with (
@@ -89,6 +86,34 @@ async def test_a_verifier_on_another_host_shows_a_certificate_and_wants_one(
         assert (await failure(plain.stub.Generate(whole(text_request())))).reason == (
             "VERIFIER_UNAVAILABLE"
         )
+
+
+async def test_a_verifier_that_comes_back_with_another_authority_is_believed_with_the_files(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    old, new = Authority("old"), Authority("new")
+    tls = write_peer(ours, old)
+    address = f"localhost:{unused_tcp_port}"
+    before = peer_server_credentials(address, write_peer(theirs, old))
+    async with contextlib.AsyncExitStack() as stack:
+        verifier = running_verifier(FakeVerifier(), address, credentials=before)
+        await verifier.__aenter__()
+        server = await stack.enter_async_context(
+            running_server(settings_for(address, peer_tls=tls))
+        )
+        await server.stub.Generate(whole(text_request(max_output_tokens=5)))
+        await verifier.__aexit__(None, None, None)
+        await server.until_healthy(False)
+        after = peer_server_credentials(address, write_peer(theirs, new))
+        await stack.enter_async_context(
+            running_verifier(FakeVerifier(), address, credentials=after)
+        )
+        assert not await server.healthy()
+        write_peer(ours, new)
+        await server.until_healthy(True)
+        found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
+        assert found.token_ids == answer([1, 2], 5)
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     import jax
     import uvloop
 
-    from blockdraft_runtime.peer_tls import peer_server_credentials
     from blockdraft_runtime.process import serve
+    from blockdraft_runtime.tls.peers import peer_server_credentials
     from blockdraft_verifier.app import VerifierApp
     from blockdraft_verifier.exactness.command import run_self_test
     from blockdraft_verifier.follower import FollowerApp

@@ -8,7 +8,7 @@ from blockdraft_runtime.configuration.definition import required
 
 @dataclass(frozen=True, slots=True)
 class PeerTlsSettings:
-    """Certificates between server, verifier and drafter; read when the process starts."""
+    """Certificates between server, verifier and drafter; read again when they change."""
 
     certificate: Path = required(
         "PEM certificate chain by which the service's other processes know this one; needs "

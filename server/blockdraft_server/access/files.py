@@ -5,14 +5,10 @@ from collections.abc import Callable
 
 import grpc
 
+from blockdraft_runtime.reloaded import Reloaded
 from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_runtime.tls.certificate import Certificate, read_certificate, server_credentials
 from blockdraft_server.access.auth import ApiKeys
-from blockdraft_server.access.certificate import (
-    Certificate,
-    read_certificate,
-    server_credentials,
-)
-from blockdraft_server.access.reloaded import Reloaded
 from blockdraft_server.access.tenants import Keys, parse_keys
 
 
@@ -32,7 +28,7 @@ class AccessFiles:
                 1970, now and whenever there is another.
 
         Raises:
-            AccessFileError: If one of them cannot be used.
+            UnusableFilesError: If one of them cannot be used.
         """
         self._keys = _keys(settings)
         self._certificate = _certificate(settings)
@@ -72,6 +68,9 @@ def _certificate(settings: ServerSettings) -> Reloaded[Certificate] | None:
     tls = settings.tls
     if tls is None:
         return None
-    paths = [tls.certificate, tls.key]
-    paths += [tls.client_authorities] if tls.client_authorities is not None else []
-    return Reloaded("the certificate of --tls-cert", paths, lambda: read_certificate(tls))
+    files = tls.certificate, tls.key, tls.client_authorities
+    return Reloaded(
+        "the certificate of --tls-cert",
+        [path for path in files if path is not None],
+        lambda: read_certificate(*files),
+    )

@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
-from blockdraft_runtime.peer_tls import aio_peer_channel
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.tls.peers import OtherProcess
 from blockdraft_server.routing.decode_stream import DecodeStream, Peer
 from blockdraft_server.routing.feed import Feed
 
@@ -51,17 +51,16 @@ class VerifierLink:
             host: Whom the verifier's certificate has to be for; empty for the host of the address.
 
         Raises:
-            OSError: If the certificates cannot be read.
+            UnusableFilesError: If the certificates cannot be used.
         """
         self.address = address
         self.leaving = False
         self._on_tried = on_tried
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
-        self._channel = aio_peer_channel(address, peer_tls, host or None)
-        self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
+        self._process = OtherProcess(address, peer_tls, host or None)
+        self._open_channel()
         self._stream: DecodeStream | None = None
-        self._health = health_pb2_grpc.HealthStub(self._channel)
         self._in_flight = 0
         self._reported_load = 0
         self._in_flight_at_report = 0
@@ -152,6 +151,7 @@ class VerifierLink:
             self._set_healthy(health.status == health_pb2.HealthCheckResponse.SERVING, "asked")
         except grpc.aio.AioRpcError as error:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")
+            await self._show_new_certificates()
 
     def lost(self) -> None:
         """Take note that the stream broke; a look without delay tells if the verifier lives."""
@@ -170,6 +170,19 @@ class VerifierLink:
         if self._stream is not None:
             await self._stream.close()
         await self._channel.close()
+
+    def _open_channel(self) -> None:
+        self._channel = self._process.aio_channel()
+        self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    async def _show_new_certificates(self) -> None:
+        """Open another channel, once nothing runs on this one, if the certificates are others."""
+        running = self._stream is not None and self._stream.open
+        if not running and self._process.renewed():
+            old = self._channel
+            self._open_channel()
+            await old.close()
 
     def _set_healthy(self, healthy: bool, cause: str) -> None:
         if healthy != self.healthy:

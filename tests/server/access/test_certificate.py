@@ -16,7 +16,7 @@ from tests.server.support import Running, running_server, settings_for, text_req
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import TlsSettings
-from blockdraft_server.access.certificate import read_certificate
+from blockdraft_runtime.tls.certificate import read_certificate
 
 OLD, NEW, CALLERS = Authority("old"), Authority("new"), Authority("callers")
 
@@ -125,17 +125,18 @@ async def test_callers_may_have_to_show_a_certificate(tls: TlsSettings, tmp_path
 
 
 def test_what_cannot_be_used_is_said(tls: TlsSettings, tmp_path: Path) -> None:
-    assert read_certificate(tls).client_authorities is None
+    files = tls.certificate, tls.key, None
+    assert read_certificate(*files).authorities is None
     tls.key.write_bytes(b"no key")
     with pytest.raises(ValueError, match="nable to load"):
-        read_certificate(tls)
+        read_certificate(*files)
     OLD.issue(days=-1).write(tmp_path)
     with pytest.raises(ValueError, match="has expired on 20"):
-        read_certificate(tls)
+        read_certificate(*files)
     OLD.issue().write(tmp_path)
     tls.certificate.write_bytes(b"")
     with pytest.raises(ValueError, match="nable to load"):
-        read_certificate(tls)
+        read_certificate(*files)
     tls.certificate.unlink()
     with pytest.raises(FileNotFoundError):
-        read_certificate(tls)
+        read_certificate(*files)

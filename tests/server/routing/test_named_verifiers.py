@@ -4,14 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.certificates import Authority
+from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier
 from tests.server.routing.test_places import FakeResolver
 from tests.server.support import Running, running_server, settings_for, text_request, until, whole
 
-from blockdraft_runtime.peer_tls import peer_server_credentials
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_runtime.tls.peers import peer_server_credentials
 from blockdraft_server.routing import places as places_module
 
 NAME = "dns:///verifiers:50052"
@@ -112,13 +111,9 @@ async def test_certificates_are_for_the_name_and_not_for_the_address(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     authority = Authority("peers")
-    files = {}
-    for name in ("verifiers", "others"):
-        folder = tmp_path / name
-        folder.mkdir()
-        authority.issue(name).write(folder)
-        (folder / "ca.pem").write_bytes(authority.certificate)
-        files[name] = PeerTlsSettings(*(folder / f"{x}.pem" for x in ("cert", "key", "ca")))
+    files = {
+        name: write_peer(tmp_path / name, authority, name=name) for name in ("verifiers", "others")
+    }
     resolver = FakeResolver(f"127.0.0.1:{unused_tcp_port}", f"127.0.0.2:{unused_tcp_port}")
     async with (
         running_verifier(

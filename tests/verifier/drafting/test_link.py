@@ -9,13 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.certificates import Authority
+from tests.certificates import Authority, write_peer
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
@@ -117,10 +116,7 @@ async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     target = write_tiny_target(tmp_path / "target")
-    authority = Authority("peers")
-    authority.issue().write(tmp_path)
-    (tmp_path / "ca.pem").write_bytes(authority.certificate)
-    tls = PeerTlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    tls = write_peer(tmp_path, Authority("peers"))
     config = replace(tiny_drafter_config(target), peer_tls=tls)
     async with running_drafter(config, f"localhost:{unused_tcp_port}") as address:
         link = GrpcDraftLink(address, load_checkpoint_config(target), tls)
@@ -133,6 +129,27 @@ async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
         finally:
             link.close()
             plain.close()
+
+
+async def test_a_drafter_that_comes_back_with_another_authority_is_believed_with_the_files(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    target = write_tiny_target(tmp_path / "target")
+    old, new = Authority("old"), Authority("new")
+    tls = write_peer(tmp_path / "ours", old)
+    address = f"localhost:{unused_tcp_port}"
+    config = replace(tiny_drafter_config(target), peer_tls=write_peer(tmp_path / "theirs", old))
+    async with running_drafter(config, address):
+        link = GrpcDraftLink(address, load_checkpoint_config(target), tls)
+        first = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+        assert first is not None
+    link.lost(first)
+    write_peer(tmp_path / "theirs", new)
+    async with running_drafter(config, address):
+        assert await asyncio.to_thread(link.wait, 1.0) is None
+        write_peer(tmp_path / "ours", new)
+        assert await asyncio.to_thread(link.wait, PATIENCE_SECONDS) is not None
+        link.close()
 
 
 async def test_without_room_features_go_in_messages(

@@ -17,9 +17,9 @@ from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.backoff import Backoff, BackoffPolicy
-from blockdraft_runtime.peer_tls import peer_channel
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
+from blockdraft_runtime.tls.peers import OtherProcess
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import (
     FeatureWriter,
@@ -251,12 +251,12 @@ class GrpcDraftLink:
             peer_tls: Certificates between the processes; None for plaintext.
 
         Raises:
-            OSError: If they cannot be read.
+            UnusableFilesError: If they cannot be used.
         """
         self._address = address
         self._target = target
-        self._channel = peer_channel(address, peer_tls)
-        self._stub = DrafterServiceStub(self._channel)
+        self._process = OtherProcess(address, peer_tls)
+        self._open_channel()
         self._transport: GrpcDraftTransport | None = None
         self._wanted = threading.Event()
         self._wanted.set()
@@ -291,13 +291,21 @@ class GrpcDraftLink:
             self._transport.close()
         self._channel.close()
 
+    def _open_channel(self) -> None:
+        self._channel = self._process.channel()
+        self._stub = DrafterServiceStub(self._channel)
+
     def _keep_connected(self) -> None:
         backoff = Backoff(RECONNECTING)
         while True:
             self._wanted.wait()
             while not self._closed.is_set() and not self._connect():
+                if self._process.renewed():
+                    self._channel.close()
+                    self._open_channel()
                 self._closed.wait(backoff.pause_seconds())
             if self._closed.is_set():
+                self._channel.close()
                 return
             backoff.reset()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_server.access.reloaded import AccessFileError, Reloaded
+from blockdraft_runtime.reloaded import Reloaded, UnusableFilesError
 
 
 def number(path: Path) -> Reloaded[int]:
@@ -53,7 +53,7 @@ def test_a_broken_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_at_the_start_the_file_must_be_right(tmp_path: Path) -> None:
-    with pytest.raises(AccessFileError, match=r"the number: .*No such file"):
+    with pytest.raises(UnusableFilesError, match=r"the number: .*No such file"):
         number(tmp_path / "number")
 
 

@@ -7,28 +7,20 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from tests.certificates import Authority
+from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_runtime.peer_tls import aio_peer_channel, peer_channel, peer_server_credentials
+from blockdraft_runtime.reloaded import UnusableFilesError
 from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.tls.peers import OtherProcess, peer_server_credentials
 
 OURS, OTHERS = Authority("ours"), Authority("others")
 
 
-def peer(folder: Path, name: str, issuer: Authority, trusted: Authority) -> PeerTlsSettings:
-    """Return the settings of a process whose certificate one authority signed."""
-    folder /= name
-    folder.mkdir()
-    issuer.issue().write(folder)
-    (folder / "ca.pem").write_bytes(trusted.certificate)
-    return PeerTlsSettings(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
-
-
 @pytest.fixture
 def tls(tmp_path: Path) -> PeerTlsSettings:
-    return peer(tmp_path, "ours", OURS, OURS)
+    return write_peer(tmp_path / "ours", OURS)
 
 
 @pytest.fixture
@@ -43,23 +35,27 @@ async def address(tls: PeerTlsSettings) -> AsyncIterator[str]:
     await server.stop(None)
 
 
+async def answered(channel: grpc.aio.Channel) -> bool:
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
+        )
+    except grpc.aio.AioRpcError as error:
+        return error.code() is not grpc.StatusCode.UNAVAILABLE
+    return True
+
+
 async def answers(channel: grpc.aio.Channel) -> bool:
     async with channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-                health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
-            )
-        except grpc.aio.AioRpcError as error:
-            return error.code() is not grpc.StatusCode.UNAVAILABLE
-        return True
+        return await answered(channel)
 
 
 async def test_processes_of_one_authority_know_each_other(
     address: str, tls: PeerTlsSettings
 ) -> None:
-    assert await answers(aio_peer_channel(address, tls))
-    with peer_channel(address, tls) as channel:
+    assert await answers(OtherProcess(address, tls).aio_channel())
+    with OtherProcess(address, tls).channel() as channel:
         ready = grpc.channel_ready_future(channel)
         ready.result(PATIENCE_SECONDS)
 
@@ -68,20 +64,43 @@ async def test_processes_of_one_authority_know_each_other(
     "caller",
     [
         lambda folder: None,
-        lambda folder: peer(folder, "stranger", OTHERS, OURS),
-        lambda folder: peer(folder, "deceived", OURS, OTHERS),
+        lambda folder: write_peer(folder / "stranger", OTHERS, OURS),
+        lambda folder: write_peer(folder / "deceived", OURS, OTHERS),
     ],
     ids=["plaintext", "signed by others", "trusts others"],
 )
 async def test_nobody_else_gets_through(
     address: str, tmp_path: Path, caller: Callable[[Path], PeerTlsSettings | None]
 ) -> None:
-    assert not await answers(aio_peer_channel(address, caller(tmp_path)))
+    assert not await answers(OtherProcess(address, caller(tmp_path)).aio_channel())
 
 
 async def test_a_caller_without_a_certificate_is_refused(address: str) -> None:
     credentials = grpc.ssl_channel_credentials(OURS.certificate)
     assert not await answers(grpc.aio.secure_channel(address, credentials))
+
+
+async def test_new_connections_show_and_demand_what_the_files_say_now(
+    address: str, tls: PeerTlsSettings, tmp_path: Path
+) -> None:
+    other = OtherProcess(address, tls)
+    connected = other.aio_channel()
+    assert await answered(connected)
+    assert not other.renewed()
+    write_peer(tls.certificate.parent, OTHERS)
+    assert other.renewed()
+    assert await answers(other.aio_channel())
+    old = write_peer(tmp_path / "old", OURS)
+    assert not await answers(OtherProcess(address, old).aio_channel())
+    # Who was connected stays so.
+    assert await answers(connected)
+
+
+async def test_half_an_exchange_changes_nothing(address: str, tls: PeerTlsSettings) -> None:
+    new = OTHERS.issue()
+    tls.certificate.write_bytes(new.certificate)
+    same = write_peer(tls.certificate.parent.parent / "same", OURS)
+    assert await answers(OtherProcess(address, same).aio_channel())
 
 
 async def test_unix_sockets_stay_as_they_are(tls: PeerTlsSettings) -> None:
@@ -91,13 +110,13 @@ async def test_unix_sockets_stay_as_they_are(tls: PeerTlsSettings) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
         server.add_insecure_port(address)
         await server.start()
-        assert await answers(aio_peer_channel(address, tls))
+        assert await answers(OtherProcess(address, tls).aio_channel())
         await server.stop(None)
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     missing = PeerTlsSettings(*[tmp_path / "nowhere"] * 3)
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(UnusableFilesError, match="nowhere"):
         peer_server_credentials("localhost:1", missing)
-    with pytest.raises(OSError, match="nowhere"):
-        peer_channel("localhost:1", missing)
+    with pytest.raises(UnusableFilesError, match="nowhere"):
+        OtherProcess("localhost:1", missing)

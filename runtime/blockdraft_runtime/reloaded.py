@@ -11,8 +11,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class AccessFileError(ValueError):
-    """A file of keys or of a certificate cannot be used."""
+class UnusableFilesError(ValueError):
+    """Files of keys or of a certificate cannot be used."""
 
 
 class Reloaded(Generic[T]):
@@ -31,7 +31,7 @@ class Reloaded(Generic[T]):
             read: Makes the value of them; raises OSError or ValueError if that is not possible.
 
         Raises:
-            AccessFileError: If they cannot be used.
+            UnusableFilesError: If they cannot be used.
         """
         self._what = what
         self._paths = tuple(paths)
@@ -48,7 +48,7 @@ class Reloaded(Generic[T]):
         self._seen = state
         try:
             self.value = self._value()
-        except AccessFileError as error:
+        except UnusableFilesError as error:
             logger.error("%s; what was read before stays in force", error)
             return False
         logger.info("%s: read again", self._what)
@@ -69,7 +69,7 @@ class Reloaded(Generic[T]):
         try:
             return self._read()
         except (OSError, ValueError) as error:
-            raise AccessFileError(f"{self._what}: {error}") from error
+            raise UnusableFilesError(f"{self._what}: {error}") from error
 
     def _state(self) -> tuple[object, ...]:
         """Return what is different after every change of the files."""
