@@ -66,6 +66,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         deaths: For each time that the process died: how many sequences ran, and had had less than
             32 tokens from it. It is there again at once, as another process.
         delay_seconds: Pause before each message.
+        hold_after: After how many messages each sequence waits for `go_on`; None for never.
+        go_on: Set by the test.
         description: What `Describe` answers.
         load: What `GetLoad` answers.
         requests: Every request received.
@@ -85,6 +87,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     poison_after: int = 1
     deaths: list[int] = field(default_factory=list)
     delay_seconds: float = 0.0
+    hold_after: int | None = None
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
     description: verifier_pb2.VerifierServiceDescribeResponse = field(
         default_factory=lambda: verifier_pb2.VerifierServiceDescribeResponse(
             model="letters",
@@ -173,6 +177,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 if list(request.prompt_token_ids) == self.poison and index == self.poison_after:
                     self.die()
                 await asyncio.sleep(self.delay_seconds)
+                if index == self.hold_after:
+                    await self.go_on.wait()
                 message.sequence_id = number
                 outbox.put_nowait(message)
                 gained.tokens += len(message.token_ids)

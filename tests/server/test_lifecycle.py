@@ -40,7 +40,10 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
 
 async def test_a_stop_lets_calls_in_flight_end() -> None:
     fake = FakeVerifier(delay_seconds=0.05)
-    async with running_verifier(fake) as address, running_server(settings_for(address)) as server:
+    async with (
+        running_verifier(fake) as address,
+        running_server(settings_for(address), drain_seconds=PATIENCE_SECONDS) as server,
+    ):
         call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
         messages = []
         async for message in call:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 
@@ -193,18 +194,26 @@ async def test_a_request_or_its_tenant_may_be_in_the_background(
 async def test_a_cancelled_call_is_cancelled_at_the_verifier(
     server: Running, verifier: FakeVerifier, how: str
 ) -> None:
-    verifier.delay_seconds = 0.05
-    timeout = 0.3 if how == "deadline" else None
-    call = server.stub.StreamGenerate(text_request(), timeout=timeout)
-    async for _ in call:
-        break
+    verifier.hold_after = 1
+    seconds, calls, begun = 0.3, 0, False
+    while not begun:
+        timeout = seconds if how == "deadline" else None
+        call = server.stub.StreamGenerate(text_request(), timeout=timeout)
+        calls += 1
+        # A busy machine may take longer than that to get anything out of the verifier.
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            async for _ in call:
+                begun = True
+                break
+        seconds *= 2
     if how == "cancel":
         call.cancel()
-    await until(lambda: verifier.cancelled == 1)
+    await until(lambda: verifier.cancelled == len(verifier.requests))
     await until(lambda: server.metric("requests_running") == 0)
     # The server's own clock may notice a passed deadline before the transport does.
     outcomes = ("cancelled", "deadline_exceeded") if how == "deadline" else ("cancelled",)
-    assert sum(server.metric("requests_total", outcome=name) for name in outcomes) == 1
+    # One whose deadline passed early enough never came to the server.
+    assert 1 <= sum(server.metric("requests_total", outcome=name) for name in outcomes) <= calls
 
 
 async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(

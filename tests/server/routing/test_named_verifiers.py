@@ -24,7 +24,8 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams() -> None:
-    old, new = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    # The answer must not end before the verifier was seen to leave.
+    old, new = FakeVerifier(hold_after=1), FakeVerifier()
     async with running_verifier(old) as first, running_verifier(new) as second:
         resolver = FakeResolver(first)
         async with running_server(settings_for(NAME), look_up=resolver) as server:
@@ -36,6 +37,7 @@ async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams(
             await until(lambda: server.metric("verifiers", state="leaving") == 1)
             # Nothing new begins there, and what began there ends there.
             await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+            old.go_on.set()
             token_ids += [token async for message in messages for token in message.token_ids]
             await until(lambda: server.metric("verifiers", state="leaving") == 0)
             assert server.metric("verifiers", state="healthy") == 1
@@ -45,7 +47,7 @@ async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams(
 
 
 async def test_one_that_comes_back_before_it_has_gone_stays() -> None:
-    fake = FakeVerifier(delay_seconds=0.05)
+    fake = FakeVerifier(hold_after=1)
     async with running_verifier(fake) as address, running_verifier(FakeVerifier()) as other:
         resolver = FakeResolver(address)
         async with running_server(settings_for(NAME), look_up=resolver) as server:
@@ -55,12 +57,13 @@ async def test_one_that_comes_back_before_it_has_gone_stays() -> None:
             await until(lambda: server.metric("verifiers", state="leaving") == 1)
             resolver.addresses = frozenset([address, other])
             await until(lambda: server.metric("verifiers", state="healthy") == 2)
+            fake.go_on.set()
             assert list((await call).token_ids) == answer([1, 2], COUNT)
             assert fake.streams == 1
 
 
 async def test_the_streams_of_one_that_died_go_on_at_one_that_came() -> None:
-    crashing, new = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    crashing, new = FakeVerifier(hold_after=2), FakeVerifier()
     crash = running_verifier(crashing)
     first = await crash.__aenter__()
     resolver = FakeResolver(first)
@@ -69,7 +72,7 @@ async def test_the_streams_of_one_that_died_go_on_at_one_that_came() -> None:
         running_server(settings_for(NAME), look_up=resolver) as server,
     ):
         call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-        await until(lambda: crashing.sent > 1)
+        await until(lambda: crashing.sent == 2)
         resolver.addresses = frozenset([second])
         await crash.__aexit__(None, None, None)
         assert list((await call).token_ids) == answer([1, 2], COUNT)
@@ -131,9 +134,9 @@ async def test_certificates_are_for_the_name_and_not_for_the_address(
     ):
         found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
         assert list(found.token_ids) == answer([1, 2], 5)
+        await asyncio.sleep(0.2)
         states = server.app.inspect()["verifiers"]
         assert isinstance(states, list)
-        await asyncio.sleep(0.2)
         assert [(one["address"].split(":")[0], one["healthy"]) for one in states] == [
             ("127.0.0.1", True),
             ("127.0.0.2", False),

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import time
 
 import grpc
 import pytest
@@ -79,7 +80,7 @@ async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
 
 
 async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
-    crashing, other = FakeVerifier(delay_seconds=0.05), FakeVerifier()
+    crashing, other = FakeVerifier(hold_after=3), FakeVerifier()
     other.load.waiting_sequences = 100
     async with running_verifier(other) as second:
         crash = running_verifier(crashing)
@@ -87,19 +88,19 @@ async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
         async with running_server(settings_for(first, second)) as server:
             await until(lambda: server.app._pool.capacity == 8)
             call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
-            messages = []
+            token_ids: list[int] = []
             async for message in call:
-                messages.append(message)
-                if len(messages) == 3:
+                token_ids += message.token_ids
+                if len(token_ids) == 7:
                     await crash.__aexit__(None, None, None)
-    assert [t for message in messages for t in message.token_ids] == answer(PROMPT, COUNT)
+    assert token_ids == answer(PROMPT, COUNT)
     assert len(crashing.requests) == len(other.requests) == 1
-    assert len(other.requests[0].emitted_token_ids) >= 7
+    assert len(other.requests[0].emitted_token_ids) == 7
 
 
 async def test_requests_wait_for_a_restarted_verifier() -> None:
     with unix_address() as address:
-        crash = running_verifier(FakeVerifier(delay_seconds=0.02), address)
+        crash = running_verifier(FakeVerifier(hold_after=1), address)
         await crash.__aenter__()
         async with running_server(settings_for(address)) as server:
             call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
@@ -117,12 +118,13 @@ async def test_requests_wait_for_a_restarted_verifier() -> None:
 
 
 async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
-    crash = running_verifier(FakeVerifier(delay_seconds=0.02))
+    fake = FakeVerifier(hold_after=1)
+    crash = running_verifier(fake)
     address = await crash.__aenter__()
     limits = LimitsSettings(recovery_seconds=0.2)
     async with running_server(settings_for(address, limits=limits)) as server:
         call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-        await asyncio.sleep(0.05)
+        await until(lambda: fake.sent == 1)
         await crash.__aexit__(None, None, None)
         error = await failure(call)
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
@@ -136,7 +138,8 @@ def computing_otherwise() -> FakeVerifier:
 
 
 async def test_another_computation_does_not_go_on_with_an_answer() -> None:
-    crash = running_verifier(FakeVerifier(delay_seconds=0.02))
+    fake = FakeVerifier(hold_after=1)
+    crash = running_verifier(fake)
     other = computing_otherwise()
     other.load.waiting_sequences = 100
     limits = LimitsSettings(recovery_seconds=0.3)
@@ -145,7 +148,7 @@ async def test_another_computation_does_not_go_on_with_an_answer() -> None:
         async with running_server(settings_for(first, second, limits=limits)) as server:
             await until(lambda: server.app._pool.capacity == 8)
             call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-            await asyncio.sleep(0.1)
+            await until(lambda: fake.sent == 1)
             await crash.__aexit__(None, None, None)
             error = await failure(call)
     assert error.reason == "VERIFIER_UNAVAILABLE"
@@ -155,11 +158,12 @@ async def test_another_computation_does_not_go_on_with_an_answer() -> None:
 async def test_a_verifier_that_comes_back_otherwise_does_not_go_on_with_an_answer() -> None:
     limits = LimitsSettings(recovery_seconds=1.0)
     with unix_address() as address:
-        crash = running_verifier(FakeVerifier(delay_seconds=0.05), address)
+        fake = FakeVerifier(hold_after=1)
+        crash = running_verifier(fake, address)
         await crash.__aenter__()
         async with running_server(settings_for(address, limits=limits)) as server:
             call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-            await asyncio.sleep(0.1)
+            await until(lambda: fake.sent == 1)
             await crash.__aexit__(None, None, None)
             await server.until_healthy(False)
             other = computing_otherwise()
@@ -187,14 +191,18 @@ async def test_requests_go_to_the_least_busy_healthy_verifier() -> None:
         running_server(settings_for(first, second, third)) as server,
     ):
         await until(lambda: server.app._pool.capacity == 8)
-        idle.delay_seconds = busy.delay_seconds = 0.1
+        # None ends before all have come.
+        idle.hold_after = busy.hold_after = 0
         calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(3)]
+        await until(lambda: len(busy.requests) + len(idle.requests) == 3)
+        idle.go_on.set()
+        busy.go_on.set()
         await asyncio.gather(*calls)
     assert (len(busy.requests), len(idle.requests), len(away.requests)) == (0, 3, 0)
 
 
 async def test_own_calls_count_before_a_verifier_reports_them() -> None:
-    fakes = [FakeVerifier(delay_seconds=0.1), FakeVerifier(delay_seconds=0.1)]
+    fakes = [FakeVerifier(hold_after=0), FakeVerifier(hold_after=0)]
     async with (
         running_verifier(fakes[0]) as first,
         running_verifier(fakes[1]) as second,
@@ -202,20 +210,27 @@ async def test_own_calls_count_before_a_verifier_reports_them() -> None:
     ):
         await until(lambda: server.app._pool.capacity == 8)
         calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(6)]
+        # None ends before all have come.
+        await until(lambda: sum(len(fake.requests) for fake in fakes) == 6)
+        for fake in fakes:
+            fake.go_on.set()
         await asyncio.gather(*calls)
     assert [len(fake.requests) for fake in fakes] == [3, 3]
 
 
 async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> None:
     # The second to come breaks the stream that both are on.
-    fake = FakeVerifier(delay_seconds=0.02, break_after=[None, 2])
+    fake = FakeVerifier(hold_after=2, break_after=[None, 2])
     async with (
         running_verifier(fake) as address,
         running_server(settings_for(address)) as server,
     ):
         texts = ["\x01\x02", "\x03\x04\x05"]
         requests = [whole(text_request(text, max_output_tokens=COUNT)) for text in texts]
-        responses = await asyncio.gather(*map(server.stub.Generate, requests))
+        answers = asyncio.gather(*map(server.stub.Generate, requests))
+        await until(lambda: fake.streams == 2)
+        fake.go_on.set()
+        responses = await answers
         assert server.metric("replays_total") == 2
     for text, response in zip(texts, responses, strict=True):
         assert list(response.token_ids) == answer(list(text.encode()), COUNT)
@@ -223,7 +238,7 @@ async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> No
 
 
 async def test_a_refused_sequence_disturbs_no_other() -> None:
-    fake = FakeVerifier(delay_seconds=0.02)
+    fake = FakeVerifier(hold_after=1)
     async with (
         running_verifier(fake) as address,
         running_server(settings_for(address)) as server,
@@ -236,6 +251,7 @@ async def test_a_refused_sequence_disturbs_no_other() -> None:
         # Not a verifier that is away: it goes on taking requests.
         fake.refusal = None
         await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+        fake.go_on.set()
         rest = [message async for message in stream]
         assert server.metric("replays_total") == 0
     assert [t for message in (first, *rest) for t in message.token_ids] == answer(PROMPT, COUNT)
@@ -304,12 +320,13 @@ def of_another_target() -> FakeVerifier:
 
 async def test_one_name_stands_for_one_target(caplog: pytest.LogCaptureFixture) -> None:
     first, second = FakeVerifier(), of_another_target()
-    limits = LimitsSettings(recovery_seconds=1.0)
+    late_by_seconds = 0.0
     async with running_verifier(second, healthy=False) as other:
         crash = running_verifier(first)
         address = await crash.__aenter__()
         with caplog.at_level(logging.ERROR, logger="blockdraft_server"):
-            async with running_server(settings_for(address, other, limits=limits)) as server:
+            async with running_server(settings_for(address, other)) as server:
+                server.app._pool._target._clock = lambda: time.monotonic() + late_by_seconds
                 await second.set_healthy(True)
                 await until(lambda: other in caplog.text)
                 assert "f" * 16 in caplog.text
@@ -325,6 +342,7 @@ async def test_one_name_stands_for_one_target(caplog: pytest.LogCaptureFixture) 
                 await server.until_healthy(False)
                 refused = await failure(server.stub.Generate(whole(text_request())))
                 assert refused.reason == "VERIFIER_UNAVAILABLE"
+                late_by_seconds = LimitsSettings().recovery_seconds
                 await server.until_healthy(True)
                 await server.stub.Generate(whole(text_request()))
                 model = await server.stub.GetModel(inference_pb2.GetModelRequest())
