@@ -1,7 +1,7 @@
 """Requests of any size get an answer that does not keep others waiting."""
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.server.support import Running, failure, running_server, settings_for, until
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_runtime.held_loop import HeldLoop
+from blockdraft_runtime import undecodable
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_server.sizes import MAX_LISTED_TOKENS
 
@@ -21,7 +21,23 @@ METHOD = "/blockdraft.v1.InferenceService/"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Running]:
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return what gets the length of each request that a server decodes."""
+    strict, lengths = undecodable._strict, list[int]()
+
+    def noting(handler: Any, check: Callable[[bytes], None]) -> Any:
+        def deserialize(data: bytes) -> object:
+            lengths.append(len(data))
+            return handler.request_deserializer(data)
+
+        return strict(handler._replace(request_deserializer=deserialize), check)
+
+    monkeypatch.setattr(undecodable, "_strict", noting)
+    return lengths
+
+
+@pytest.fixture
+async def server(decoded: list[int]) -> AsyncIterator[Running]:
     limits = LimitsSettings(max_prompt_bytes=8 << 20)
     async with (
         running_verifier(FakeVerifier()) as address,
@@ -74,42 +90,44 @@ def long_text() -> inference_pb2.GenerateRequest:
 )
 async def test_what_is_too_large_is_refused_before_it_is_decoded(
     server: Running,
+    decoded: list[int],
     make: Callable[[], inference_pb2.GenerateRequest],
     reason: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = make().SerializeToString()
-    began = time.monotonic()
-    decoded = inference_pb2.GenerateRequest.FromString(data)
-    list(decoded.prompt.token_ids.values)
-    list(decoded.sampling.stop_token_ids)
-    decoding = time.monotonic() - began
     raw: Any = server.channel.unary_unary(METHOD + "Generate")
-    await failure(raw(b""))
-    holds = []
-    for _ in range(3):
-        held = HeldLoop()
-        held.start()
-        error = await asyncio.wait_for(failure(raw(data)), PATIENCE_SECONDS)
-        held.stop()
-        assert error.reason == reason
-        holds.append(held.longest_seconds)
-    if make in (packed_ids, empty_messages, stop_tokens):
-        # Far less than decoding alone would take; sending it from this process is part of it.
-        assert min(holds) < decoding / 2
+    # What is small is decoded and found to have no prompt.
+    assert (await failure(raw(b""))).reason == "INVALID_ARGUMENT"
+    error = await asyncio.wait_for(failure(raw(data)), PATIENCE_SECONDS)
+    assert error.reason == reason
+    assert decoded == [0]
+
+
+def blocked(server: Running, method: str) -> tuple[threading.Event, threading.Event]:
+    """Let a method of the tokenizer wait; return what says that it does, and what ends it."""
+    tokenizer = server.app._tokenizer
+    assert tokenizer is not None
+    waits, goes_on, real = threading.Event(), threading.Event(), getattr(tokenizer, method)
+
+    def wait(what: object) -> object:
+        waits.set()
+        assert goes_on.wait(PATIENCE_SECONDS)
+        return real(what)
+
+    setattr(tokenizer, method, wait)
+    return waits, goes_on
 
 
 async def test_others_are_answered_while_a_long_prompt_is_listed(server: Running) -> None:
     count = MAX_LISTED_TOKENS
+    listed, goes_on = blocked(server, "token_bytes")
     request = inference_pb2.TokenizeRequest(prompt=inference_pb2.Prompt(text="a" * count))
     listing = asyncio.ensure_future(server.stub.Tokenize(request))
-    answered = 0
-    while not listing.done():
-        await server.stub.GetModel(inference_pb2.GetModelRequest())
-        answered += 1
+    await until(listed.is_set)
+    await server.stub.GetModel(inference_pb2.GetModelRequest())
+    assert not listing.done()
+    goes_on.set()
     assert len((await listing).token_ids) == count
-    # Held for the whole time, the event loop would answer one, at the end.
-    assert answered > 1
     request.prompt.text = "a" * (MAX_LISTED_TOKENS + 1)
     error = await failure(server.stub.Tokenize(request))
     assert (error.code, error.reason) == (grpc.StatusCode.OUT_OF_RANGE, "PROMPT_TOO_LONG")
@@ -121,13 +139,16 @@ async def test_tokenizing_is_bounded_in_number() -> None:
         running_verifier(FakeVerifier()) as address,
         running_server(settings_for(address, limits=limits)) as server,
     ):
+        _, goes_on = blocked(server, "encode")
         request = inference_pb2.TokenizeRequest(prompt=inference_pb2.Prompt(text="a" * 100_000))
-        calls = [server.stub.Tokenize(request) for _ in range(12)]
+        calls = [asyncio.ensure_future(server.stub.Tokenize(request)) for _ in range(12)]
+        # Two are tokenized at once, and one may wait.
+        await until(lambda: sum(call.done() for call in calls) == 9)
+        goes_on.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, grpc.aio.AioRpcError)]
         assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        # Two are tokenized at once, and one may wait.
-        assert 3 <= 12 - len(refused) < 12
+        assert len(refused) == 9
         await server.stub.Tokenize(request)
 
 
