@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.client.api import Api
 from tests.fakes.inference import TEXT, TOKEN_IDS, USAGE, FakeInference, RunningFake, running_fake
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import (
     AsyncClient,
@@ -133,7 +134,7 @@ async def test_health_follows_the_server(api: Api, fake: RunningFake) -> None:
 async def test_wait_ready_gives_up_on_a_server_that_does_not_serve(
     api: Api, fake: RunningFake
 ) -> None:
-    await api.call("wait_ready", 5.0)
+    await api.call("wait_ready", PATIENCE_SECONDS)
     fake.set_serving(False)
     with pytest.raises(DeadlineExceededError, match=r"not ready within 0\.4 s"):
         await api.call("wait_ready", 0.4)
@@ -146,7 +147,7 @@ async def test_wait_ready_outlasts_a_server_that_is_not_there_yet(kind: str) -> 
     with pytest.raises(DeadlineExceededError):
         await api.call("wait_ready", 0.3)
     with running_fake(port=int(target.rpartition(":")[2])):
-        await api.call("wait_ready", 10.0)
+        await api.call("wait_ready", PATIENCE_SECONDS)
     await api.close()
 
 

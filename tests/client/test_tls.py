@@ -9,6 +9,7 @@ import grpc
 import pytest
 from tests.client.api import Api
 from tests.fakes.inference import RunningFake, running_fake
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import Client, ConnectionFailedError, TLSConfig
 
@@ -25,7 +26,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     command += ["-nodes", "-days", "2", "-subj", "/CN=blockdraft.test"]
     command += ["-addext", "subjectAltName=DNS:blockdraft.test"]
     command += ["-out", str(files[0]), "-keyout", str(files[1])]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     return files
 
 
@@ -61,13 +62,13 @@ def test_a_refused_handshake_is_a_failed_connection(
         tls = TLSConfig.from_files(cert, server_name="blockdraft.test")
     client = Client(strict_fake.target, tls=tls)
     with client, pytest.raises(ConnectionFailedError, match="agree on TLS"):
-        client.model(timeout=20.0)
+        client.model(timeout=PATIENCE_SECONDS)
 
 
 def test_plaintext_to_an_encrypted_server_names_tls(strict_fake: RunningFake) -> None:
     client = Client(strict_fake.target)
     with client, pytest.raises(ConnectionFailedError, match="agree on TLS"):
-        client.model(timeout=20.0)
+        client.model(timeout=PATIENCE_SECONDS)
 
 
 def test_a_certificate_named_by_a_variable_turns_encryption_on(
@@ -77,4 +78,4 @@ def test_a_certificate_named_by_a_variable_turns_encryption_on(
     client = Client(strict_fake.target)
     # Encrypted and trusted, but not for this name.
     with client, pytest.raises(ConnectionFailedError, match="agree on TLS"):
-        client.model(timeout=20.0)
+        client.model(timeout=PATIENCE_SECONDS)

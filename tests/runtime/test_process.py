@@ -64,7 +64,9 @@ async def status(address: str, service: str = "") -> int:
     async with grpc.aio.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-            health_pb2.HealthCheckRequest(service=service), wait_for_ready=True, timeout=5
+            health_pb2.HealthCheckRequest(service=service),
+            wait_for_ready=True,
+            timeout=PATIENCE_SECONDS,
         )
         return int(response.status)
 
@@ -183,7 +185,7 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
 
     def fetch(host: str = "127.0.0.1") -> str:
         url = f"http://{host}:{unused_tcp_port}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as response:
             body: bytes = response.read()
         return body.decode()
 
@@ -207,7 +209,7 @@ async def state(address: str) -> debug_pb2.GetStateResponse:
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = debug_pb2_grpc.DebugServiceStub(channel)
         response: debug_pb2.GetStateResponse = await stub.GetState(
-            debug_pb2.GetStateRequest(), wait_for_ready=True, timeout=5
+            debug_pb2.GetStateRequest(), wait_for_ready=True, timeout=PATIENCE_SECONDS
         )
         return response
 

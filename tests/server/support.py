@@ -74,7 +74,7 @@ class Running:
     async def healthy(self, service: str = "") -> bool:
         health = health_pb2_grpc.HealthStub(self.channel)
         response = await health.Check(  # type: ignore[attr-defined]  # its stubs lack it
-            health_pb2.HealthCheckRequest(service=service), timeout=5
+            health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_SECONDS
         )
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 

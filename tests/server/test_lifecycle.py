@@ -146,7 +146,7 @@ def certificate(tmp_path: Path) -> TlsSettings:
     command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost"]
     command += ["-keyout", str(files.key), "-out", str(files.certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     return files
 
 
@@ -164,4 +164,4 @@ async def test_serves_over_tls(certificate: TlsSettings) -> None:
         async with grpc.aio.insecure_channel(server.address) as plaintext:
             stub = inference_pb2_grpc.InferenceServiceStub(plaintext)
             with pytest.raises(grpc.aio.AioRpcError):
-                await stub.GetModel(inference_pb2.GetModelRequest(), timeout=5)
+                await stub.GetModel(inference_pb2.GetModelRequest(), timeout=PATIENCE_SECONDS)

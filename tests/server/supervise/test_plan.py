@@ -301,9 +301,9 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
         *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE
     )
     assert process.stderr is not None
-    line = await asyncio.wait_for(process.stderr.readline(), 30)
+    line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_SECONDS)
     assert line.startswith(b"blockdraft serves smollm2-135m on host:1, drafter: unknown")
     process.send_signal(number)
-    rest = await asyncio.wait_for(process.stderr.read(), 30)
+    rest = await asyncio.wait_for(process.stderr.read(), PATIENCE_SECONDS)
     assert rest.split(b"\n") == [b"server stops", b"verifier stops", b"drafter stops", b""]
     assert await process.wait() == code

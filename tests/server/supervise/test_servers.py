@@ -36,7 +36,9 @@ def folder() -> Iterator[Path]:
 
 def requests_of(port: int) -> float:
     """Return how many requests the server with these metrics has ended."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS
+    ) as response:
         lines = response.read().decode().splitlines()
     name = "blockdraft_server_requests_total{"
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
