@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -16,10 +17,14 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.computation import Computation
+from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 from blockdraft_verifier.service import VerifierService
 
 PLACES, FLOOD = 2, 40
+# What prompts begin with.
+FLOODING, TRICKLING = 1, 2
 ENGINE = replace(
     TINY_ENGINE,
     scheduler=SchedulerSettings(PLACES, max_step_tokens=8, max_context_tokens=96, max_waiting=256),
@@ -42,39 +47,64 @@ async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
         await server.stop(None)
 
 
-async def ask(server: Running, key: str, number: int) -> None:
+async def ask(server: Running, key: str, token: int) -> None:
     request = inference_pb2.GenerateRequest(
-        prompt=inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[number % 7 + 1])),
+        prompt=inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[token])),
         sampling=inference_pb2.SamplingOptions(max_output_tokens=12, ignore_eos=True),
     )
     await server.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
 
 
+def overtaken(engine: Engine) -> dict[int, list[int]]:
+    """Return what gets, by first token of the prompt, how many others ended before a request did.
+
+    It is counted where requests come to the engine and end there: how long a caller takes to hear
+    of it, or to ask again, is of no account.
+    """
+    submit, found, ended = engine.submit, defaultdict[int, list[int]](list), 0
+
+    def watched(request: GenerationRequest, listener: Listener, on_step_end: StepEnd) -> Sequence:
+        before = ended
+
+        def told(event: TokensGained) -> None:
+            nonlocal ended
+            if event.finish_reason is not None:
+                found[request.prompt[0]].append(ended - before)
+                ended += 1
+            listener(event)
+
+        return submit(request, told, on_step_end)
+
+    engine.submit = watched  # type: ignore[method-assign]
+    return found
+
+
 async def test_who_floods_the_service_holds_up_only_itself() -> None:
     engine = make_engine(tiny_decoder(), config=ENGINE)
-    engine.start()
-    ended = []
+    found, enough = overtaken(engine), asyncio.Event()
     try:
         async with (
             serving_verifier(engine) as address,
             running_server(settings_for(address), api_keys=["flood", "trickle"]) as server,
         ):
 
-            async def flood(number: int) -> None:
-                await ask(server, "flood", number)
-                ended.append(number)
+            async def flood() -> None:
+                while not enough.is_set():
+                    await ask(server, "flood", FLOODING)
 
-            flooding = [asyncio.ensure_future(flood(number)) for number in range(FLOOD)]
-            await until(lambda: engine.load().waiting > FLOOD - 10)
-            waited = []
-            for number in range(3):
-                before = len(ended)
-                await ask(server, "trickle", number)
-                waited.append(len(ended) - before)
-            # Those who held the places ended, and as many again while the request itself ran.
-            assert max(waited) <= 3 * PLACES, waited
-            assert len(ended) < FLOOD
+            flooding = [asyncio.ensure_future(flood()) for _ in range(FLOOD)]
+            await until(lambda: len(engine._held) == FLOOD)
+            engine.start()
+            await until(lambda: engine.load().running == PLACES)
+            for _ in range(3):
+                await ask(server, "trickle", TRICKLING)
+            enough.set()
             await asyncio.gather(*flooding)
     finally:
         engine.stop()
-    assert len(ended) == FLOOD
+    # Those who held the places ended, and as many again while the request itself ran.
+    assert len(found[TRICKLING]) == 3
+    assert max(found[TRICKLING]) <= 3 * PLACES, found[TRICKLING]
+    # The last of the flood had to wait for all the others.
+    assert len(found[FLOODING]) >= FLOOD
+    assert max(found[FLOODING]) >= FLOOD - PLACES
