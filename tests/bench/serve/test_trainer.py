@@ -1,5 +1,7 @@
 """Finding, stopping and continuing the trainer among the processes of a service."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,7 +38,7 @@ def _service(*arguments: str) -> Iterator[Trainer]:
         try:
             yield Trainer(process.pid)
         finally:
-            subprocess.run(("pkill", "-9", "-s", str(process.pid)), check=False)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _state(process: int) -> str:

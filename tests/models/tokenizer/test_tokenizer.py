@@ -1,6 +1,5 @@
 """Tokenizers: nothing lost, nothing injected."""
 
-import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -90,16 +89,15 @@ def test_token_bytes_of_control_padding_and_invalid_ids(tokenizer: Tokenizer) ->
 
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
     text = "Ducks swim. " * 200_000
-    moments = []
+    turns = 0
     with ThreadPoolExecutor(1) as pool:
-        started = time.perf_counter()
         encoding = pool.submit(tokenizer.encode, text)
         while not encoding.done():
             time.sleep(0.001)
-            moments.append(time.perf_counter())
-    longest = max(later - now for now, later in itertools.pairwise([started, *moments]))
-    # All of it where encoding holds the interpreter's lock.
-    assert longest < (moments[-1] - started) / 2
+            turns += 1
+    # One or two where encoding holds the interpreter's lock all the while. How long a turn takes
+    # says nothing: other processes may have the processor.
+    assert turns > 5
     assert encoding.result() == list(text.encode())
 
 
