@@ -97,7 +97,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
 
 def test_the_pods_become_ready_and_serve(split: Split) -> None:
     for pod in (split.tpu, split.server):
-        assert pod.probe("readinessProbe")
+        until(lambda pod=pod: pod.probe("readinessProbe"))
         assert pod.probe("livenessProbe")
     # One is a group without server, the other is a server alone.
     with pytest.raises(StopIteration):
@@ -163,6 +163,9 @@ PEER_FILES = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
 async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams(
     split: Split, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with Client(split.server.here[GRPC], timeout=OUTAGE_SECONDS) as client:
+        # A verifier that was started again serves before it has its drafter back.
+        until(lambda: client.model().drafter is not None)
     monkeypatch.setattr(places, "LOOK_UP_SECONDS", 0.6)
     tls = PeerTlsSettings(*(split.certificates / name for name in PEER_FILES.values()))
     first = f"127.0.0.1:{split.port}"
