@@ -19,6 +19,7 @@ import pytest
 from flax import nnx
 from tests.e2e.ports import free_ports
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import (
     AsyncClient,
@@ -30,10 +31,10 @@ from blockdraft_client import (
 )
 from blockdraft_client.cli.main import main
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_runtime.settings.verifier import EngineSettings
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
+DRAFT_TIMEOUT_SECONDS = 2 * PATIENCE_SECONDS
 PLAIN = SpeculationParams(disabled=True)
 GREEDY = SamplingParams(max_output_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, seed=7, max_output_tokens=24, ignore_eos=True)
@@ -86,6 +87,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
     command += ["--run-dir", str(directory), "--log-format", "json"]
+    command += ["--draft-timeout", str(DRAFT_TIMEOUT_SECONDS)]
     command += ["--dtype", "bfloat16", "--hang-timeout", "6", "--log-level", "debug"]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
@@ -206,15 +208,16 @@ def test_a_verifier_that_hangs_is_killed_and_loses_nothing(
 ) -> None:
     prompts = [f"The verifier will hang, {number}" for number in range(3)]
     expected = [client.generate(prompt, sampling=LONG).token_ids for prompt in prompts]
+    verifier = service.child("verifier")
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(client.stream(prompt, sampling=LONG)) for prompt in prompts]
         answers = [list(next(stream).token_ids) for stream in streams]
-        verifier = service.child("verifier")
         verifier.suspend()
         for answer, stream in zip(answers, streams, strict=True):
             answer.extend(token for chunk in stream for token in chunk.token_ids)
     assert [tuple(answer) for answer in answers] == expected
-    assert not verifier.is_running()
+    # Where the answers had come so far that nothing was missing, they ended before it was killed.
+    until(lambda: not verifier.is_running())
     until(lambda: client.model().drafter is not None)
     until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
 
@@ -232,13 +235,18 @@ def test_a_stopped_drafter_holds_nobody_up(service: Service, client: Client) -> 
             for chunk in stream:
                 tokens.extend(chunk.token_ids)
                 times.append(time.monotonic())
+            # The verifier may have been done with that answer when the drafter stopped.
+            again = client.generate(prompt, sampling=LONG)
+            times.append(time.monotonic())
         finally:
-            drafter.resume()
-    assert tuple(tokens) == expected.token_ids
+            # Whoever stops for too long is killed.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                drafter.resume()
+    assert tuple(tokens) == again.token_ids == expected.token_ids
     assert service.metric(1, "blockdraft_verifier_late_drafts_total") > late
     # One step once waited until the connection was given up.
     longest = max(after - before for before, after in itertools.pairwise(times))
-    assert longest < EngineSettings().draft_timeout_seconds / 2
+    assert longest < DRAFT_TIMEOUT_SECONDS / 2
     until(lambda: client.model().drafter is not None)
     until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
 
