@@ -52,7 +52,7 @@ def test_a_sequence_is_written_when_its_context_is_released(tmp_path: Path) -> N
     memory[:] = 0
     stream.append(7, 12, features(12, 8), range(12, 20))
     stream.end(7)
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
     [(_, found)] = recordings.readable()
     assert found.token_ids.tolist() == list(range(20))
     np.testing.assert_array_equal(found.features, features(0, 20))
@@ -80,7 +80,7 @@ def test_what_is_excluded_or_begins_anew_leaves_nothing(tmp_path: Path) -> None:
     stream.begin(3, "r3", (0, 0.0))
     stream.append(3, 0, features(0, 20), range(20))
     stream.close()
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
     assert [len(found.token_ids) for _, found in recordings.readable()] == [20]
     assert counts.seen == {"written": 1, "excluded": 2}
 
@@ -95,7 +95,7 @@ def test_what_has_gaps_or_is_short_is_dropped_and_counted(tmp_path: Path) -> Non
     stream.append(1, 0, features(0, 20), ())
     stream.append(2, 0, features(0, MIN_TOKENS - 1), range(MIN_TOKENS - 1))
     stream.close()
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
     assert not recordings.names()
     assert counts.seen == {"incomplete": 2, "too_short": 1}
 
@@ -105,7 +105,7 @@ def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
     chosen = [recorder.chooses(f"r{index}") for index in range(4000)]
     assert 850 < sum(chosen) < 1150
     assert chosen == [recorder.chooses(f"r{index}") for index in range(4000)]
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
 
 
 def test_a_full_disk_costs_recordings_and_nothing_else(
@@ -132,7 +132,7 @@ def test_a_full_disk_costs_recordings_and_nothing_else(
         time.sleep(0.01)
     monkeypatch.setattr(Recordings, "add", real)
     record(4)
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
     assert counts.seen == {"disk": 3, "written": 1}
     assert len(recordings.names()) == 1
 
@@ -156,5 +156,5 @@ def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     # One is being written, or not yet; two wait.
     assert counts.seen["queue_full"] in (7, 8)
     let_go.set()
-    recorder.close()
+    recorder.close(PATIENCE_SECONDS)
     assert counts.seen["written"] == 10 - counts.seen["queue_full"] == len(recordings.names())
