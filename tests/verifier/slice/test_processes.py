@@ -97,10 +97,12 @@ def test_a_leader_that_waits_for_nothing_else_hears_of_a_stopped_follower(met: M
 
 
 def test_a_follower_that_takes_nothing_does_not_hold_up_its_leader_for_ever(met: Met) -> None:
-    met.followers[1].send_signal(signal.SIGSTOP)
+    # Both: to bring so much to one that runs may take a busy machine longer than its patience.
+    for follower in met.followers:
+        follower.send_signal(signal.SIGSTOP)
     # More than connections hold: the leader waits, and gives up.
     frame = bytes(MAX_FRAME_BYTES)
-    with pytest.raises(FollowerLostError, match=r"process 2 .* no step"):
+    with pytest.raises(FollowerLostError, match=r"process [12] .* no step"):
         met.leader.send(frame)
 
 
