@@ -5,6 +5,7 @@
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
   `make test-slow` asks for what XLA does by itself where programs run for minutes.
 * `auto` is float32, as if every machine had measured that it is the faster dtype.
+* Properties may take any time for an example: how long says more of the machine than of them.
 * Interrupts arrive, also where a shell started the run in the background and ignores them.
 * Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and
   the drafters are compiled once; see `tests.compiled_once`.
@@ -29,11 +30,17 @@ os.environ["XLA_FLAGS"] = (
     "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
 )
 
+import hypothesis
 import jax
 import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 
 # Silent float64 or broadcasting slips are the commonest numeric bugs: make them errors.
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.command_lines import CONFIGURATIONS, MODULES, parse, values_of
 
@@ -218,7 +218,6 @@ def test_whatever_serve_does_not_decide_is_a_setting_of_serve() -> None:
         assert missing == DECIDED[configuration.command]
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject) -> None:
     values = {

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
 
 def test_the_pods_become_ready_and_serve(split: Split) -> None:
     for pod in (split.tpu, split.server):
-        until(lambda pod=pod: pod.probe("readinessProbe"))
+        until(partial(pod.probe, "readinessProbe"))
         assert pod.probe("livenessProbe")
     # One is a group without server, the other is a server alone.
     with pytest.raises(StopIteration):

@@ -103,14 +103,17 @@ class Streams(RuleBasedStateMachine):
             part = sequence_draft(sequence_id, start, features, seed % 10, draft_length)
             part = spoil(part, fault)
             parts += [part] * (2 if fault == "twice" else 1)
-            brings = len(part.features) > 0 or sequence_id == miscounted
+            told = len(part.features) + (sequence_id == miscounted)
+            # In the order of the checks: features are looked at last, and then slots are given.
             if fault == "start":
                 errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH, start)
-            elif fault != "none" or (step_fault != "none" and brings):
+            elif fault not in ("none", "nan") or told > SPEC.max_feature_rows:
                 errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_INVALID_INPUT, start)
-            elif start + rows > SPEC.max_context_tokens or (
-                sequence_id not in model and self.used() == SPEC.max_sequences
-            ):
+            elif start + told > SPEC.max_context_tokens:
+                errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED, start)
+            elif fault == "nan" or (step_fault != "none" and told > 0):
+                errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_INVALID_INPUT, start)
+            elif sequence_id not in model and self.used() == SPEC.max_sequences:
                 errors[sequence_id] = (CODE.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED, start)
             else:
                 model[sequence_id] = np.concatenate([known, features])
@@ -179,5 +182,5 @@ class Streams(RuleBasedStateMachine):
         assert self.pool.free == SPEC.max_sequences - self.used()
 
 
-Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestStreams = Streams.TestCase

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from tests.fakes.verifier import SERVICE, unix_address
@@ -55,7 +56,7 @@ async def ask(server: Running, key: str, token: int) -> None:
     await server.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
 
 
-def overtaken(engine: Engine) -> dict[int, list[int]]:
+def overtaken(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
     """Return what gets, by first token of the prompt, how many others ended before a request did.
 
     It is counted where requests come to the engine and end there: how long a caller takes to hear
@@ -75,13 +76,15 @@ def overtaken(engine: Engine) -> dict[int, list[int]]:
 
         return submit(request, told, on_step_end)
 
-    engine.submit = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "submit", watched)
     return found
 
 
-async def test_who_floods_the_service_holds_up_only_itself() -> None:
+async def test_who_floods_the_service_holds_up_only_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = make_engine(tiny_decoder(), config=ENGINE)
-    found, enough = overtaken(engine), asyncio.Event()
+    found, enough = overtaken(engine, monkeypatch), asyncio.Event()
     try:
         async with (
             serving_verifier(engine) as address,

@@ -36,7 +36,7 @@ def random_head(seed: int, draft: int = DRAFT) -> MarkovHead:
     return head
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), own=st.booleans())
 def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -26,7 +26,7 @@ def check(
 
 
 @pytest.mark.parametrize("vocab", [7, 300, 49_152])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_token_at_any_place(vocab: int, data: st.DataObject) -> None:
     # Few shapes, so that few programs are compiled.

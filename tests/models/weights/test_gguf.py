@@ -52,7 +52,7 @@ def test_every_common_quantization_reads_back(tmp_path: Path) -> None:
             np.testing.assert_array_equal(weights.read(kind.name, slice(1, 3)), expected[1:3])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_truncated_files_are_refused(data: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("gguf")

@@ -77,7 +77,7 @@ def test_without_a_cache_a_batch_has_tokens_only(builder: BatchBuilder) -> None:
     assert batch.teacher_ids.shape[-1] == batch.teacher_logits.shape[-1] == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(0, 1000))
 def test_every_row_once_an_epoch(rows: int, batch_size: int, seed: int) -> None:
     numbers = list(range(100, 100 + rows))

@@ -36,7 +36,7 @@ def matches_of(answer: list[int], drafts: list[list[int]]) -> np.ndarray:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 40), st.integers(1, 6), st.integers(1, 3))
 def test_walk_equals_decoding(data: st.DataObject, length: int, slots: int, alphabet: int) -> None:
     tokens = st.integers(0, alphabet - 1)
@@ -71,7 +71,7 @@ def row(number: int, prompt: tuple[int, ...], source: str = "math") -> CorpusRow
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(prompts, st.sampled_from(["math", "code"])), min_size=1, max_size=40),
     st.floats(0, 1),
@@ -84,7 +84,7 @@ def test_sides_are_apart(drawn: list[tuple[tuple[int, ...], str]], share: float)
     assert not sides[0] & sides[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(prompts, min_size=1, max_size=30),
     st.lists(prompts, max_size=30),

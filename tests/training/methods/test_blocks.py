@@ -100,7 +100,7 @@ def test_anchors_that_stand_for_none_do_no_harm(from_anchor: bool) -> None:
     np.testing.assert_allclose(hidden[:, :2], before[:, :2], rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**31 - 1),
     st.lists(

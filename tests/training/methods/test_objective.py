@@ -84,7 +84,7 @@ def reference(
     return loss, weight, gradient / max(weight, 1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**31), st.sampled_from([0.0, 0.5, 1.0]))
 def test_loss_and_gradient(seed: int, distillation: float) -> None:
     rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_loss_and_gradient(seed: int, distillation: float) -> None:
     np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**31))
 def test_metrics(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ def test_the_most_frequent_ids_are_hot_and_the_smaller_of_equals() -> None:
     assert HotVocabulary.of(counts, 99).ids.tolist() == list(range(8))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**31))
 def test_labels_are_what_follows_each_anchor(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -84,7 +84,7 @@ def test_looks_are_further_and_further_apart() -> None:
     assert gaps[0] == 50
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=40))
 def test_the_chance_is_one_and_none_too_many(differences: list[float]) -> None:
     array = np.array(differences)

@@ -117,9 +117,7 @@ class PagesMachine(RuleBasedStateMachine):
         assert self.pages.available == NUM_PAGES - len(owned)
 
 
-PagesMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
-)
+PagesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, derandomize=True)
 TestPages = PagesMachine.TestCase
 
 

@@ -74,7 +74,7 @@ def random_request(rng: random.Random, name: int, max_context: int) -> Generatio
     )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(limits(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
 def test_every_request_ends_right_whatever_the_limits(
     limits: tuple[SchedulerSettings, int, int], seed: int, rate: float, grouped: bool
@@ -350,7 +350,7 @@ def test_a_cached_prefix_is_reported_but_not_that_of_a_preempted_sequence() -> N
 
 
 @given(st.integers(1, 5000), st.integers(0, 300), st.integers(1, 512))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 def test_prefill_chunk(remaining: int, used: int, budget: int) -> None:
     count = prefill_chunk(remaining, used, budget)
     whole = min(remaining, budget)

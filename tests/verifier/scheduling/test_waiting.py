@@ -98,7 +98,7 @@ def test_who_is_discarded_costs_nobody_a_turn() -> None:
     assert [taken(waiting, []).sequence_id for _ in range(2)] == [2, 4]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(2, 4))
 def test_nobody_waits_longer_for_those_who_want_more(seed: int, places: int, tenants: int) -> None:
     """A tenant with one request at a time, among others that always have many."""
