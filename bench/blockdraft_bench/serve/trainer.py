@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.common.process_time import descendant_with, family_cpu_seconds
-
-# The argument by which `blockdraft serve` starts it.
-_MODULE = "blockdraft_training.online"
+from blockdraft_server.supervise.plan import TRAINER_MODULE
 
 
 class Trainer:
@@ -51,7 +49,7 @@ class Trainer:
 
     def _process(self) -> int:
         # Not kept: a trainer that ends is started again.
-        found = descendant_with(self._supervisor, _MODULE)
+        found = descendant_with(self._supervisor, TRAINER_MODULE)
         if found is None:
             raise BenchError("the service has no trainer; it may have ended")
         return found

@@ -28,6 +28,8 @@ SERVER = Configuration("server", ServerSettings)
 VERIFIER = Configuration("verifier", VerifierSettings)
 DRAFTER = Configuration("drafter", DrafterSettings)
 
+# By name: to start it, nothing of it has to be imported.
+TRAINER_MODULE = "blockdraft_training.online"
 # Beyond the time a process lets its calls go on.
 _STOP_MARGIN_SECONDS = 10.0
 # Longest path that fits into a unix socket's address on Linux and macOS.
@@ -152,7 +154,7 @@ class ServePlan:
             flags.append(f"--watch=http://{host}:{metrics.metrics_port}/metrics")
         return ChildSpec(
             name="trainer",
-            command=(sys.executable, "-m", "blockdraft_training.online", *flags),
+            command=(sys.executable, "-m", TRAINER_MODULE, *flags),
             health_address=None,
             # Chips are the others'; it computes on what is left of the cores.
             environment={**self.environment, "JAX_PLATFORMS": "cpu"},
