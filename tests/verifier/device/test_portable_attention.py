@@ -90,13 +90,17 @@ class Ran:
 
 
 def run_paged(
-    parts: list[Part | None], page_size: int, kv_heads: int, rng: np.random.Generator
+    parts: list[Part | None],
+    page_size: int,
+    kv_heads: int,
+    rng: np.random.Generator,
+    stale: float = float(STALE),
 ) -> Ran:
     """Run rows (None: padding) over a cache whose pages are dealt out at random."""
     max_pages = -(-MAX_CONTEXT // page_size)
     num_pages = ROWS * max_pages + 1
     pages = rng.permutation(num_pages)
-    flat = np.full((num_pages * page_size, 2 * kv_heads, HEAD_DIM), STALE, np.float32)
+    flat = np.full((num_pages * page_size, 2 * kv_heads, HEAD_DIM), stale, np.float32)
     arrays = [np.full((TOKENS, heads, HEAD_DIM), STALE, np.float32) for heads in (4, kv_heads)]
     q, k, v = arrays[0], arrays[1], arrays[1].copy()
     slots = np.full(TOKENS, len(flat), np.int32)
@@ -185,6 +189,19 @@ def test_contexts_around_the_edges_of_pages_and_chunks(edge: int, offset: int) -
     ran = run_paged(parts, 16, 2, rng)
     for part, out in zip(parts, ran.out, strict=False):
         assert part is not None
+        np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("long_first", [False, True])
+def test_a_long_context_beside_a_short_one_is_read_by_its_own_row_only(long_first: bool) -> None:
+    rng = np.random.default_rng(0)
+    # Both fill whole chunks, so that neither reads a slot that is not its own.
+    contexts = [4 * CONTEXT_CHUNK_TOKENS, CONTEXT_CHUNK_TOKENS]
+    parts = [random_part(rng, 16, context, 2) for context in contexts]
+    parts = parts if long_first else parts[::-1]
+    # Whoever goes on past its end meets pages of nothing but NaN, which no weight of zero hides.
+    ran = run_paged([*parts], 16, 2, rng, stale=np.nan)
+    for part, out in zip(parts, ran.out, strict=False):
         np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
 
 
