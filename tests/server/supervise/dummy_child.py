@@ -5,7 +5,6 @@ Usage: dummy_child.py NAME ADDRESS LOG [--ignore-term] [--never-ready]
 
 import signal
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,11 +14,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 def main() -> None:
     name, address, log, *options = sys.argv[1:]
-    stop = threading.Event()
-    if "--ignore-term" in options:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    else:
-        signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    # In every thread that there will be: one of gRPC's may take it, and this one would not wake up.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     servicer = health.HealthServicer()
     if "--never-ready" in options:
         servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -28,7 +24,7 @@ def main() -> None:
     server.add_insecure_port(address)
     server.start()
     print(f"{name} is up", file=sys.stderr, flush=True)
-    stop.wait()
+    signal.sigwait({signal.SIGUSR1 if "--ignore-term" in options else signal.SIGTERM})
     with Path(log).open("a") as file:
         file.write(f"{name}\n")
     server.stop(None)

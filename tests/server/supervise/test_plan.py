@@ -267,17 +267,16 @@ import os, signal, sys
 import grpc
 from concurrent.futures import ThreadPoolExecutor
 from grpc_health.v1 import health, health_pb2_grpc
-import threading
 
-stop = threading.Event()
-signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+# In every thread that there will be, so that only the wait below takes it.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 server = grpc.server(ThreadPoolExecutor(2))
 health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
 name = "--control=" if role == "server" else "--listen="
 [address] = [flag.removeprefix(name) for flag in sys.argv if flag.startswith(name)]
 server.add_insecure_port(address)
 server.start()
-stop.wait()
+signal.sigwait({signal.SIGTERM})
 print(role, "stops", file=sys.stderr, flush=True)
 server.stop(None)
 """

@@ -7,7 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, exposition
+from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_training.online import pace
 from blockdraft_training.online.pace import Pace, Verifiers
 
 
@@ -72,7 +74,8 @@ def metrics(registry: CollectorRegistry) -> Iterator[str]:
         thread.join()
 
 
-def test_verifiers_are_asked_for_what_they_decode() -> None:
+def test_verifiers_are_asked_for_what_they_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     registry = CollectorRegistry()
     running = Gauge("blockdraft_verifier_running_sequences", "Running.", registry=registry)
     waiting = Gauge("blockdraft_verifier_waiting_sequences", "Waiting.", registry=registry)
