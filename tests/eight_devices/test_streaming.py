@@ -91,10 +91,10 @@ class HostMemory:
 
     def _sample(self) -> None:
         while not self._done.is_set():
-            # In this order: what is placed meanwhile may only make the sum too large.
-            placed = self.placed
-            extra = _anonymous_bytes() - self._before - placed
-            self.resident = max(self.resident, extra)
+            # In this order: what is placed between the two, however long this thread waits for its
+            # turn there, is not taken for what the host holds.
+            resident = _anonymous_bytes() - self._before
+            self.resident = max(self.resident, resident - self.placed)
             time.sleep(0.0005)
 
 
