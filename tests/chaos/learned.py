@@ -20,7 +20,7 @@ from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import load_checkpoint_config
 
 # A trainer that was killed starts again after a pause, and compiles.
-PATIENT_SECONDS = 120.0
+PATIENT_SECONDS = 240.0
 _SAID = {
     "swaps": "drafting with version",
     "refused": r"version \d+ is refused",

@@ -12,7 +12,7 @@ from tests.chaos.learning import Versions, Watch
 from tests.chaos.load import Callers, ask, true_answers
 from tests.chaos.report import Findings
 from tests.chaos.schedule import Fault
-from tests.chaos.stack import Stack, running_stack
+from tests.chaos.stack import HANG_SECONDS, Stack, running_stack
 from tests.chaos.wanted import Wanted, wanted
 
 from blockdraft_client import Completion
@@ -25,10 +25,16 @@ LINES_OF_A_DEFECT = 30
 DEFECT_SIGNS = ("Traceback", "unexpected error", "unexpected verifier error", "Task exception")
 
 
-async def chaos(seed: int, requests: int, planned: Sequence[Fault], at_once: int) -> Findings:
+async def chaos(
+    seed: int,
+    requests: int,
+    planned: Sequence[Fault],
+    at_once: int,
+    hang_seconds: float = HANG_SECONDS,
+) -> Findings:
     """Run `requests` requests of a seed, `at_once` at a time, while the faults happen."""
     asked = wanted(seed, requests)
-    async with running_stack(learns=True) as stack:
+    async with running_stack(learns=True, hang_seconds=hang_seconds) as stack:
         versions = Versions(stack.target, stack.learning, seed)
         await asyncio.to_thread(versions.add_some)
         watch = Watch(stack.learning, stack.supervisor)

@@ -38,6 +38,7 @@ from blockdraft_server.supervise.supervisor import Supervisor
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 HANG_SECONDS = 6.0
+LOOK_SECONDS = 30.0
 SEQUENCES = 8
 VERIFIERS = ("verifier-1", "verifier-2")
 # Programs run for milliseconds here: compiling them is most of a restart.
@@ -62,13 +63,20 @@ class Stack:
         learning: Where the drafter records, and finds its versions.
     """
 
-    def __init__(self, folder: Path, max_waiting: int = 256, learns: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_waiting: int = 256,
+        learns: bool = False,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
         """Start nothing yet.
 
         Args:
             folder: For sockets, target and log; its path must be short.
             max_waiting: What the server is told.
             learns: Whether the drafter does, and has a trainer.
+            hang_seconds: How long a process may not answer before it is killed.
         """
         write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
         self._folder = folder
@@ -104,7 +112,7 @@ class Stack:
                 *([self._trainer()] if learns else []),
             ],
             sink=self._sink,
-            hang_seconds=HANG_SECONDS,
+            hang_seconds=hang_seconds,
         )
 
     def socket(self, name: str) -> str:
@@ -179,7 +187,7 @@ class Stack:
     async def _drafting(self, name: str) -> bool:
         async with grpc.aio.insecure_channel(self.socket(name)) as channel:
             answer = await VerifierServiceStub(channel).Describe(
-                verifier_pb2.VerifierServiceDescribeRequest(), timeout=5
+                verifier_pb2.VerifierServiceDescribeRequest(), timeout=LOOK_SECONDS
             )
         return answer.HasField("drafter")
 
@@ -189,7 +197,7 @@ class Stack:
         for name in VERIFIERS:
             async with grpc.aio.insecure_channel(self.socket(name)) as channel:
                 load = await VerifierServiceStub(channel).GetLoad(
-                    verifier_pb2.GetLoadRequest(), timeout=5
+                    verifier_pb2.GetLoadRequest(), timeout=LOOK_SECONDS
                 )
             held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
             held[f"{name} pages"] = load.used_pages
@@ -204,7 +212,7 @@ class Stack:
 
         def read() -> float:
             url = f"http://127.0.0.1:{self._metrics[process]}/metrics"
-            with urllib.request.urlopen(url, timeout=10) as response:
+            with urllib.request.urlopen(url, timeout=LOOK_SECONDS) as response:
                 lines = response.read().decode().splitlines()
             [value] = [line.rsplit(" ", 1)[1] for line in lines if line.split(" ")[0] == name]
             return float(value)
@@ -276,9 +284,11 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def running_stack(max_waiting: int = 256, learns: bool = False) -> AsyncIterator[Stack]:
+async def running_stack(
+    max_waiting: int = 256, learns: bool = False, hang_seconds: float = HANG_SECONDS
+) -> AsyncIterator[Stack]:
     """Run a stack in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        stack = Stack(Path(folder), max_waiting, learns)
+        stack = Stack(Path(folder), max_waiting, learns, hang_seconds)
         async with stack.running():
             yield stack

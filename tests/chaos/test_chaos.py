@@ -6,8 +6,10 @@ import pytest
 from tests.chaos.report import as_page
 from tests.chaos.run import chaos
 from tests.chaos.schedule import Fault, Kind
+from tests.patience import PATIENCE_SECONDS
 
-# What takes seconds to be noticed is left to `make chaos`.
+# What takes seconds to be noticed is left to `make chaos`: nothing hangs, so what answers late is
+# only slow, and whoever killed it would add faults of his own.
 QUICK = (
     Fault(20, Kind.KILL, "verifier-1"),
     Fault(40, Kind.CUT, "verifier-2-drafter"),
@@ -22,7 +24,7 @@ QUICK = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_in_a_small_run(capfd: pytest.CaptureFixture[str]) -> None:
-    found = asyncio.run(chaos(1, 150, QUICK, 16))
+    found = asyncio.run(chaos(1, 150, QUICK, 16, hang_seconds=PATIENCE_SECONDS))
     with capfd.disabled():
         print(as_page(found))
     assert found.good, as_page(found)
