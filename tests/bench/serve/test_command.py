@@ -12,6 +12,7 @@ from flax import nnx
 from tests.bench.support import write_target
 from tests.fakes.inference import MODEL, running_fake
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_bench.serve import settings
 from blockdraft_bench.serve.service import own_service
@@ -38,6 +39,8 @@ def bench(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (workplace / "mbpp.jsonl").rename(workplace / "mt-bench.jsonl")
     # Fewer shapes to compile.
     monkeypatch.setattr(settings, "STEP_TOKENS", 16)
+    # No step goes on without its draft because the machine stood still for a moment.
+    monkeypatch.setenv("BLOCKDRAFT_SERVE_DRAFT_PATIENCE", str(PATIENCE_SECONDS))
     platforms = jax.config.values["jax_platforms"]
 
     def call(*arguments: str) -> int:
