@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_stop_does_not_wait_for_the_loading(
         try:
             while not begun.exists():
                 assert process.poll() is None
+                time.sleep(0.01)
             process.send_signal(number)
             assert process.wait(PATIENCE_SECONDS) == 0
         finally:

@@ -131,9 +131,10 @@ async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
     server: Running, verifier: FakeVerifier, tokens_per_step: int
 ) -> None:
     verifier.tokens_per_step = tokens_per_step
-    # So slow that the cancellation arrives before the script ends, on a busy machine too.
-    verifier.delay_seconds = 0.05
     verifier.script = list("one é END two three four five six seven".encode())
+    # What comes after the message that ends the stop sequence waits for the cancellation.
+    stopped = len("one é END".encode())
+    verifier.hold_after = 1 + -(-(stopped - 1) // tokens_per_step)
     request = text_request(stop_sequences=["xyz", "END"], max_output_tokens=38)
     messages = [message async for message in server.stub.StreamGenerate(request)]
     assert "".join(message.text for message in messages) == "one é "
@@ -219,7 +220,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_verifier(
 async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(
     server: Running, verifier: FakeVerifier
 ) -> None:
-    verifier.delay_seconds = 0.05
+    verifier.hold_after = 1
     call = server.stub.Generate(whole(text_request()))
     await until(lambda: len(verifier.requests) == 1)
     call.cancel()
@@ -263,7 +264,7 @@ async def test_an_unexplained_failure_of_the_verifier_is_internal(
 async def test_requests_beyond_capacity_and_queue_are_refused(
     server: Running, verifier: FakeVerifier
 ) -> None:
-    verifier.delay_seconds = 0.2
+    verifier.hold_after = 1
     calls = [server.stub.Generate(whole(text_request())) for _ in range(5)]
     await until(lambda: len(verifier.requests) == 5)
     error = await failure(server.stub.Generate(whole(text_request())))
@@ -273,7 +274,7 @@ async def test_requests_beyond_capacity_and_queue_are_refused(
     for call in calls:
         call.cancel()
     await until(lambda: verifier.cancelled == 5)
-    verifier.delay_seconds = 0.0
+    verifier.hold_after = None
     await server.stub.Generate(whole(text_request()))
 
 

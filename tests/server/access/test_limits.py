@@ -140,7 +140,10 @@ async def test_a_text_that_waits_for_a_tokenizer_waits_no_longer_than_its_deadli
         calls = [failure(server.stub.Generate(request)) for _ in range(TOKENIZERS + 3)]
         assert {error.reason for error in await asyncio.gather(*calls)} == {"DEADLINE_EXCEEDED"}
         assert server.metric("requests_waiting") == 0
+        # On a busy machine, a deadline may pass before a thread has begun.
+        begun = len(texts)
+        assert begun <= TOKENIZERS
         blocked.set()
         # The others have left the queue.
         await server.stub.Tokenize(inference_pb2.TokenizeRequest(prompt=request.prompt))
-        assert len(texts) == TOKENIZERS + 1
+        assert len(texts) == begun + 1
