@@ -66,6 +66,14 @@ def _few_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
 
 
 @pytest.fixture
+def unused_tcp_port() -> int:
+    """Return a port that nobody is given who asks for any, as the plugin's own may be."""
+    from tests.e2e.ports import free_ports
+
+    return free_ports(1)
+
+
+@pytest.fixture
 def own_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
     """Compile anew what this test uses, because it replaces a part of the programs."""
     from tests.compiled_once import own_programs

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.client.api import Api
+from tests.e2e.ports import free_ports
 from tests.fakes.inference import TEXT, TOKEN_IDS, USAGE, FakeInference, RunningFake, running_fake
 from tests.patience import PATIENCE_SECONDS
 
@@ -141,12 +142,12 @@ async def test_wait_ready_gives_up_on_a_server_that_does_not_serve(
 
 
 async def test_wait_ready_outlasts_a_server_that_is_not_there_yet(kind: str) -> None:
-    with running_fake() as gone:
-        target = gone.target
-    api = Api(kind, target)
+    # Not one that other tests are given once it is free.
+    port = free_ports(1)
+    api = Api(kind, f"127.0.0.1:{port}")
     with pytest.raises(DeadlineExceededError):
         await api.call("wait_ready", 0.3)
-    with running_fake(port=int(target.rpartition(":")[2])):
+    with running_fake(port=port):
         await api.call("wait_ready", PATIENCE_SECONDS)
     await api.close()
 

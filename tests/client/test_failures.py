@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 import pytest
 from tests.client.api import Api
-from tests.fakes.inference import FakeInference, RunningFake, running_fake
+from tests.e2e.ports import free_ports
+from tests.fakes.inference import FakeInference, RunningFake
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import (
@@ -210,8 +211,7 @@ async def test_a_deadline_ends_a_call_without_an_answer(
 
 
 async def test_nobody_listening_is_not_waited_for(kind: str) -> None:
-    with running_fake() as gone:
-        target = gone.target
+    target = f"127.0.0.1:{free_ports(1)}"
     # Whoever waits gets the error of the deadline.
     api = Api(kind, target, timeout=60.0)
     with pytest.raises(ConnectionFailedError, match=f"cannot reach {target}"):
