@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from prometheus_client import CollectorRegistry
 from tests.fakes.drafting import SessionLink
+from tests.patience import PATIENCE_SECONDS
 from tests.verifier.support import (
     make_engine,
 )
@@ -90,6 +91,8 @@ class Learning:
         ).number
 
     def recorded(self) -> list[Recording]:
+        # A disk may be slower than a service that stops would wait for.
+        self.learner._recorder.close(PATIENCE_SECONDS)
         self.learner.close()
         return [found for _, found in Recordings(self.directory / "recordings", 1).readable()]
 

@@ -60,7 +60,7 @@ async def test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two
         environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
         spec = ChildSpec("drafter", command, settings.process.address, environment=environment)
         with (folder / "log").open("wb") as log:
-            supervisor = Supervisor([spec], sink=log, hang_seconds=2.0)
+            supervisor = Supervisor([spec], sink=log, hang_seconds=5.0)
             stop = asyncio.Event()
             running = asyncio.create_task(supervisor.run(stop))
 

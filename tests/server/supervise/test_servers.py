@@ -20,8 +20,10 @@ from tests.server.support import text_request, until, whole
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2_grpc
+from blockdraft_runtime.backoff import BackoffPolicy
 from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
+from blockdraft_server.supervise.restart import RestartPolicy
 from blockdraft_server.supervise.shared_port import refuse_taken_port
 from blockdraft_server.supervise.supervisor import Supervisor
 
@@ -67,7 +69,8 @@ async def test_several_servers_answer_at_one_port(folder: Path) -> None:
     flags += ["--metrics-port", str(port), "--no-drafter", "--drain-timeout", "2"]
     plan = ServePlan.of(CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {}), folder, os.environ)
     servers = plan.children()[:2]
-    supervisor = Supervisor(servers)
+    # One that comes back takes connections before it answers; the test is done with them by then.
+    supervisor = Supervisor(servers, RestartPolicy(backoff=BackoffPolicy(4.0, 4.0)))
     stop, ready = asyncio.Event(), asyncio.Event()
 
     async def on_ready() -> None:
