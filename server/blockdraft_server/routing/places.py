@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from blockdraft_runtime.reloaded import UnusableFilesError
 from blockdraft_runtime.settings.peer_name import PeerName
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,8 @@ class Places:
         """Look names up until cancelled; returns at once if there are none.
 
         Args:
-            on_looked: Called after each look; an `OSError` that it raises is a failure of the look.
+            on_looked: Called after each look; an `OSError` or `UnusableFilesError` that it raises
+                is a failure of the look.
         """
         await asyncio.gather(*(self._follow(name, on_looked) for name in self._found))
 
@@ -113,7 +115,7 @@ class Places:
             addresses = await self._look_up(name)
             self._found[name] = frozenset(Place(each, name.certified) for each in addresses)
             on_looked()
-        except OSError as error:
+        except (OSError, UnusableFilesError) as error:
             self._on_failure()
             # Once, not every few seconds.
             if name not in self._failing:

@@ -190,7 +190,7 @@ class VerifierPool:
         """Connect to verifiers that have come; those that are expected no more get no requests.
 
         Raises:
-            OSError: If the certificates cannot be read.
+            UnusableFilesError: If the certificates cannot be used.
         """
         known = self._places.known
         for place, link in self._links.items():

@@ -141,3 +141,24 @@ async def test_certificates_are_for_the_name_and_not_for_the_address(
             ("127.0.0.1", True),
             ("127.0.0.2", False),
         ]
+
+
+async def test_one_that_comes_amid_an_exchange_of_certificates_is_used_after_it(
+    tmp_path: Path, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority("peers")
+    tls = write_peer(tmp_path / "peers", authority, name="verifiers")
+    first, second = (f"127.0.0.{host}:{unused_tcp_port}" for host in (1, 2))
+    credentials = [peer_server_credentials("host:1", tls) for _ in range(2)]
+    resolver = FakeResolver(first)
+    async with (
+        running_verifier(FakeVerifier(), first, credentials=credentials[0]),
+        running_verifier(FakeVerifier(), second, credentials=credentials[1]),
+        running_server(settings_for(NAME, peer_tls=tls), look_up=resolver) as server,
+    ):
+        tls.key.write_bytes(b"half of a key")
+        resolver.addresses = frozenset([first, second])
+        await until(lambda: "cannot look up" in caplog.text)
+        assert server.metric("verifiers", state="healthy") == 1
+        write_peer(tmp_path / "peers", authority, name="verifiers")
+        await until(lambda: server.metric("verifiers", state="healthy") == 2)

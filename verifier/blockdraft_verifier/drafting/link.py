@@ -305,6 +305,7 @@ class GrpcDraftLink:
                     self._open_channel()
                 self._closed.wait(backoff.pause_seconds())
             if self._closed.is_set():
+                # It may have been opened after `close` had closed the one before.
                 self._channel.close()
                 return
             backoff.reset()
