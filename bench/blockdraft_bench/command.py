@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(metavar="WHAT", required=True)
     for name, subcommand in SUBCOMMANDS.items():
         module: Any = importlib.import_module(subcommand.module)
-        child = choices.add_parser(name, help=subcommand.summary)
+        child = choices.add_parser(name, help=subcommand.summary, allow_abbrev=False)
         module.add_arguments(child)
         child.set_defaults(run_subcommand=functools.partial(_run, name, module))
 

@@ -162,6 +162,26 @@ def test_wrong_usage_exits_2(arguments: list[str], service: FakeInference, capsy
     assert (out, bool(err)) == ("", True)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # Meant as an address, and once taken for --server-name.
+        ["generate", "hi", "--server", "example.com:1"],
+        ["serve", "--targe", "smollm2-135m"],
+        ["train", "dflash", "--outpu", "run"],
+        ["learn", "run", "--targe", "smollm2-135m"],
+        ["bench", "decode", "--targe", "smollm2-135m"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_flag_is_not_taken_for_a_longer_one(
+    arguments: list[str], service: FakeInference, capsys: Capture
+) -> None:
+    assert main(arguments) == 2
+    assert not service.calls
+    assert f"unrecognized arguments: {arguments[-2]}" in capsys.readouterr().err
+
+
 def test_a_server_error_exits_1(service: FakeInference, capsys: Capture) -> None:
     service.messages_before_error = 1
     service.error = ServiceError(

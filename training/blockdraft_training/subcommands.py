@@ -24,7 +24,7 @@ def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, S
     choices = parser.add_subparsers(metavar="WHAT", required=True)
     for name, subcommand in subcommands.items():
         module: Any = importlib.import_module(subcommand.module)
-        child = choices.add_parser(name, help=subcommand.summary)
+        child = choices.add_parser(name, help=subcommand.summary, allow_abbrev=False)
         module.add_arguments(child)
         child.set_defaults(run_subcommand=module.run)
 

@@ -104,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _root_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("blockdraft", description=DESCRIPTION, epilog=EPILOG)
+    parser = argparse.ArgumentParser(
+        "blockdraft", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.summary)
@@ -118,7 +120,9 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     with _missing_extra_explained(name, command.extra):
         module = cast(CommandModule, importlib.import_module(command.module))
-        parser = argparse.ArgumentParser(f"blockdraft {name}", description=command.summary)
+        parser = argparse.ArgumentParser(
+            f"blockdraft {name}", description=command.summary, allow_abbrev=False
+        )
         module.add_arguments(parser)
         return module.run(parser.parse_args(arguments))
 

@@ -102,7 +102,7 @@ class Configuration(Generic[S]):
         self, run: Callable[[argparse.Namespace], int], argv: Sequence[str] | None = None
     ) -> int:
         """Parse `argv` (default: the process's), run the command, return the exit code."""
-        parser = argparse.ArgumentParser(f"blockdraft {self.command}")
+        parser = argparse.ArgumentParser(f"blockdraft {self.command}", allow_abbrev=False)
         self.add_arguments(parser)
         return run(parser.parse_args(argv))
 

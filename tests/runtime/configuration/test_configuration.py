@@ -187,6 +187,16 @@ def test_a_bad_value_ends_the_process_with_one_line(capsys: pytest.CaptureFixtur
     )
 
 
+def test_a_flag_is_not_taken_for_a_longer_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise AssertionError("not reached")
+
+    with pytest.raises(SystemExit) as caught:
+        HOUSE.main(run, ["--stree=s", "--width=1"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --stree=s" in capsys.readouterr().err
+
+
 def test_parts_that_share_a_setting_must_agree() -> None:
     @dataclass(frozen=True)
     class Street:
