@@ -68,7 +68,7 @@ def _few_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
 @pytest.fixture
 def unused_tcp_port() -> int:
     """Return a port that nobody is given who asks for any, as the plugin's own may be."""
-    from tests.e2e.ports import free_ports
+    from tests.ports import free_ports
 
     return free_ports(1)
 

@@ -15,8 +15,8 @@ from tests.certificates import Authority
 from tests.chaos.learning import LIMIT_BYTES, SHARE, trainer_command, write_drafter
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import HOPS
-from tests.e2e.ports import free_ports
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.ports import free_ports
 
 from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from tests.client.api import Api
-from tests.e2e.ports import free_ports
 from tests.fakes.inference import TEXT, TOKEN_IDS, USAGE, FakeInference, RunningFake, running_fake
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_ports
 
 from blockdraft_client import (
     AsyncClient,

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 from tests.client.api import Api
-from tests.e2e.ports import free_ports
 from tests.fakes.inference import FakeInference, RunningFake
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_ports
 
 from blockdraft_client import (
     ApiError,

@@ -22,7 +22,7 @@ import yaml
 from tests.deploy.pod import Pod, blockdraft, running, small, translated, until, write_target
 from tests.deploy.queries import DASHBOARDS, queries
 from tests.deploy.tools import DEPLOY, tool
-from tests.e2e.ports import free_ports
+from tests.ports import free_ports
 
 from blockdraft_client import AsyncClient, Client, SamplingParams
 

@@ -26,7 +26,7 @@ from tests.deploy.pod import (
     until,
     write_target,
 )
-from tests.e2e.ports import free_ports
+from tests.ports import free_ports
 from tests.server.routing.test_places import FakeResolver
 from tests.server.support import running_server, text_request, whole
 from tests.server.support import until as until_async

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.pod import SMALL, write_target
 from tests.deploy.queries import DASHBOARDS
 from tests.deploy.tools import DEPLOY, ROOT, tool
-from tests.e2e.ports import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.deploy
 SECONDS = 15

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 from flax import nnx
-from tests.e2e.ports import free_ports
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_ports
 
 from blockdraft_client import (
     AsyncClient,

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
-from tests.e2e.ports import free_ports
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.ports import free_ports
 from tests.verifier.support import decode
 
 from blockdraft_models.weights.loading import load_decoder

@@ -12,10 +12,10 @@ import grpc
 import pytest
 from flax import nnx
 from tests.command_lines import parse
-from tests.e2e.ports import free_ports
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_ports
 from tests.server.support import text_request, until, whole
 
 from blockdraft_models.decoder.model import Decoder
