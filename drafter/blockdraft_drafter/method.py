@@ -121,7 +121,14 @@ class DraftMethod(Protocol):
 
     @property
     def step_seconds(self) -> Sequence[float]:
-        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
+        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up.
+
+        Of whole blocks.
+        """
+
+    @property
+    def shortest_step_seconds(self) -> Sequence[float]:
+        """Those of drafting one token each; empty if it takes as long as whole blocks."""
 
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the steps."""

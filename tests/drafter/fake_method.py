@@ -36,6 +36,7 @@ class FakeMethod:
     def __init__(self) -> None:
         self.spec = SPEC
         self.step_seconds: Sequence[float] = (0.001, 0.002, 0.003)
+        self.shortest_step_seconds: Sequence[float] = (0.0005, 0.001, 0.0015)
         self.steps = 0
         self.last_rows: Sequence[ContextRow] = ()
         self.fail_next = False

@@ -87,6 +87,7 @@ async def test_describe(stub: Any, target: Path) -> None:
     assert len(answer.fingerprint) == 16
     assert not answer.trained
     assert len(answer.step_seconds) == 2
+    assert not answer.shortest_step_seconds
 
 
 async def test_a_drafter_of_raw_features_has_no_projection(stub: Any) -> None:

@@ -21,6 +21,7 @@ from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.access.tenants import digest_of
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 
 
 def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> None:
@@ -95,7 +96,7 @@ def test_sequences_for_which_nothing_is_drafted_are_recorded_too(learning: Learn
     # Nothing pays that takes so long.
     engine.lengths._policy = "adaptive"
     assert engine.lengths.costs is not None
-    engine.lengths.costs.attach_drafter([1e3])
+    engine.lengths.costs.drafts = DraftCosts(8, [1e3])
     again = decode(engine, requests)
     assert [outcome.tokens for outcome in again] == [outcome.tokens for outcome in drafted]
     recorded = sorted(learning.recorded(), key=lambda each: each.token_ids.tolist())

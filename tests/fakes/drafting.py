@@ -50,6 +50,7 @@ class ScriptedMethod:
     ) -> None:
         self.propose = propose
         self.step_seconds: tuple[float, ...] = (1e-4,)
+        self.shortest_step_seconds: tuple[float, ...] = ()
         self.drafted_from: list[DraftedFrom] = []
         self.spec = MethodSpec(
             name="scripted",
@@ -105,6 +106,7 @@ class SessionTransport:
             fingerprint=spec.fingerprint,
             trained=spec.trained,
             step_seconds=tuple(method.step_seconds),
+            shortest_step_seconds=tuple(method.shortest_step_seconds),
             learns=learn is not None,
         )
         self.feature_writer: FeatureWriter = MessageWriter()

@@ -40,6 +40,7 @@ class InProcessTransport:
             fingerprint=spec.fingerprint,
             trained=spec.trained,
             step_seconds=tuple(drafter.method.step_seconds),
+            shortest_step_seconds=tuple(drafter.method.shortest_step_seconds),
         )
         # As between processes of one host.
         memory = mmap.mmap(-1, SHARED_BYTES)

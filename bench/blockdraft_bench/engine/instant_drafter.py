@@ -39,6 +39,7 @@ class InstantMethod:
 
     # Not zero, which a cost model would take for unknown.
     step_seconds: Sequence[float] = (1e-6,)
+    shortest_step_seconds: Sequence[float] = ()
 
     def __init__(self, room: InstantRoom) -> None:
         """Make a proposal of every length."""

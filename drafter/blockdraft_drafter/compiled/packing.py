@@ -37,12 +37,14 @@ class PackedBlocks(NamedTuple):
         slots: Context slot of each block, [blocks].
         lengths: Committed positions once the step's features are appended; 0 in padding. [blocks]
         anchors: Anchor of each block, [blocks].
+        wanted: How many tokens are wanted of each block; 0 in padding. [blocks]
         sampling: How the target will choose after each anchor; greedily in padding.
     """
 
     slots: HostOrDevice
     lengths: HostOrDevice
     anchors: HostOrDevice
+    wanted: HostOrDevice
     sampling: SamplingArrays
 
 
@@ -110,6 +112,7 @@ def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
         np.array([row.slot for row in rows] + padding, np.int32),
         np.array([row.context_length + row.features.shape[0] for row in rows] + padding, np.int32),
         np.array([row.anchor_token_id for row in rows] + padding, np.int32),
+        np.array([row.draft_length for row in rows] + padding, np.int32),
         pack_sampling([row.sampling for row in rows] + [GREEDY] * len(padding)),
     )
 

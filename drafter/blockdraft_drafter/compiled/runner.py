@@ -107,6 +107,7 @@ class CompiledMethod:
         self._on_recompilation = on_recompilation
         self._warm = False
         self._step_seconds: tuple[float, ...] = ()
+        self._shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
         self._context = buffer.allocate(self._programs.steps.context())
 
@@ -120,34 +121,20 @@ class CompiledMethod:
         """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
         return self._step_seconds
 
+    @property
+    def shortest_step_seconds(self) -> tuple[float, ...]:
+        """Those of drafting one token each; empty if it takes as long as whole blocks."""
+        return self._shortest_step_seconds
+
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
-        nowhere = ContextRow(
-            slot=self._spec.max_sequences,
-            context_length=0,
-            features=np.zeros((0, self._spec.feature_width), self._spec.feature_dtype),
-            anchor_token_id=0,
-            draft_length=1,
-        )
         for size in self._programs.append_sizes:
-            self._append(self._pad(flatten_features([nowhere]), size))
-        seconds = []
-        length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
-        for size in self._programs.draft_sizes:
-            new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
-            blocks = pack_blocks([nowhere] * size, size)
-            # A draft only reads, so whatever lies in the slots is good enough to be timed on.
-            blocks = blocks._replace(
-                slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
-            )
-            self._draft(new, blocks)
-            runs = []
-            for _ in range(_MEASURED_RUNS):
-                started = time.perf_counter()
-                self._draft(new, blocks)
-                runs.append(time.perf_counter() - started)
-            seconds.append(statistics.median(runs))
-        self._step_seconds = tuple(seconds)
+            self._append(self._pad(flatten_features([self._nowhere(1)]), size))
+        whole = self._spec.block_size - 1
+        sizes = self._programs.draft_sizes
+        self._step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
+        if self._programs.steps.token_by_token:
+            self._shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
@@ -229,6 +216,33 @@ class CompiledMethod:
             _proposal(drafted, next(index), row.draft_length) if row.draft_length else Proposal()
             for row in rows
         ]
+
+    def _nowhere(self, draft_length: int) -> ContextRow:
+        """Return a row that appends nothing and drafts from no sequence."""
+        return ContextRow(
+            slot=self._spec.max_sequences,
+            context_length=0,
+            features=np.zeros((0, self._spec.feature_width), self._spec.feature_dtype),
+            anchor_token_id=0,
+            draft_length=draft_length,
+        )
+
+    def _draft_seconds(self, size: int, draft_length: int) -> float:
+        """Return what drafting so many tokens for so many sequences takes, the median of a few."""
+        nowhere = self._nowhere(draft_length)
+        new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
+        length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
+        # A draft only reads, so whatever lies in the slots is good enough to be timed on.
+        blocks = pack_blocks([nowhere] * size, size)._replace(
+            slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
+        )
+        self._draft(new, blocks)
+        runs = []
+        for _ in range(_MEASURED_RUNS):
+            started = time.perf_counter()
+            self._draft(new, blocks)
+            runs.append(time.perf_counter() - started)
+        return statistics.median(runs)
 
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +87,7 @@ class DraftSteps(ABC):
         room: For contexts.
         dtype: Of the contexts.
         placement: On a mesh; None for the default device.
+        token_by_token: Whether a step takes the longer, the more tokens are wanted of its blocks.
     """
 
     graph: nnx.GraphDef[Any]
@@ -94,6 +95,7 @@ class DraftSteps(ABC):
     room: Room
     dtype: DTypeLike
     placement: Placement | None = None
+    token_by_token: ClassVar[bool] = False
 
     @property
     def sharding(self) -> HeadSharding | None:

@@ -1,7 +1,8 @@
 """The computations of an EAGLE-3 step, as pure functions to be compiled whole."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +33,20 @@ class Eagle3Context(NamedTuple):
     latest: Array
 
 
+class _Pass(NamedTuple):
+    """What one pass gives: a token for each block, and where the next pass goes on."""
+
+    token: Array
+    log_prob: Array
+    hidden: Array
+    own: Keys | None
+
+
 @dataclass(frozen=True, slots=True)
 class Eagle3Steps(DraftSteps):
     """The computations of an EAGLE-3 step."""
+
+    token_by_token: ClassVar[bool] = True
 
     def context(self) -> Eagle3Context:
         """Return shape, type and place of the context buffer of all slots."""
@@ -69,7 +81,8 @@ class Eagle3Steps(DraftSteps):
     ) -> tuple[Eagle3Context, Drafted]:
         """Append `new`, then draft `blocks` token by token from contexts that include it.
 
-        Every pass is made whatever number of tokens is wanted, so that one executable does for all.
+        One executable does for all numbers of tokens: the passes for more than are wanted of any
+        block are left out while it runs. What stands in their place means nothing.
         """
         context = self.append(weights, context, new)
         model: Eagle3 = nnx.merge(self.graph, weights.model)
@@ -79,16 +92,27 @@ class Eagle3Steps(DraftSteps):
         attend = ChainAttend(ContextView(context.layer, blocks.slots, before), self.sharding)
         hidden = context.latest[blocks.slots].astype(target.embedding.dtype)
         hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
-        own: Keys | None = None
-        token = jnp.asarray(blocks.anchors)
         sampling = jax.tree.map(jnp.asarray, blocks.sampling)
-        tokens, log_probs = [], []
-        for index in range(model.config.block_size - 1):
+
+        def one_pass(index: int, token: Array, hidden: Array, own: Keys | None) -> _Pass:
             hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
             # The first drafted token is the one after the anchor.
             position = jnp.asarray(blocks.lengths) + 1 + index
             logits = target.logits(model.norm(hidden))
-            token, log_prob = draft_tokens(logits, position, sampling, draft_ids)
-            tokens.append(token)
-            log_probs.append(log_prob)
+            return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)
+
+        wanted = jnp.max(blocks.wanted)
+        last = one_pass(0, jnp.asarray(blocks.anchors), hidden, None)
+        passes = [last]
+        for index in range(1, model.config.block_size - 1):
+            make = partial(one_pass, index)
+            last = jax.lax.cond(index < wanted, make, _no_pass, last.token, last.hidden, last.own)
+            passes.append(last)
+        tokens, log_probs = [one.token for one in passes], [one.log_prob for one in passes]
         return context, Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_probs, axis=1))
+
+
+def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
+    """Return what has the form of a pass."""
+    keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own)
+    return _Pass(token, jnp.zeros(token.shape, jnp.float32), hidden, (keys, values))

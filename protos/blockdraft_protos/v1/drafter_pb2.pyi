@@ -114,6 +114,7 @@ class DrafterServiceDescribeResponse(_message.Message):
     PROJECTION_FIELD_NUMBER: _builtins.int
     LEARNS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SHORTEST_STEP_SECONDS_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Draft method, "dflash" for block diffusion."""
     block_size: _builtins.int
@@ -142,8 +143,8 @@ class DrafterServiceDescribeResponse(_message.Message):
 
     @_builtins.property
     def step_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Measured seconds of one draft step over batches of 1, 2, 4, ... sequences; the verifier's
-        cost model reads them.
+        """Measured seconds of one draft step over batches of 1, 2, 4, ... sequences, drafting
+        block_size - 1 tokens for each; the verifier's cost model reads them.
         """
 
     @_builtins.property
@@ -153,6 +154,12 @@ class DrafterServiceDescribeResponse(_message.Message):
     @_builtins.property
     def version(self) -> Global___DrafterVersion:
         """The weights that draft now, of a drafter that learns; absent for others."""
+
+    @_builtins.property
+    def shortest_step_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """As step_seconds, drafting one token for each; empty if a step takes as long whatever is wanted
+        of its blocks.
+        """
 
     def __init__(
         self,
@@ -171,10 +178,11 @@ class DrafterServiceDescribeResponse(_message.Message):
         projection: Global___FeatureProjection | None = ...,
         learns: _builtins.bool = ...,
         version: Global___DrafterVersion | None = ...,
+        shortest_step_seconds: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["projection", b"projection", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "learns", b"learns", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "feature_dtype", b"feature_dtype", "feature_width", b"feature_width", "fingerprint", b"fingerprint", "learns", b"learns", "max_context_tokens", b"max_context_tokens", "max_feature_rows", b"max_feature_rows", "max_sequences", b"max_sequences", "method", b"method", "projection", b"projection", "shortest_step_seconds", b"shortest_step_seconds", "step_seconds", b"step_seconds", "target_layer_ids", b"target_layer_ids", "trained", b"trained", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

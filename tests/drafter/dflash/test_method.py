@@ -280,6 +280,7 @@ def test_warm_up_measures_every_batch_size(setups: Callable[..., Setup]) -> None
     method = setups().method
     assert len(method.step_seconds) == 3  # batches of 1, 2 and 4
     assert all(seconds > 0 for seconds in method.step_seconds)
+    assert not method.shortest_step_seconds, "a block takes as long whatever is wanted of it"
 
 
 def test_a_shape_missed_by_warm_up_is_counted() -> None:

@@ -1,5 +1,6 @@
 """The compiled EAGLE-3 drafter, fed through the context buffer, against the float64 reference."""
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tests.drafter.sampled import random_sampling, reference_choice
 
 from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.definition import EAGLE3
@@ -168,6 +170,33 @@ def test_drafts_equal_the_reference(variant: str) -> None:
             different += list(proposal.token_ids) != expected(drafter, *known, tied=tied)[0]
     assert different > 1, "the noise should matter"
     assert not recompiled
+
+
+def test_no_pass_is_made_for_tokens_that_nobody_wants() -> None:
+    drafter = eagle3_drafter()
+    method = eagle3_method(drafter)
+    assert len(method.shortest_step_seconds) == len(method.step_seconds)
+    rng = np.random.default_rng(11)
+    width = method.spec.feature_width
+    features = {slot: rng.standard_normal((6, width)).astype(np.float32) for slot in (0, 3)}
+    tokens = {slot: rng.integers(0, VOCAB, 7).tolist() for slot in (0, 3)}
+    method.step(
+        [ContextRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
+    )
+    nothing = np.zeros((0, width), np.float32)
+    for wanted in itertools.product(range(1, BLOCK_SIZE), repeat=2):
+        rows = [
+            ContextRow(slot, 6, nothing, tokens[slot][6], length)
+            for slot, length in zip((0, 3), wanted, strict=True)
+        ]
+        for row, proposal in zip(rows, method.step(rows), strict=True):
+            assert len(proposal.token_ids) == row.draft_length
+            check(proposal, *expected(drafter, features[row.slot], tokens[row.slot]))
+        new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
+        log_probs = method._draft(new, pack_blocks(rows, 2)).log_probs
+        # A pass gives no token a probability of exactly one.
+        assert (log_probs[:, : max(wanted)] < 0).all()
+        assert (log_probs[:, max(wanted) :] == 0).all()
 
 
 def test_projected_features_give_the_same_drafts() -> None:

@@ -35,6 +35,7 @@ GOOD: dict[str, Any] = {
     "max_context_tokens": 2048,
     "fingerprint": "0" * 16,
     "step_seconds": [0.01, 0.02],
+    "shortest_step_seconds": [0.002],
 }
 
 
@@ -47,6 +48,7 @@ def test_a_good_handshake_is_read() -> None:
     description = DrafterDescription.from_proto(answer, FeatureForm((0, 29)))
     assert description.feature_row_bytes == 2 * 1152
     assert description.step_seconds == (0.01, 0.02)
+    assert description.shortest_step_seconds == (0.002,)
     assert not description.trained
 
 

@@ -13,7 +13,7 @@ from blockdraft_verifier.engine.acceptance import (
     expected_accepted,
 )
 from blockdraft_verifier.engine.cost_model import FIRST_PROPOSALS, CostModel, WaitingPrompts
-from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 
 FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
 LINEAR = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}
@@ -25,7 +25,7 @@ def estimates(rate: float, rows: int = 1) -> list[AcceptanceEstimate]:
 
 def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
     costs = CostModel(verify)
-    costs.attach_drafter(draft)
+    costs.drafts = DraftCosts(8, draft)
     return costs
 
 
@@ -218,19 +218,12 @@ def test_drafting_must_gain_to_be_chosen() -> None:
     assert model(FLAT, 0.0).best_draft_length(estimates(0.0), 7) == 0
 
 
-def test_draft_seconds_by_batch_size() -> None:
-    costs = model(FLAT, 1.0, 2.0, 4.0)
-    assert [costs.draft_seconds(rows) for rows in (1, 2, 3, 4, 5, 100)] == [1, 2, 4, 4, 4, 4]
-    assert CostModel(FLAT).draft_seconds(3) == 0.0
-
-
-def test_transport_is_learnt_and_forgotten_with_the_drafter() -> None:
+def test_drafts_are_shorter_where_each_token_costs_a_pass() -> None:
     costs = model(FLAT, 1.0)
-    for _ in range(400):
-        costs.observe_transport(0.5)
-    assert costs.draft_seconds(1) == pytest.approx(1.5)
-    costs.attach_drafter((1.0,))
-    assert costs.draft_seconds(1) == 1.0
+    assert costs.best_draft_length(estimates(0.6), 7) == 7
+    # 0.14 s a token: 4 gain (1 + 1.3056) / 1.58, 3 gain (1 + 1.176) / 1.44, which is more.
+    costs.drafts = DraftCosts(8, (1.0,), (0.16,))
+    assert costs.best_draft_length(estimates(0.6), 7) == 3
 
 
 def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
@@ -247,8 +240,8 @@ def test_times_are_learned_while_serving() -> None:
     assert costs.best_draft_length(estimates(0.9), 7) == 0
     # The drafter was timed while something else was compiling.
     for _ in range(60):
-        costs.observe_draft(1, 0.1)
-    assert costs.draft_seconds(1) == pytest.approx(0.1, abs=1e-3)
+        costs.drafts.observe(1, 7, 0.1)
+    assert costs.drafts.seconds(1, 7) == pytest.approx(0.1, abs=1e-3)
     assert costs.best_draft_length(estimates(0.9), 7) == 7
 
 
@@ -260,15 +253,6 @@ def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
     costs.steps.observe(4, 4, 100.0)
     assert costs.best_draft_length(bad, 7) == 0
     assert costs.verify_seconds(4, 4) == 1.0
-
-
-def test_a_draft_teaches_its_own_batch_size_only() -> None:
-    costs = model(FLAT, 1.0, 2.0, 4.0)
-    costs.observe_draft(2, 3.0)
-    seconds = [costs.draft_seconds(rows) for rows in (1, 2, 3, 4)]
-    assert seconds == pytest.approx([1.0, 2.0 + TIME_LEARNING_RATE, 4.0, 4.0])
-    costs.observe_draft(9, 5.0)
-    assert costs.draft_seconds(4) == pytest.approx(4.0 + TIME_LEARNING_RATE)
 
 
 @pytest.mark.parametrize(
@@ -288,14 +272,14 @@ def test_waiting_must_pay(
     accepted: float, draft_seconds: float, must_pay: bool, wait: float
 ) -> None:
     costs = CostModel({Bucket(1, tokens, tokens): 1.0 for tokens in (1, 2, 4)})
-    costs.attach_drafter((draft_seconds,))
+    costs.drafts = DraftCosts(8, (draft_seconds,))
     estimate = AcceptanceEstimate([accepted] * 3)
     assert costs.wait_seconds([estimate], 3, must_pay=must_pay) == pytest.approx(wait)
 
 
 def test_waiting_for_a_batch_is_judged_together() -> None:
     costs = CostModel({Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16)})
-    costs.attach_drafter((9.0,))
+    costs.drafts = DraftCosts(8, (9.0,))
     estimates = [AcceptanceEstimate([share]) for share in (1.0, 1.0, 0.0)]
     # Five tokens instead of three, in a step as long.
     assert costs.wait_seconds(estimates, 1, must_pay=True) == pytest.approx(5 / 3 - 1)

@@ -17,6 +17,7 @@ from blockdraft_verifier.engine.cost_model import (
     TRY_STEPS,
     CostModel,
 )
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.lookups import INDEXED_PER_STEP
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
@@ -36,7 +37,7 @@ DEAR = {Bucket(1, tokens, tokens): float(tokens) for tokens in (1, 2, 4, 8)}
 def made(policy: DraftPolicy = "fixed") -> DraftLengths:
     lengths = DraftLengths(EngineSettings(draft_policy=policy))
     lengths.costs = CostModel(DEAR)
-    lengths.costs.attach_drafter((0.5,))
+    lengths.costs.drafts = DraftCosts(8, (0.5,))
     return lengths
 
 
@@ -53,7 +54,7 @@ def test_drafts_leave_room_for_prompts() -> None:
     lengths = DraftLengths(EngineSettings(draft_policy="adaptive", lookup=False))
     # Verifying is free up to the largest step, which four drafted tokens fill.
     lengths.costs = CostModel({Bucket(2, tokens, tokens): 1.0 for tokens in (1, 5)})
-    lengths.costs.attach_drafter((0.1,))
+    lengths.costs.drafts = DraftCosts(8, (0.1,))
     sequence = decoding(lengths)
     lengths._steps = 1  # not one of those that try
     lengths._estimates[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
@@ -136,22 +137,24 @@ def test_the_credit_for_tries_is_bounded() -> None:
 def test_what_was_caught_up_is_not_charged_to_drafting() -> None:
     lengths = made()
     assert lengths.costs is not None
-    before = lengths.costs.draft_seconds(1)
-    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, proposals=1)
+    before = lengths.costs.drafts.seconds(1, 7)
+    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, proposals=1, longest=7)
     lengths.observe_drafting(replace(usual, backlogged=True))
-    assert lengths.costs.draft_seconds(1) == before
+    assert lengths.costs.drafts.seconds(1, 7) == before
     lengths.observe_drafting(usual)
-    assert lengths.costs.draft_seconds(1) > before
+    assert lengths.costs.drafts.seconds(1, 7) > before
 
 
 def test_a_late_answer_teaches() -> None:
     lengths = made()
     assert lengths.costs is not None
-    before = lengths.costs.draft_seconds(1)
-    late = DraftTimes(missed=1, late=[LateAnswer(proposals=1, computed=1.0, elapsed=3.0)])
+    before = lengths.costs.drafts.seconds(1, 7)
+    late = DraftTimes(
+        missed=1, late=[LateAnswer(proposals=1, longest=7, computed=1.0, elapsed=3.0)]
+    )
     for _ in range(100):
         lengths.observe_drafting(late)
-    assert lengths.costs.draft_seconds(1) == pytest.approx(3.0, rel=0.01) != before
+    assert lengths.costs.drafts.seconds(1, 7) == pytest.approx(3.0, rel=0.01) != before
 
 
 def test_who_is_only_sent_features_waits_for_nothing() -> None:

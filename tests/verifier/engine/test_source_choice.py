@@ -7,6 +7,7 @@ import pytest
 
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
 
 SIZES = (1, 2, 4, 8, 16)
@@ -14,7 +15,7 @@ SIZES = (1, 2, 4, 8, 16)
 
 def model(seconds: dict[int, float], draft_seconds: float = 0.5, rows: int = 1) -> CostModel:
     costs = CostModel({Bucket(rows, tokens, tokens): seconds[tokens] for tokens in seconds})
-    costs.attach_drafter((draft_seconds,))
+    costs.drafts = DraftCosts(8, (draft_seconds,))
     return costs
 
 
@@ -76,7 +77,7 @@ def test_one_sequence_is_drafted_for_while_another_copies() -> None:
     costs = model(FLAT, 0.1, rows=4)
     offers = [Offer(survival(0.98, 7), 7, 2.0), Offer([], 7, 2.0), Offer(survival(0.1, 7), 7, 2.0)]
     costs = CostModel({Bucket(4, size, size): 1.0 for size in (4, 8, 16, 32)})
-    costs.attach_drafter((0.1, 0.1, 0.1))
+    costs.drafts = DraftCosts(8, (0.1, 0.1, 0.1))
     assert fastest(costs, offers, must_draft=False) == [Share(7), Share(draft=7), Share(draft=7)]
 
 

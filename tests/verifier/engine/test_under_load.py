@@ -15,6 +15,7 @@ import pytest
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
@@ -91,7 +92,7 @@ class Service:
             {each: self.machine.steps[each.tokens] for each in self.buckets},
             {each: self.machine.context.get(each.tokens, 0.0) for each in self.buckets},
         )
-        costs.attach_drafter(self.machine.drafts)
+        costs.drafts = DraftCosts(8, self.machine.drafts)
         self.lengths.costs = costs
         self.numbers = count(1)
 

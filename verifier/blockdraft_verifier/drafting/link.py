@@ -46,6 +46,7 @@ class DrafterDescription:
     """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
 
     Attributes:
+        shortest_step_seconds: Empty if a step takes as long whatever is wanted of its blocks.
         version: Of the weights of a drafter that learns, from 1; 0 for others.
     """
 
@@ -58,6 +59,7 @@ class DrafterDescription:
     fingerprint: str
     trained: bool
     step_seconds: tuple[float, ...]
+    shortest_step_seconds: tuple[float, ...] = ()
     learns: bool = False
     version: int = 0
 
@@ -86,6 +88,7 @@ class DrafterDescription:
             fingerprint=message.fingerprint,
             trained=message.trained,
             step_seconds=tuple(message.step_seconds),
+            shortest_step_seconds=tuple(message.shortest_step_seconds),
             learns=message.learns,
             version=message.version.number,
         )

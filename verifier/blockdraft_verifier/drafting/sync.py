@@ -325,14 +325,16 @@ class DraftSync:
 
     def _count(self, step: PendingStep, response: pb.DraftResponse, times: DraftTimes) -> None:
         computed = response.timings.compute_time.ToTimedelta().total_seconds()
-        proposals = sum(bool(proposal.token_ids) for proposal in response.proposals)
+        lengths = [len(proposal.token_ids) for proposal in response.proposals]
+        proposals, longest = sum(length > 0 for length in lengths), max(lengths, default=0)
         if step.late:
             elapsed = self._clock() - step.sent_at
-            times.late.append(LateAnswer(proposals, computed, elapsed))
+            times.late.append(LateAnswer(proposals, longest, computed, elapsed))
             return
         times.answers += 1
         times.computed += computed
         times.proposals += proposals
+        times.longest = max(times.longest, longest)
         if step.draft_length and self.description is not None:
             self._patience.kept()
             usual = len(step.draft_length) * self.description.block_size

@@ -9,11 +9,13 @@ class LateAnswer:
 
     Attributes:
         proposals: Proposals with tokens among them.
+        longest: Most tokens of one of them.
         computed: How long the drafter computed.
         elapsed: From the request until the answer was seen.
     """
 
     proposals: int
+    longest: int
     computed: float
     elapsed: float
 
@@ -27,6 +29,7 @@ class DraftTimes:
         computed: Seconds the drafter computed what was waited for.
         answers: Answers that came in time.
         proposals: Proposals with tokens among them.
+        longest: Most tokens of one of them.
         backlogged: Whether they took in more features than one verification commits, so that they
             took longer than usual.
         missed: Deadlines that passed.
@@ -37,6 +40,7 @@ class DraftTimes:
     computed: float = 0.0
     answers: int = 0
     proposals: int = 0
+    longest: int = 0
     backlogged: bool = False
     missed: int = 0
     late: list[LateAnswer] = field(default_factory=list)

@@ -4,8 +4,8 @@ While prompts wait for room in the steps, their tokens count too: a drafted toke
 a prompt token, so that somebody else's first token comes later.
 
 Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
-draft step for each batch size. Measured while serving: both again, how often drafted tokens are
-right, and what the trip to the drafter costs. No I/O, no clock.
+draft step (`draft_costs`). Measured while serving: both again, and how often drafted tokens are
+right. No I/O, no clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.engine.acceptance import (
-    LEARNING_RATE,
-    AcceptanceEstimate,
-    expected_accepted,
-)
-from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE, StepTimes
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_accepted
+from blockdraft_verifier.engine.draft_costs import DraftCosts
+from blockdraft_verifier.engine.step_times import StepTimes
 
 # Drafting that does not pay is tried again this often, in steps: text changes.
 EXPLORE_EVERY_STEPS = 64
@@ -54,7 +51,12 @@ NO_PROMPTS = WaitingPrompts()
 
 
 class CostModel:
-    """Seconds of verification and drafting, from measurements."""
+    """Seconds of verification and drafting, from measurements.
+
+    Attributes:
+        steps: Of verification.
+        drafts: Of drafting; another one with each drafter.
+    """
 
     def __init__(
         self,
@@ -63,8 +65,7 @@ class CostModel:
     ) -> None:
         """Use what was measured of each compiled bucket; see `StepTimes`."""
         self.steps = StepTimes(verify_seconds, context_seconds)
-        self._draft_seconds: list[float] = []
-        self._transport_seconds = 0.0
+        self.drafts = DraftCosts()
 
     def milliseconds(self) -> dict[str, object]:
         """Return what is known now of the time that steps take, for the person who asks."""
@@ -77,25 +78,8 @@ class CostModel:
                 f"{bucket.rows}x{bucket.tokens}": round(1e6 * seconds, 3)
                 for bucket, seconds in self.steps.context_seconds.items()
             },
-            "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._draft_seconds],
-            "transport": round(1e3 * self._transport_seconds, 3),
+            **self.drafts.milliseconds(),
         }
-
-    def attach_drafter(self, step_seconds: Sequence[float]) -> None:
-        """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences."""
-        self._draft_seconds = list(step_seconds)
-        self._transport_seconds = 0.0
-
-    def observe_transport(self, seconds: float) -> None:
-        """Learn what waiting for the drafter costs beyond its own computation."""
-        self._transport_seconds += LEARNING_RATE * (seconds - self._transport_seconds)
-
-    def observe_draft(self, rows: int, seconds: float) -> None:
-        """Learn what computing proposals for `rows` sequences together took."""
-        if self._draft_seconds:
-            index = self._draft_index(rows)
-            known = self._draft_seconds[index]
-            self._draft_seconds[index] = known + TIME_LEARNING_RATE * (seconds - known)
 
     def verify_seconds(self, rows: int, tokens: int) -> float:
         """Return the seconds of a step over `rows` sequences and `tokens` tokens together."""
@@ -124,15 +108,6 @@ class CostModel:
             if self.steps.of(rows + 1, tokens + room, context + room) <= allowed
         )
         return max(fitting, default=rooms[0])
-
-    def draft_seconds(self, rows: int) -> float:
-        """Return the seconds of one proposal for `rows` sequences, transport included."""
-        if not self._draft_seconds:
-            return 0.0
-        return self._draft_seconds[self._draft_index(rows)] + self._transport_seconds
-
-    def _draft_index(self, rows: int) -> int:
-        return min((rows - 1).bit_length(), len(self._draft_seconds) - 1)
 
     def worth(
         self, rows: int, tokens: int, gain: float, draft_seconds: float, prompts: WaitingPrompts
@@ -196,7 +171,7 @@ class CostModel:
 
     def _worth_of(self, rows: int, length: int, accepted: float, prompts: WaitingPrompts) -> float:
         """Return what a step is worth with drafts of one length, of which so much is accepted."""
-        seconds = self.draft_seconds(rows) if length else 0.0
+        seconds = self.drafts.seconds(rows, length)
         return self.worth(rows, rows * (1 + length), rows + accepted, seconds, prompts)
 
     def wait_seconds(
@@ -211,7 +186,7 @@ class CostModel:
         """
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
-        seconds = WAIT_FACTOR * self.draft_seconds(rows)
+        seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
         if must_pay:
             gained = 1.0 + float(expected_accepted(estimates, length)[-1]) / rows
             verified = self.verify_seconds(rows, rows * (1 + length))
@@ -257,7 +232,8 @@ class CostModel:
             prompts: What waits for room in the step.
         """
         rows = len(estimates)
-        seconds = self.verify_seconds(rows, rows * (1 + length)) + self.draft_seconds(rows)
+        seconds = self.verify_seconds(rows, rows * (1 + length))
+        seconds += self.drafts.seconds(rows, length)
         accepted = expected_accepted(estimates, max(length, best)).tolist()
         worth, most = (
             self._worth_of(rows, each, accepted[each], prompts) for each in (length, best)

@@ -82,14 +82,14 @@ class DraftLengths:
             return
         # What had to be caught up first is not what drafting costs, nor is what only appends.
         if times.proposals and not times.backlogged:
-            self.costs.observe_transport(times.transport)
+            self.costs.drafts.observe_transport(times.transport)
             # Several answers were computed apart; their sum is the time of no batch.
             if times.answers == 1 and times.proposals:
-                self.costs.observe_draft(times.proposals, times.computed)
+                self.costs.drafts.observe(times.proposals, times.longest, times.computed)
         for late in times.late:
-            self.costs.observe_transport(max(0.0, late.elapsed - late.computed))
+            self.costs.drafts.observe_transport(max(0.0, late.elapsed - late.computed))
             if late.proposals:
-                self.costs.observe_draft(late.proposals, late.computed)
+                self.costs.drafts.observe(late.proposals, late.longest, late.computed)
 
     def observe_step(self, rows: Collection[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""

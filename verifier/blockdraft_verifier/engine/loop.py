@@ -22,6 +22,7 @@ from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.finished_step import FinishedStep
 from blockdraft_verifier.engine.listeners import Listener, Listeners, StepEnd
@@ -269,7 +270,9 @@ class Engine:
                     FEATURE_DTYPE,
                 )
         if drafter is not None and self.drafts is not None and self._features is not None:
-            costs.attach_drafter(drafter.step_seconds)
+            costs.drafts = DraftCosts(
+                drafter.block_size, drafter.step_seconds, drafter.shortest_step_seconds
+            )
             self.drafts.use_features(self._features)
 
     def _test_exactness(self) -> None:

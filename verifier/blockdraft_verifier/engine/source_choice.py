@@ -98,7 +98,8 @@ def _plan(
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
     tokens = rows + sum(offer.draft_length for offer in drafted)
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
-    seconds = costs.draft_seconds(len(drafted)) if drafted else 0.0
+    longest_draft = max((offer.draft_length for offer in drafted), default=0)
+    seconds = costs.drafts.seconds(len(drafted), longest_draft)
     # A later token of a sequence is never likelier than one before it.
     found = [
         (alive, index)
