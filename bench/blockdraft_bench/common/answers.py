@@ -1,12 +1,12 @@
 """One decoded answer, and how answers to the same prompts compare: tokens and speed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.common.statistics import Estimate, bootstrap
+from blockdraft_bench.common.statistics import Estimate, bootstrap, bootstrap_mean
 
 # Ways to decode: without drafts, and with them.
 PLAIN, DRAFTED = "plain", "drafted"
@@ -79,15 +79,27 @@ def speed_ratio(own: Sequence[Answer], other: Sequence[Answer], seed: int) -> Es
 
     Its interval draws prompts, each with both answers.
     """
-    columns = np.array(
+    [ratio] = bootstrap(_both(own, other), _ratio, seed)
+    return ratio
+
+
+def mean_speed_ratio(
+    pairs: Iterable[tuple[Sequence[Answer], Sequence[Answer]]], seed: int
+) -> Estimate:
+    """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
+    columns = [_both(own, other) for own, other in pairs]
+    return bootstrap_mean(columns, _ratio, lambda ratios: np.exp(np.log(ratios).mean(0)), seed)
+
+
+def _both(own: Sequence[Answer], other: Sequence[Answer]) -> Float[np.ndarray, "answers 4"]:
+    """Return tokens and seconds of both answers to each prompt."""
+    return np.array(
         [
             (one.timed_tokens, one.decode_seconds, two.timed_tokens, two.decode_seconds)
             for one, two in zip(own, other, strict=True)
         ],
         np.float64,
     )
-    [ratio] = bootstrap(columns, _ratio, seed)
-    return ratio
 
 
 def _ratio(totals: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 1"]:

@@ -62,6 +62,38 @@ def bootstrap(
     )
 
 
+def bootstrap_mean(
+    groups: Iterable[Num[np.ndarray, "_ columns"]],
+    ratio: Ratios,
+    mean_of: Callable[[Float[np.ndarray, "groups any"]], Float[np.ndarray, " any"]],
+    seed: int,
+) -> Estimate:
+    """Estimate the mean over groups of answers of a number that each group defines.
+
+    The answers of each group are drawn again by themselves, so the interval says how the mean would
+    vary with other answers of the same groups. It is a little too narrow where these are small.
+
+    Args:
+        groups: What is summed of each group; one that defines no number is left out.
+        ratio: Computes the number of each row of sums.
+        mean_of: The mean over the first axis.
+        seed: Of the draws.
+    """
+    values, draws, answers = [], [], 0
+    for index, counts in enumerate(groups):
+        rows = counts.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = ratio(rows.sum(axis=0, keepdims=True))[:, 0]
+            if np.isfinite(value).all():
+                values.append(value)
+                draws.append(ratio(resampled_totals(rows, seed + index))[:, 0])
+                answers += int(np.isfinite(ratio(rows)[:, 0]).sum())
+    if not values:
+        return Estimate(None, None, 0)
+    [value] = mean_of(np.stack(values))
+    return estimate(float(value), mean_of(np.stack(draws)), answers)
+
+
 def estimate(value: float, drawn: Float[np.ndarray, " resamples"], answers: int | None) -> Estimate:
     """Return a number with the interval of its resampled values.
 
@@ -121,12 +153,6 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Return the arithmetic mean of the values that are known; None if none is."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of the values that are known; None if none is."""
-    known = [value for value in values if value is not None]
-    return statistics.geometric_mean(known) if known else None
 
 
 def identical_share(pairs: Iterable[tuple[object, object]]) -> float:

@@ -75,7 +75,7 @@ def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run:
         ),
         recompilations=decoder.recompilations,
         results=tuple(results),
-        average=tuple(average(results)),
+        average=tuple(average(answered, lengths, prompts.seed)),
     )
     return Outcome(report, markdown(report), {"": draw(report)})
 

@@ -1,7 +1,7 @@
 """Decoding speed on paper: what the JSON report holds, and the page of it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from blockdraft_bench.common.answers import PLAIN
 from blockdraft_bench.common.markdown import INTERVALS_NOTE, Cell, number, page, share, table
@@ -71,8 +71,8 @@ class MethodAverage:
 
     method: str
     temperature: float
-    speedup: float | None
-    acceptance_length: float | None
+    speedup: Estimate
+    acceptance_length: Estimate
     identical_share: float
 
 
@@ -120,6 +120,22 @@ class DecodeReport(Report):
     results: tuple[MethodSpeed, ...]
     average: tuple[MethodAverage, ...]
 
+    @staticmethod
+    def upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a report whose averages have estimates; they were mere numbers at first."""
+        numbers = ("speedup", "acceptance_length")
+        return {
+            **fields,
+            "average": [
+                {**row, **{name: _as_estimate(row[name]) for name in numbers if name in row}}
+                for row in fields.get("average", ())
+            ],
+        }
+
+
+def _as_estimate(found: Any) -> Any:
+    return found if isinstance(found, dict) else {"value": found}
+
 
 def markdown(report: DecodeReport) -> str:
     """Return the page."""
@@ -144,7 +160,7 @@ def markdown(report: DecodeReport) -> str:
         cells = ["mean", f"{temperature:g}", "", "", "", ""]
         for method in drafting:
             mean = means[method]
-            cells += ["", "", "", mean.acceptance_length, number(mean.speedup, unit="x")]
+            cells += ["", "", "", number(mean.acceptance_length), number(mean.speedup, unit="x")]
             cells.append(share(mean.identical_share))
         rows.append(cells)
     return page(_caption(report), table(headings, rows), _divergence_line(report.results))

@@ -6,15 +6,21 @@ the same samples.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.common.answers import PLAIN, Answer, speed, speed_ratio
+from blockdraft_bench.common.answers import (
+    PLAIN,
+    Answer,
+    mean_speed_ratio,
+    speed,
+    speed_ratio,
+)
 from blockdraft_bench.common.statistics import (
     bootstrap,
-    geometric_mean,
+    bootstrap_mean,
     identical_share,
     mean,
     median,
@@ -42,8 +48,7 @@ def summarize_method(
         divergences: Where its answers differ from plain decoding.
     """
     answers, plain = answered.answers[method], answered.answers[PLAIN]
-    counts = np.array([(a.timed_tokens, len(a.steps)) for a in answers], np.float64)
-    [acceptance_length] = bootstrap(counts, _tokens_per_step, seed)
+    [acceptance_length] = bootstrap(_tokens_and_steps(answers), _tokens_per_step, seed)
     tpots = [a.decode_seconds / a.timed_tokens for a in answers if a.timed_tokens]
     return MethodSpeed(
         dataset=answered.dataset,
@@ -82,21 +87,44 @@ def acceptance_per_position(
     )
 
 
-def average(results: Sequence[MethodSpeed]) -> list[MethodAverage]:
-    """Return the means over datasets, of each method at each temperature."""
-    groups: dict[tuple[str, float], list[MethodSpeed]] = {}
-    for row in results:
-        groups.setdefault((row.method, row.temperature), []).append(row)
+def average(answered: Sequence[Answered], methods: Iterable[str], seed: int) -> list[MethodAverage]:
+    """Return the means over datasets, of each method at each temperature.
+
+    Args:
+        answered: The samples of every dataset and temperature.
+        methods: Which methods.
+        seed: Of the bootstrap.
+    """
+    by_temperature: dict[float, list[Answered]] = {}
+    for each in answered:
+        by_temperature.setdefault(each.temperature, []).append(each)
     return [
-        MethodAverage(
-            method,
-            temperature,
-            geometric_mean(row.speedup.value for row in rows),
-            mean(row.acceptance_length.value for row in rows),
-            sum(row.identical_share for row in rows) / len(rows),
-        )
-        for (method, temperature), rows in groups.items()
+        _average([each.answers for each in group], method, temperature, seed)
+        for temperature, group in by_temperature.items()
+        for method in methods
     ]
+
+
+def _average(
+    group: Sequence[Mapping[str, Sequence[Answer]]], method: str, temperature: float, seed: int
+) -> MethodAverage:
+    pairs = [(answers[method], answers[PLAIN]) for answers in group]
+    counts = [_tokens_and_steps(own) for own, _ in pairs]
+    shares = [
+        identical_share((a.token_ids, b.token_ids) for a, b in zip(plain, own, strict=True))
+        for own, plain in pairs
+    ]
+    return MethodAverage(
+        method,
+        temperature,
+        mean_speed_ratio(pairs, seed),
+        bootstrap_mean(counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed),
+        sum(shares) / len(shares),
+    )
+
+
+def _tokens_and_steps(answers: Sequence[Answer]) -> Float[np.ndarray, "answers 2"]:
+    return np.array([(a.timed_tokens, len(a.steps)) for a in answers], np.float64)
 
 
 def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:

@@ -7,8 +7,8 @@ from blockdraft_bench.common.statistics import (
     LEAST_ANSWERS,
     Estimate,
     bootstrap,
+    bootstrap_mean,
     estimate,
-    geometric_mean,
     identical_share,
     mean,
     median,
@@ -75,11 +75,44 @@ def test_intervals_bracket_the_truth_about_as_often_as_they_say() -> None:
     assert 0.85 < hits / trials < 1.0
 
 
+def arithmetic(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values.mean(0))
+
+
+def test_a_mean_of_groups_counts_each_the_same() -> None:
+    # 1/2, resting on many answers, and 1/4, resting on few.
+    large, small = np.array([[1, 2]] * 40), np.array([[1, 4]] * 2)
+    found = bootstrap_mean([large, small], ratio, arithmetic, seed=0)
+    assert found == Estimate(0.375, (0.375, 0.375), 42)
+    geometric = bootstrap_mean([large, small], ratio, lambda v: np.exp(np.log(v).mean(0)), seed=0)
+    assert geometric.value == pytest.approx(np.sqrt(0.125))
+
+
+def test_a_group_without_a_number_is_left_out() -> None:
+    known, nothing = np.array([[1, 2]] * LEAST_ANSWERS), np.zeros((5, 2), int)
+    assert bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).value == 0.5
+    assert bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).answers == LEAST_ANSWERS
+    assert bootstrap_mean([nothing], ratio, arithmetic, seed=0) == Estimate(None, None, 0)
+
+
+def test_intervals_of_means_bracket_the_truth_about_as_often_as_they_say() -> None:
+    """Nine groups of six answers, as the nine test sets have."""
+    rng = np.random.default_rng(1)
+    hits, trials, rights = 0, 100, np.linspace(0.3, 0.8, 9)
+    for trial in range(trials):
+        groups = [
+            np.array([[rng.binomial(25, p), 25] for p in np.clip(rng.normal(m, 0.1, 6), 0, 1)])
+            for m in rights
+        ]
+        low, high = bootstrap_mean(groups, ratio, arithmetic, seed=trial).ci95 or (0.0, 0.0)
+        hits += low < rights.mean() < high
+    assert 0.85 < hits / trials < 1.0
+
+
 def test_means_leave_out_what_is_not_known() -> None:
     assert mean([1.0, None, 2.0]) == 1.5
     assert median([5.0, None, 1.0, 2.0]) == 2.0
-    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert mean([None]) is median([]) is geometric_mean([None]) is None
+    assert mean([None]) is median([]) is None
     assert percentiles([1.0, 2.0, 3.0], (0, 25, 100)) == (1.0, 1.5, 3.0)
     assert (quartiles([1.0, 2.0, 3.0]), quartiles([])) == ((1.5, 2.5), None)
     assert identical_share([(1, 1), ("a", "b")]) == 0.5

@@ -106,29 +106,35 @@ def test_answers_of_one_token_have_no_speed() -> None:
 
 
 def test_averages() -> None:
-    one = summary("dflash", FIRST, SECOND)
-    other = replace(
-        one,
-        dataset="other",
-        speedup=Estimate(6.0, None),
-        acceptance_length=Estimate(4.0, None),
-        identical_share=1.0,
-    )
-    unknown = replace(other, speedup=Estimate(None, None), acceptance_length=Estimate(None, None))
-    [mean] = average([one, other, unknown])
+    # 4 s over 1.5 s, 2 tokens a step; and 2 s over 1 s, 2 tokens a step, in another dataset.
+    both = replace(decoded_set(FIRST, SECOND), dataset="both")
+    sets = [both, decoded_set(FIRST)]
+    plain, mean = average(sets, ["plain", "dflash"], seed=0)
     assert (mean.method, mean.temperature) == ("dflash", 0.0)
-    assert mean.speedup == pytest.approx(math.sqrt(4 / 1.5 * 6.0))
-    assert mean.acceptance_length == pytest.approx(3.0)
-    assert mean.identical_share == pytest.approx((0.5 + 1 + 1) / 3)
+    assert mean.speedup.value == pytest.approx(math.sqrt(4 / 1.5 * 2.0))
+    assert mean.acceptance_length.value == pytest.approx(2.0)
+    assert mean.identical_share == pytest.approx((0.5 + 1) / 2)
+    # Two answers and one are too few for an interval, also together.
+    assert (mean.speedup.ci95, mean.speedup.answers) == (None, 3)
+    assert (plain.speedup.value, plain.acceptance_length.value) == (1.0, 1.0)
+
+
+def test_the_interval_of_an_average_draws_from_all_datasets() -> None:
+    sets = [decoded_set(FIRST, SECOND), decoded_set(FIRST, FIRST, SECOND, SECOND)] * 3
+    [mean] = average(sets, ["dflash"], seed=0)
+    low, high = mean.speedup.ci95 or (0.0, 0.0)
+    # The samples' speed-ups are 2 and 4, and no dataset has one kind alone.
+    assert 2.0 < low < 4 / 1.5 < high < 4.0
+    assert mean.speedup.value == pytest.approx(4 / 1.5)
+    assert mean.speedup.answers == 18
 
 
 def test_averages_keep_methods_and_temperatures_apart() -> None:
-    one = summary("dflash", FIRST)
-    warm = replace(one, temperature=1.0, speedup=Estimate(8.0, None))
-    plain = summary("plain", FIRST, draft_length=0)
-    found = {(a.method, a.temperature): a.speedup for a in average([plain, one, warm])}
-    assert found == {
+    sets = [decoded_set(FIRST), decoded_set(SECOND, temperature=1.0)]
+    means = average(sets, ["plain", "dflash"], seed=0)
+    assert {(a.method, a.temperature): a.speedup.value for a in means} == {
         ("plain", 0.0): 1.0,
         ("dflash", 0.0): pytest.approx(2.0),
-        ("dflash", 1.0): pytest.approx(8.0),
+        ("plain", 1.0): 1.0,
+        ("dflash", 1.0): pytest.approx(4.0),
     }
