@@ -24,7 +24,7 @@ VOCAB = 64
 END = 7
 CONFIG = tiny_config(num_layers=2, vocab_size=VOCAB, bos_token_id=1, eos_token_ids=(END,))
 SHAPES = BatchShape(rows=3, max_prompt_tokens=40, max_tokens=30, steps=4)
-# Longer than one chunk of the attention together with an answer.
+# Shorter and longer than their paddings; the longest answers fill their rows.
 LENGTHS = (1, 40, 5, 33, 12, 32, 7, 40)
 
 
