@@ -83,6 +83,7 @@ class ContextRow:
         token_ids: Tokens at the positions of the features; may be empty for a method that does
             not read them.
         sampling: How the target will choose.
+        least_chance: The draft may end where it is less likely than this that all of it is right.
     """
 
     slot: int
@@ -92,6 +93,7 @@ class ContextRow:
     draft_length: int
     token_ids: tuple[int, ...] = ()
     sampling: Sampling = GREEDY
+    least_chance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,12 @@ class Proposal:
 
     Attributes:
         token_ids: The drafted tokens, each after the one before.
-        log_probs: Natural logarithm of the drafter's probability of each token, before temperature
-            and filters.
+        log_chances: Natural logarithm of how likely the drafter holds it that the target chooses
+            each token, given those before it.
     """
 
     token_ids: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] = ()
+    log_chances: tuple[float, ...] = ()
 
 
 @runtime_checkable

@@ -123,6 +123,8 @@ def check_sequence(
         )
     if not 0 <= sequence.draft_length < spec.block_size:
         raise _invalid(f"draft_length {sequence.draft_length} is not in [0, {spec.block_size})")
+    if not 0 <= sequence.least_chance <= 1:
+        raise _invalid(f"least_chance {sequence.least_chance} is not in [0, 1]")
     tokens = sequence.token_ids
     if (tokens or spec.reads_tokens) and len(tokens) != rows:
         raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")

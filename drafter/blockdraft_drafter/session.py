@@ -135,7 +135,7 @@ class Session:
                 sequence_id=item.message.sequence_id,
                 context_length=item.context.length,
                 token_ids=proposal.token_ids,
-                log_probs=proposal.log_probs,
+                log_chances=proposal.log_chances,
             )
             if self._learner is not None:
                 self._learner.stepped(item.message, item.row.features, proposal.token_ids)
@@ -210,5 +210,6 @@ class Session:
             draft_length=sequence.draft_length,
             token_ids=tuple(sequence.token_ids),
             sampling=sampling,
+            least_chance=sequence.least_chance,
         )
         return _Accepted(sequence, context, row)

@@ -25,15 +25,15 @@ def random_sampling(rng: random.Random) -> Sampling:
     )
 
 
-def reference_choice(
+def reference_scores(
     logits: NDArray[np.float64],
     position: int,
     sampling: Sampling,
     ids: NDArray[np.int64],
     vocab: int,
     sharpness: float,
-) -> int:
-    """Return the index of the token to draft.
+) -> NDArray[np.float64]:
+    """Return the scores of which the greatest is drafted.
 
     Args:
         logits: Of the draft vocabulary.
@@ -44,7 +44,7 @@ def reference_choice(
         sharpness: What logits are multiplied by.
     """
     if sampling.temperature == 0.0:
-        return int(np.argmax(logits))
+        return logits
     scaled = (logits - logits.max()) / sampling.temperature
     kept = np.ones(len(scaled), bool)
     order = np.argsort(-scaled)
@@ -58,4 +58,9 @@ def reference_choice(
     kept &= probabilities >= sampling.min_p * probabilities.max()
     words = seed_words(sampling.seed)[None]
     noise = np.asarray(_noise(words, np.array([position], np.int32), vocab), np.float64)[0, ids]
-    return int(np.argmax(np.where(kept, sharpness * scaled + noise, -np.inf)))
+    return np.where(kept, sharpness * scaled + noise, -np.inf)
+
+
+def log_chance(scores: NDArray[np.float64]) -> float:
+    """Return the logarithm of the greatest score's softmax."""
+    return float(-np.log(np.exp(scores - scores.max()).sum()))

@@ -18,7 +18,10 @@ from blockdraft_protos.v1 import drafter_pb2
 
 CODE = drafter_pb2.SequenceErrorCode
 SEQUENCE_IDS = st.integers(1, 5)
-FAULTS = ("none", "none", "none", "start", "nan", "anchor", "draft_length", "rows", "twice")
+FAULTS = (
+    *("none", "none", "none", "start", "nan", "anchor", "draft_length", "least_chance", "rows"),
+    "twice",
+)
 STEP_FAULTS = ("none", "none", "none", "width", "short", "dtype", "count")
 
 
@@ -33,6 +36,8 @@ def spoil(part: Part, fault: str) -> Part:
         draft.anchor_token_id = SPEC.vocab_size
     elif fault == "draft_length":
         draft.draft_length = SPEC.block_size
+    elif fault == "least_chance":
+        draft.least_chance = np.nextafter(np.float32(1), np.float32(2))
     elif fault == "rows":
         features = np.zeros((SPEC.max_feature_rows + 1, SPEC.feature_width), np.float32)
     draft.feature_rows = len(features)

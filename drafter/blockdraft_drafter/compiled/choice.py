@@ -35,11 +35,13 @@ def draft_tokens(
             more often the likeliest is drafted.
 
     Returns:
-        Tokens, as target ids, and their log-probabilities before temperature and filters.
+        Tokens, as target ids, and the logarithm of how likely the target chooses each: the softmax
+        of what was maximized. Of greedy sequences that is the drafter's probability, which is
+        as often right as it says; where noise is added, it would be if the target's logits had the
+        same errors to the drafter's.
     """
-    best = _first_greatest(logits)
     centered = logits - logits.max(axis=-1, keepdims=True)
-    log_prob = -jnp.log(jnp.exp(centered).sum(axis=-1))
+    best, log_chance = _first_greatest(logits), _log_of_greatest(centered)
 
     def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
         warm = sampling.temperature > 0.0
@@ -52,15 +54,23 @@ def draft_tokens(
         kept = jax.lax.cond(
             jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
         )
-        chosen = jnp.where(warm, _first_greatest(sharpness * kept + noise), best)
-        # That of the likeliest is what remains when its own logit is taken from itself.
-        return chosen, log_prob + jnp.take_along_axis(centered, chosen[:, None], axis=1)[:, 0]
+        noisy = sharpness * kept + noise
+        noisy -= noisy.max(axis=-1, keepdims=True)
+        return (
+            jnp.where(warm, _first_greatest(noisy), best),
+            jnp.where(warm, _log_of_greatest(noisy), log_chance),
+        )
 
     # Nobody pays for noise and filters while all are greedy.
-    index, log_prob = jax.lax.cond(
-        jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_prob)
+    index, log_chance = jax.lax.cond(
+        jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
     )
-    return (index if draft_ids is None else draft_ids[index]), log_prob
+    return (index if draft_ids is None else draft_ids[index]), log_chance
+
+
+def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the logarithm of the largest of each row's softmax; the largest is 0."""
+    return -jnp.log(jnp.exp(centered).sum(axis=-1))
 
 
 def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:

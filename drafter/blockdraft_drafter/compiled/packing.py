@@ -38,6 +38,8 @@ class PackedBlocks(NamedTuple):
         lengths: Committed positions once the step's features are appended; 0 in padding. [blocks]
         anchors: Anchor of each block, [blocks].
         wanted: How many tokens are wanted of each block; 0 in padding. [blocks]
+        least_chances: A block may end where it is less likely than this that all of it is right.
+            [blocks]
         sampling: How the target will choose after each anchor; greedily in padding.
     """
 
@@ -45,6 +47,7 @@ class PackedBlocks(NamedTuple):
     lengths: HostOrDevice
     anchors: HostOrDevice
     wanted: HostOrDevice
+    least_chances: HostOrDevice
     sampling: SamplingArrays
 
 
@@ -113,6 +116,7 @@ def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
         np.array([row.context_length + row.features.shape[0] for row in rows] + padding, np.int32),
         np.array([row.anchor_token_id for row in rows] + padding, np.int32),
         np.array([row.draft_length for row in rows] + padding, np.int32),
+        np.array([row.least_chance for row in rows] + padding, np.float32),
         pack_sampling([row.sampling for row in rows] + [GREEDY] * len(padding)),
     )
 

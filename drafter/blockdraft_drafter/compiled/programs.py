@@ -145,7 +145,7 @@ class DraftPrograms:
         shares: Any = self._input((count,), jnp.float32)
         seeds: Any = self._input((count, 2), jnp.uint32)
         sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
-        return PackedBlocks(numbers, numbers, numbers, numbers, sampling)
+        return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling)
 
     def _input(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)

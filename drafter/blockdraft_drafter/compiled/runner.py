@@ -283,10 +283,11 @@ def _ids(draft_ids: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int32) if draft_ids is None else draft_ids
 
 
-def _proposal(drafted: Drafted, block: int, length: int) -> Proposal:
+def _proposal(drafted: Drafted, block: int, wanted: int) -> Proposal:
+    length = min(wanted, int(drafted.counts[block]))
     return Proposal(
         token_ids=tuple(drafted.token_ids[block, :length].tolist()),
-        log_probs=tuple(drafted.log_probs[block, :length].tolist()),
+        log_chances=tuple(drafted.log_chances[block, :length].tolist()),
     )
 
 

@@ -65,7 +65,7 @@ def draft_in_turn(
         draft_ids: Target ids of the draft vocabulary; None for all.
 
     Returns:
-        Tokens, as target ids, and their log-probabilities.
+        Tokens, as target ids, and the logarithm of how likely each is right.
     """
     sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
@@ -75,10 +75,10 @@ def draft_in_turn(
     ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         previous, position = before
         biased = logits + head(previous)
-        token, log_prob = draft_tokens(biased, position + 1, sampling, draft_ids)
-        return (token, position + 1), (token, log_prob)
+        token, log_chance = draft_tokens(biased, position + 1, sampling, draft_ids)
+        return (token, position + 1), (token, log_chance)
 
     # The anchor's position is the number of positions before it.
     before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
-    _, (tokens, log_probs) = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
-    return tokens.T, log_probs.T
+    _, (tokens, log_chances) = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
+    return tokens.T, log_chances.T

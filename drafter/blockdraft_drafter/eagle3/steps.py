@@ -37,7 +37,7 @@ class _Pass(NamedTuple):
     """What one pass gives: a token for each block, and where the next pass goes on."""
 
     token: Array
-    log_prob: Array
+    log_chance: Array
     hidden: Array
     own: Keys | None
 
@@ -81,8 +81,9 @@ class Eagle3Steps(DraftSteps):
     ) -> tuple[Eagle3Context, Drafted]:
         """Append `new`, then draft `blocks` token by token from contexts that include it.
 
-        One executable does for all numbers of tokens: the passes for more than are wanted of any
-        block are left out while it runs. What stands in their place means nothing.
+        A block ends with as many tokens as are wanted of it, or where it is too unlikely that all
+        of them are right. One executable does for all numbers of tokens: passes that no block
+        needs are left out while it runs. What stands in their place means nothing.
         """
         context = self.append(weights, context, new)
         model: Eagle3 = nnx.merge(self.graph, weights.model)
@@ -101,15 +102,20 @@ class Eagle3Steps(DraftSteps):
             logits = target.logits(model.norm(hidden))
             return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)
 
-        wanted = jnp.max(blocks.wanted)
         last = one_pass(0, jnp.asarray(blocks.anchors), hidden, None)
-        passes = [last]
+        passes, chance = [last], jnp.exp(last.log_chance)
+        counts = jnp.minimum(blocks.wanted, 1)
         for index in range(1, model.config.block_size - 1):
+            goes_on = (counts == index) & (index < blocks.wanted) & (chance >= blocks.least_chances)
             make = partial(one_pass, index)
-            last = jax.lax.cond(index < wanted, make, _no_pass, last.token, last.hidden, last.own)
+            operands = last.token, last.hidden, last.own
+            last = jax.lax.cond(jnp.any(goes_on), make, _no_pass, *operands)
             passes.append(last)
-        tokens, log_probs = [one.token for one in passes], [one.log_prob for one in passes]
-        return context, Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_probs, axis=1))
+            counts += goes_on.astype(counts.dtype)
+            chance *= jnp.exp(last.log_chance)
+        tokens, log_chances = [one.token for one in passes], [one.log_chance for one in passes]
+        drafted = Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_chances, axis=1), counts)
+        return context, drafted
 
 
 def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:

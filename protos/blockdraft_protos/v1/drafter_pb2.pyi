@@ -335,6 +335,7 @@ class SequenceDraft(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     RECORDING_FIELD_NUMBER: _builtins.int
+    LEAST_CHANCE_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence; unique per verifier process."""
     context_start: _builtins.int
@@ -349,6 +350,10 @@ class SequenceDraft(_message.Message):
     """Tokens to draft, 0 to block_size - 1; 0 only appends."""
     request_id: _builtins.str
     """The request that the sequence belongs to, for logs; at least with the first row of a context."""
+    least_chance: _builtins.float
+    """A draft may end before draft_length, but not before its first token, where the drafter holds it
+    less likely than this that all its tokens are right; in [0, 1].
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The tokens at the positions of the feature rows, one for each row. An autoregressive drafter
@@ -379,10 +384,11 @@ class SequenceDraft(_message.Message):
         sampling: Global___DraftSampling | None = ...,
         request_id: _builtins.str = ...,
         recording: Global___SequenceRecording | None = ...,
+        least_chance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["recording", b"recording", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "recording", b"recording", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "least_chance", b"least_chance", "recording", b"recording", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,7 +547,7 @@ class Proposal(_message.Message):
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOG_PROBS_FIELD_NUMBER: _builtins.int
+    LOG_CHANCES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
     context_length: _builtins.int
@@ -551,8 +557,10 @@ class Proposal(_message.Message):
         """The drafted tokens, each after the one before."""
 
     @_builtins.property
-    def log_probs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural logarithm of the drafter's probability of each token, before temperature and filters."""
+    def log_chances(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Natural logarithm of how likely the drafter holds it that the target chooses each token, given
+        those before it.
+        """
 
     def __init__(
         self,
@@ -560,11 +568,11 @@ class Proposal(_message.Message):
         sequence_id: _builtins.int = ...,
         context_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        log_probs: _abc.Iterable[_builtins.float] | None = ...,
+        log_chances: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "log_probs", b"log_probs", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "log_chances", b"log_chances", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from tests.drafter.sampled import random_sampling, reference_choice
+from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
 from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import pack_sampling
@@ -31,15 +31,14 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
     rng = random.Random(seed)
     options = [random_sampling(rng) for _ in range(CHOICES)]
     sharpness = rng.choice([1.0, 1.7])
-    tokens, log_probs = draft(logits, positions, pack_sampling(options), ids, sharpness=sharpness)
+    tokens, log_chances = draft(logits, positions, pack_sampling(options), ids, sharpness=sharpness)
     every = np.arange(VOCAB) if ids is None else ids.astype(np.int64)
     likeliest_too = 0
     for row, (line, option) in enumerate(zip(logits.astype(np.float64), options, strict=True)):
-        wanted = reference_choice(line, int(positions[row]), option, every, VOCAB, sharpness)
+        scores = reference_scores(line, int(positions[row]), option, every, VOCAB, sharpness)
+        wanted = int(scores.argmax())
         assert tokens[row] == every[wanted]
-        shifted = line - line.max()
-        expected = shifted[wanted] - np.log(np.exp(shifted).sum())
-        assert log_probs[row] == pytest.approx(expected, abs=1e-5)
+        assert log_chances[row] == pytest.approx(log_chance(scores), rel=1e-4, abs=1e-5)
         likeliest_too += int(np.argmax(line)) == wanted
     assert likeliest_too < CHOICES, "the noise decided nothing"
 
@@ -48,12 +47,12 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
 def test_a_greedy_sequence_gets_the_same_bits_beside_a_sampled_one(own: bool) -> None:
     logits, positions, ids = inputs(3, own)
     greedy = [GREEDY] * (CHOICES - 1)
-    tokens, log_probs = draft(logits, positions, pack_sampling([GREEDY, *greedy]), ids)
+    tokens, log_chances = draft(logits, positions, pack_sampling([GREEDY, *greedy]), ids)
     beside = draft(logits, positions, pack_sampling([Sampling(1.0, seed=5), *greedy]), ids)
     best = logits.argmax(axis=1)
     np.testing.assert_array_equal(tokens, best if ids is None else ids[best])
     np.testing.assert_array_equal(beside[0][1:], tokens[1:])
-    np.testing.assert_array_equal(beside[1][1:], log_probs[1:])
+    np.testing.assert_array_equal(beside[1][1:], log_chances[1:])
 
 
 def test_the_lowest_id_among_equals_is_drafted() -> None:
@@ -76,6 +75,6 @@ def test_extreme_temperatures_draft_tokens(temperature: float) -> None:
     logits, positions, ids = inputs(2, True)
     assert ids is not None
     options = pack_sampling([Sampling(temperature, top_p=0.9, seed=8)] * CHOICES)
-    tokens, log_probs = draft(logits, positions, options, ids)
+    tokens, log_chances = draft(logits, positions, options, ids)
     assert np.isin(tokens, ids).all()
-    assert np.isfinite(log_probs).all()
+    assert np.isfinite(log_chances).all()

@@ -20,7 +20,7 @@ from tests.drafter.builders import (
     target_parts,
 )
 from tests.drafter.reference_dflash import reference_draft
-from tests.drafter.sampled import random_sampling, reference_choice
+from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
 from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
@@ -90,10 +90,13 @@ class Setup:
             features,
             anchor,
             config.block_size,
-            lambda position, scores: reference_choice(
-                scores, position, sampling, np.arange(VOCAB), VOCAB, SHARPNESS
-            ),
+            lambda position, logits: int(self.scores(logits, position, sampling).argmax()),
         )
+
+    def scores(
+        self, logits: NDArray[np.float64], position: int, sampling: Sampling
+    ) -> NDArray[np.float64]:
+        return reference_scores(logits, position, sampling, np.arange(VOCAB), VOCAB, SHARPNESS)
 
     def check(
         self,
@@ -105,9 +108,11 @@ class Setup:
         tokens, logits = self.expected(features, anchor, sampling)
         count = len(proposal.token_ids)
         assert list(proposal.token_ids) == tokens[:count].tolist()
-        chosen = np.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
-        log_probs = chosen - np.log(np.exp(logits).sum(axis=-1))
-        np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
+        log_chances = [
+            log_chance(self.scores(line, len(features) + 1 + index, sampling))
+            for index, line in enumerate(logits[:count])
+        ]
+        np.testing.assert_allclose(proposal.log_chances, log_chances, rtol=1e-4, atol=1e-5)
 
 
 def make_setup(architecture: str, tied: bool = True, warm: bool = False, **overrides: Any) -> Setup:
@@ -337,7 +342,7 @@ def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
     row = ContextRow(0, 0, features.astype(np.float32), 5, 3)
     [wide], [rounded] = (method.step([row]) for method in methods)
     assert rounded.token_ids[0] == wide.token_ids[0]
-    assert rounded.log_probs[0] == pytest.approx(wide.log_probs[0], abs=0.1)
+    assert rounded.log_chances[0] == pytest.approx(wide.log_chances[0], abs=0.1)
 
 
 def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.typing import NDArray
 from tests.drafter.builders import TARGET, room, target_parts
 from tests.drafter.reference_eagle3 import reference_chain
-from tests.drafter.sampled import random_sampling, reference_choice
+from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
 from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
@@ -91,12 +92,16 @@ def expected(
     tied: bool = True,
     sampling: Sampling = GREEDY,
 ) -> tuple[list[int], np.ndarray]:
-    """The reference's tokens and the log-probability of each."""
+    """The reference's tokens and the logarithm of how likely each is right."""
     target = target_parts(tied=tied)
     ids = np.arange(VOCAB) if drafter.draft_ids is None else drafter.draft_ids
     rows = target.embedding if target.head is None else target.head
     head = np.asarray(rows)[ids] if drafter.head is None else drafter.head
     config = drafter.model.config
+
+    def scores(position: int, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        return reference_scores(logits, position, sampling, ids, VOCAB, SHARPNESS)
+
     chosen, logits = reference_chain(
         published_arrays(EAGLE3, drafter.model),
         config,
@@ -105,22 +110,17 @@ def expected(
         ids.tolist(),
         features,
         tokens,
-        lambda position, scores: reference_choice(
-            scores, position, sampling, ids, VOCAB, SHARPNESS
-        ),
+        lambda position, logits: int(scores(position, logits).argmax()),
     )
-    rank = {token: row for row, token in enumerate(ids.tolist())}
-    log_probs = [
-        scores[rank[token]] - np.log(np.exp(scores).sum())
-        for token, scores in zip(chosen, logits, strict=True)
-    ]
-    return chosen, np.array(log_probs)
+    first = len(features) + 1
+    log_chances = [log_chance(scores(first + index, line)) for index, line in enumerate(logits)]
+    return chosen, np.array(log_chances)
 
 
-def check(proposal: Proposal, chosen: list[int], log_probs: np.ndarray) -> None:
+def check(proposal: Proposal, chosen: list[int], log_chances: np.ndarray) -> None:
     count = len(proposal.token_ids)
     assert list(proposal.token_ids) == chosen[:count]
-    np.testing.assert_allclose(proposal.log_probs, log_probs[:count], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(proposal.log_chances, log_chances[:count], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -193,10 +193,43 @@ def test_no_pass_is_made_for_tokens_that_nobody_wants() -> None:
             assert len(proposal.token_ids) == row.draft_length
             check(proposal, *expected(drafter, features[row.slot], tokens[row.slot]))
         new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
-        log_probs = method._draft(new, pack_blocks(rows, 2)).log_probs
+        log_chances = method._draft(new, pack_blocks(rows, 2)).log_chances
         # A pass gives no token a probability of exactly one.
-        assert (log_probs[:, : max(wanted)] < 0).all()
-        assert (log_probs[:, max(wanted) :] == 0).all()
+        assert (log_chances[:, : max(wanted)] < 0).all()
+        assert (log_chances[:, max(wanted) :] == 0).all()
+
+
+def test_drafts_end_where_they_are_unlikely() -> None:
+    drafter = eagle3_drafter()
+    method = eagle3_method(drafter)
+    rng = np.random.default_rng(12)
+    width = method.spec.feature_width
+    features = {slot: rng.standard_normal((6, width)).astype(np.float32) for slot in (0, 3)}
+    tokens = {slot: rng.integers(0, VOCAB, 7).tolist() for slot in (0, 3)}
+    method.step(
+        [ContextRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
+    )
+    nothing = np.zeros((0, width), np.float32)
+    whole = {slot: expected(drafter, features[slot], tokens[slot]) for slot in (0, 3)}
+    chances = {slot: np.exp(np.cumsum(log_chances)) for slot, (_, log_chances) in whole.items()}
+    # Below and above what 1, 2 and 3 tokens come to, of either sequence, and never.
+    edges = [chance * side for each in chances.values() for chance in each for side in (0.99, 1.01)]
+    for least, wanted in itertools.product((0.0, *edges), (1, BLOCK_SIZE - 1)):
+        rows = [
+            ContextRow(slot, 6, nothing, tokens[slot][6], wanted, least_chance=least)
+            for slot in (0, 3)
+        ]
+        for row, proposal in zip(rows, method.step(rows), strict=True):
+            # One token in any case, then one for each at which it is still likely enough.
+            count = 1 + int((chances[row.slot][: wanted - 1] >= least).sum())
+            assert len(proposal.token_ids) == count
+            check(proposal, *whole[row.slot])
+        # As many passes as the longer of both, and no more.
+        new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
+        drafted = method._draft(new, pack_blocks(rows, 2))
+        passes = int(drafted.counts.max())
+        assert (drafted.log_chances[:, :passes] < 0).all()
+        assert (drafted.log_chances[:, passes:] == 0).all()
 
 
 def test_projected_features_give_the_same_drafts() -> None:

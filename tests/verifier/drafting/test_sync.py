@@ -223,13 +223,13 @@ def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     assert times.transport == 0.0
 
 
-def test_log_probs_of_no_token_are_left_out(bench: Bench) -> None:
+def test_log_chances_of_no_token_are_left_out(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
 
     def add(response: pb.DraftResponse) -> None:
         response.proposals[0].token_ids[:] = [7, 8]
-        response.proposals[0].log_probs[:] = [-1.0, -2.0, -3.0]
+        response.proposals[0].log_chances[:] = [-1.0, -2.0, -3.0]
 
     bench.answer(change=add)
     bench.sync.collect(wait="all")

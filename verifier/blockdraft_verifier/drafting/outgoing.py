@@ -112,6 +112,7 @@ def to_request(
     features: FeatureStore,
     writer: FeatureWriter,
     *,
+    least_chance: float = 0.0,
     learns: bool = False,
 ) -> pb.DraftRequest:
     """Return the request of some parts, features included.
@@ -122,6 +123,7 @@ def to_request(
         released: Contexts that the drafter shall drop.
         features: Where those of the contexts are.
         writer: Brings them to the drafter.
+        least_chance: Drafts may end where it is less likely than this that all of them is right.
         learns: Whether the drafter is told what it may record.
     """
     request = pb.DraftRequest(step_id=step_id, released_sequence_ids=released)
@@ -134,6 +136,7 @@ def to_request(
             feature_rows=part.rows,
             anchor_token_id=sequence.tokens[part.stop],
             draft_length=part.draft_length,
+            least_chance=least_chance if part.draft_length else 0.0,
             token_ids=sequence.tokens[start : part.stop],
             sampling=to_sampling(sequence.request.sampling) if part.draft_length else None,
             request_id="" if start else sequence.request.request_id,

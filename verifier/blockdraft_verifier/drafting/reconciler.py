@@ -72,7 +72,7 @@ class Reconciler:
             context.refusals = 0
             # A sequence that did not wait has gone on without it.
             if sequence.committed == expected:
-                sequence.proposal = Proposal(tokens, tuple(proposal.log_probs[: len(tokens)]))
+                sequence.proposal = Proposal(tokens, tuple(proposal.log_chances[: len(tokens)]))
                 sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:

@@ -116,12 +116,20 @@ class DraftSync:
         """Read features from `features` from now on."""
         self._features = features
 
-    def request(self, wanted: Iterable[tuple[Sequence, int]], wait_seconds: float) -> None:
+    def request(
+        self,
+        wanted: Iterable[tuple[Sequence, int]],
+        wait_seconds: float,
+        *,
+        least_chance: float = 0.0,
+    ) -> None:
         """Ask for proposals, then send on what other contexts lack.
 
         Args:
             wanted: Sequences and how many tokens to draft for each; 0 only sends features.
             wait_seconds: How long they wait for their proposals at most.
+            least_chance: Drafts may end where it is less likely than this that all of them is
+                right.
         """
         if not self._asks or self._transport is None:
             return
@@ -133,7 +141,7 @@ class DraftSync:
         ]
         parts, behind = divide(contexts, drafter)
         if parts:
-            self._send(parts, wait_seconds)
+            self._send(parts, wait_seconds, least_chance)
         while self._transport is not None and (
             parts := catch_up(behind, drafter, self._catching_up_bytes)
         ):
@@ -232,7 +240,9 @@ class DraftSync:
             self.release(sequence)
         return sequence.draftable
 
-    def _send(self, parts: list[Part], wait_seconds: float | None) -> None:
+    def _send(
+        self, parts: list[Part], wait_seconds: float | None, least_chance: float = 0.0
+    ) -> None:
         assert self._features is not None, "use_features comes before request"
         transport = self._transport
         if transport is None:
@@ -249,6 +259,7 @@ class DraftSync:
             released,
             self._features,
             transport.feature_writer,
+            least_chance=least_chance,
             learns=transport.description.learns,
         )
         for part in parts:

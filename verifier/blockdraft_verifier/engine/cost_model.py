@@ -26,6 +26,9 @@ TRY_STEPS = 1024
 # A sequence gets so many proposals before the others' acceptance can decide against drafting: text
 # differs, and one that is never drafted for can never show it, unless all others were hopeless.
 FIRST_PROPOSALS = 4
+# Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
+# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0037).
+LEAST_CHANCE = 0.1
 # A proposal is waited for so many times as long as it usually takes,
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.

@@ -7,6 +7,7 @@ from blockdraft_verifier.drafting.times import DraftTimes
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, accepted_of
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
+    LEAST_CHANCE,
     TRY_SHARE,
     TRY_STEPS,
     CostModel,
@@ -48,6 +49,11 @@ class DraftLengths:
     def acceptance(self) -> list[float]:
         """How often a token at each position is right, given that those before it are."""
         return list(self._overall.by_position)
+
+    @property
+    def least_chance(self) -> float:
+        """How likely it has to be that all of a draft is right for the drafter to go on with it."""
+        return 0.0 if self._policy == "fixed" or self._explores else LEAST_CHANCE
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.

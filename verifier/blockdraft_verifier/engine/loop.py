@@ -334,7 +334,8 @@ class Engine:
         if wanted and self.drafts is not None and drafter is not None:
             usual = self.lengths.wait_seconds(wanted)
             patient = max(self._settings.draft_patience_seconds, usual)
-            self.drafts.request(wanted, min(patient, self._settings.draft_timeout_seconds))
+            patient = min(patient, self._settings.draft_timeout_seconds)
+            self.drafts.request(wanted, patient, least_chance=self.lengths.least_chance)
         if self.drafts is not None and drafter is not None and drafter.learns:
             self.drafts.send_to_learn(self.scheduler.running)
 

@@ -87,10 +87,17 @@ class DraftSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens drafted to follow the anchor of a sequence, as a chain."""
+    """Tokens drafted to follow the anchor of a sequence, as a chain.
+
+    Attributes:
+        token_ids: The tokens.
+        log_chances: Natural logarithm of how likely the drafter holds it that each is right, given
+            those before it; empty if it does not say.
+        source: Who drafted them.
+    """
 
     token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...] = ()
+    log_chances: tuple[float, ...] = ()
     source: DraftSource = DraftSource.DRAFTER
 
 
