@@ -4,17 +4,20 @@ from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, accepted_of
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, survival_of
+from blockdraft_verifier.engine.confidence import Confidence, claims, log_chances
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     LEAST_CHANCE,
     TRY_SHARE,
     TRY_STEPS,
     CostModel,
+    Spread,
     WaitingPrompts,
 )
 from blockdraft_verifier.engine.lookups import Lookups
 from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
+from blockdraft_verifier.engine.trimming import likeliest
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
 
@@ -40,7 +43,10 @@ class DraftLengths:
         self._max_block = 1
         self._lookups = Lookups()
         self._overall = AcceptanceEstimate()
+        self._confidence = Confidence()
         self._estimates: dict[Sequence, AcceptanceEstimate] = {}
+        # What the drafts of the coming step say of their tokens, also of those that are left out.
+        self._said: dict[Sequence, tuple[float, ...]] = {}
         self._steps = 0
         # What tries may cost by now.
         self._credit_seconds = 0.0
@@ -70,6 +76,7 @@ class DraftLengths:
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
         self._overall = AcceptanceEstimate()
+        self._confidence = Confidence()
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
@@ -80,6 +87,7 @@ class DraftLengths:
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
         self._estimates.pop(sequence, None)
+        self._said.pop(sequence, None)
         self._lookups.forget(sequence)
 
     def observe_drafting(self, times: DraftTimes) -> None:
@@ -111,10 +119,17 @@ class DraftLengths:
     def observe_acceptance(self, progress: Iterable[Progress]) -> None:
         """Learn what a step accepted."""
         for change in progress:
-            drafted = change.row.draft_count and change.row.source is DraftSource.DRAFTER
-            if change.new_tokens and drafted:
-                for estimate in (self._estimates[change.row.sequence], self._overall):
-                    estimate.update(change.row.draft_count, change.accepted)
+            row = change.row
+            said = self._said.pop(row.sequence, ())
+            drafted = row.draft_count and row.source is DraftSource.DRAFTER
+            if not change.new_tokens or not (drafted or said):
+                continue
+            verified, left_out = said[: row.draft_count], said[row.draft_count :]
+            if verified:
+                self._confidence.learn(verified, change.accepted)
+            next_chance = self._confidence.survival(left_out[:1])[0] if left_out else None
+            for estimate in (self._estimates[row.sequence], self._overall):
+                estimate.update(row.draft_count, change.accepted, next_chance)
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
         """Return most prompt tokens beside decoding sequences; None before anything was measured.
@@ -127,6 +142,39 @@ class DraftLengths:
         if self.costs is None:
             return None
         return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
+
+    def trim(self, running: Iterable[Sequence], prompt_tokens: int) -> None:
+        """Leave of all proposals what makes the coming step worth most.
+
+        Args:
+            running: All sequences.
+            prompt_tokens: What is to be computed of prompts.
+        """
+        rows = [s for s in running if s.decoding and not s.awaiting_draft]
+        proposed = [(s, s.proposal) for s in rows if s.proposal is not None]
+        saying = [(s, proposal) for s, proposal in proposed if proposal.log_chances]
+        self._said = {s: p.log_chances for s, p in saying if p.source is DraftSource.DRAFTER}
+        for said in self._said.values():
+            self._confidence.see(said)
+        if self.costs is None or not self._said or self._policy == "fixed" or self._explores:
+            return
+        unsaid = [(s, len(p.token_ids)) for s, p in proposed if not p.log_chances]
+        survivals = [survival_of(self._estimates[s], length) for s, length in unsaid]
+        gain = float(sum(map(sum, survivals)))
+        counts = likeliest(
+            self.costs,
+            len(rows),
+            [
+                self._confidence.survival(proposal.log_chances)
+                if sequence in self._said
+                else claims(proposal.log_chances)
+                for sequence, proposal in saying
+            ],
+            unsaid=(sum(length for _, length in unsaid), gain),
+            prompts=self._prompts(running, prompt_tokens),
+        )
+        for (sequence, proposal), count in zip(saying, counts, strict=True):
+            sequence.proposal = proposal.first(count)
 
     def wanted(
         self, running: list[Sequence], block_size: int, prompt_tokens: int
@@ -155,15 +203,15 @@ class DraftLengths:
         if self.costs is None:
             return wanted
         draftable = [sequence for sequence in decoding if sequence.draftable]
-        context = max((s.committed for s in running if not s.decoding), default=0)
-        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
+        prompts = self._prompts(running, prompt_tokens)
         length = self._length(draftable, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, draftable, length, prompts)
-        for sequence, share in zip(decoding, shares, strict=True):
+        for sequence, offer, share in zip(decoding, offers, shares, strict=True):
             if share.lookup:
                 tokens = self._lookups.continuation(sequence, share.lookup)
-                sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
+                chances = log_chances(offer.survival[: share.lookup])
+                sequence.proposal = Proposal(tokens, chances, DraftSource.LOOKUP)
             # With nothing to draft its context is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
@@ -180,7 +228,18 @@ class DraftLengths:
             return 0.0
         estimates = [estimate for estimate, _ in asked]
         length = max(length for _, length in asked)
-        return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
+        must_pay = self._policy == "adaptive"
+        return self.costs.wait_seconds(estimates, length, must_pay=must_pay, spread=self._spread)
+
+    def _prompts(self, running: Iterable[Sequence], tokens: int) -> WaitingPrompts:
+        """Return what is to be computed of prompts, of which `tokens` are left."""
+        context = max((s.committed for s in running if not s.decoding), default=0)
+        return WaitingPrompts(tokens, self._prompt_slowdown, context)
+
+    @property
+    def _spread(self) -> Spread:
+        """How the drafts of one step differ."""
+        return self._confidence.spread
 
     def _offer(self, sequence: Sequence, length: int) -> Offer:
         """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
@@ -188,7 +247,7 @@ class DraftLengths:
         if not sequence.draftable:
             return Offer(found)
         drafted = _limited(sequence, length)
-        return Offer(found, drafted, accepted_of(self._estimates[sequence], drafted))
+        return Offer(found, survival_of(self._estimates[sequence], drafted))
 
     def _shares(
         self,
@@ -206,9 +265,10 @@ class DraftLengths:
         # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
         estimates = [self._estimates[sequence] for sequence in draftable]
         must_draft = length > 0 and (
-            self._explores or not costs.best_draft_length(estimates, length, prompts=prompts)
+            self._explores
+            or not costs.best_draft_length(estimates, length, prompts=prompts, spread=self._spread)
         )
-        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
+        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts, spread=self._spread)
         return with_tries(shares, offers) if self._explores else shares
 
     @property
@@ -226,14 +286,15 @@ class DraftLengths:
         if self._policy == "fixed":
             return most
         estimates = [self._estimates[sequence] for sequence in sequences]
-        best = tried = self.costs.best_draft_length(estimates, most, prompts=prompts)
+        spread = self._spread
+        best = tried = self.costs.best_draft_length(estimates, most, prompts=prompts, spread=spread)
         if self._explores:
             tried = most
         elif best == 0:
-            tried = self.costs.try_length(estimates, self._overall, most, prompts)
+            tried = self.costs.try_length(estimates, self._overall, most, prompts, spread)
         if tried == best:
             return best
-        lost = self.costs.lost_seconds(estimates, tried, best, prompts)
+        lost = self.costs.lost_seconds(estimates, tried, best, prompts, spread)
         if lost > self._credit_seconds:
             return best
         self._credit_seconds -= lost
