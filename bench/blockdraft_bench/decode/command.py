@@ -16,10 +16,12 @@ class DecodeSettings:
     """What the measurement is told."""
 
     prompts: PromptSettings = group(PromptSettings)
-    method: tuple[Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup"], ...] = setting(
+    method: tuple[
+        Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup", "eagle3+lookup"], ...
+    ] = setting(
         (),
         "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
-        "measured; `lookup` drafts from earlier text alone",
+        "measured; `lookup` drafts from earlier text alone, or beside a drafter",
         distinct=True,
     )
     dflash: str = setting("auto", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")

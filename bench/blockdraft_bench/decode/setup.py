@@ -18,8 +18,10 @@ from blockdraft_models.errors import ResolveError
 from blockdraft_runtime.settings.verifier import EngineSettings
 
 DFLASH, EAGLE3 = "dflash", "eagle3"
-LOOKUP, DFLASH_LOOKUP = "lookup", "dflash+lookup"
-_BY_LOOKUP = (LOOKUP, DFLASH_LOOKUP)
+LOOKUP = "lookup"
+# Each with lookup beside the drafter.
+_WITH_LOOKUP = {f"{method}+{LOOKUP}": method for method in (DFLASH, EAGLE3)}
+_BY_LOOKUP = (LOOKUP, *_WITH_LOOKUP)
 
 
 def set_up(
@@ -54,9 +56,10 @@ def set_up(
     }
     if LOOKUP in wanted:
         drafters[LOOKUP] = None
-    if DFLASH_LOOKUP in wanted:
-        # One of its own: a drafter has context slots for one engine.
-        drafters[DFLASH_LOOKUP] = load_drafters({DFLASH: settings.dflash}, load)[DFLASH]
+    for both, method in _WITH_LOOKUP.items():
+        if both in wanted:
+            # One of its own: a drafter has context slots for one engine.
+            drafters[both] = load_drafters({method: specs[method]}, load)[method]
     lengths = {
         method: whole_proposal(settings.draft_length, _largest_block(method, drafter))
         for method, drafter in drafters.items()

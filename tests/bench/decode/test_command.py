@@ -26,13 +26,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def shallow_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shallow-target")
-    write_target(path)
-    return path
-
-
 @pytest.fixture
 def bench(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command with the arguments that make it small, and these."""
@@ -229,12 +222,12 @@ def test_says_what_is_wrong(
 
 
 def test_lookup_is_measured_alone_and_beside_a_drafter(
-    bench: Run, shallow_target: Path, capsys: pytest.CaptureFixture[str]
+    bench: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    methods = ["lookup", "dflash+lookup"]
+    methods = ["lookup", "dflash+lookup", "eagle3+lookup"]
     # A random target soon says the same again and again.
     arguments = ["--method", *methods, "--draft-policy", "fixed", "--max-tokens", "60"]
-    arguments += ["--target", str(shallow_target)]
+    arguments += ["--eagle3", "random-eagle3:1"]
     assert bench(*arguments, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["drafters"]) == methods[1:]
@@ -248,4 +241,5 @@ def test_lookup_is_measured_alone_and_beside_a_drafter(
 def test_an_unknown_method_is_refused(bench: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--method", "medusa") == 2
     said = capsys.readouterr().err
-    assert "--method must be plain, dflash, eagle3, lookup or dflash+lookup, got 'medusa'" in said
+    known = "plain, dflash, eagle3, lookup, dflash+lookup or eagle3+lookup"
+    assert f"--method must be {known}, got 'medusa'" in said
