@@ -1,5 +1,6 @@
 """Accepted-token sync against a drafter made by hand that answers as it should."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -223,17 +224,33 @@ def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     assert times.transport == 0.0
 
 
-def test_log_chances_of_no_token_are_left_out(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("log_chances", "taken"),
+    [
+        ([], True),
+        ([-1.0, -2.0], True),
+        ([0.0, -math.inf], True),
+        ([-1.0], False),
+        ([-1.0, -2.0, -3.0], False),
+        ([-1.0, 0.5], False),
+        ([math.nan, -1.0], False),
+        ([-1.0, math.inf], False),
+    ],
+)
+def test_chances_are_those_of_the_tokens(
+    bench: Bench, log_chances: list[float], taken: bool
+) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
 
     def add(response: pb.DraftResponse) -> None:
         response.proposals[0].token_ids[:] = [7, 8]
-        response.proposals[0].log_chances[:] = [-1.0, -2.0, -3.0]
+        response.proposals[0].log_chances[:] = log_chances
 
     bench.answer(change=add)
     bench.sync.collect(wait="all")
-    assert sequence.proposal == Proposal((7, 8), (-1.0, -2.0))
+    assert sequence.proposal == (Proposal((7, 8), tuple(log_chances)) if taken else None)
+    assert bench.repairs == ({} if taken else {"malformed_proposal": 1})
 
 
 def test_closing_ends_it(bench: Bench) -> None:

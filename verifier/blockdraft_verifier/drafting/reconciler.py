@@ -18,6 +18,8 @@ REPAIR_CAUSES = (
     "malformed_proposal",
     "resent_context",
 )
+# How far above 0 the logarithm of a chance may be computed.
+ROUNDING = 1e-3
 # A context refused this often without a proposal in between will be refused again.
 MAX_REFUSALS = 3
 
@@ -61,18 +63,22 @@ class Reconciler:
     ) -> None:
         """Take a proposal over, unless anything about it is off."""
         sequence = context.sequence
-        tokens = tuple(proposal.token_ids)
+        tokens, log_chances = tuple(proposal.token_ids), tuple(proposal.log_chances)
         if proposal.context_length != expected:
             self._rebuild(context, "context_mismatch")
-        elif len(tokens) > draft_length or (
-            tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size
+        elif (
+            len(tokens) > draft_length
+            or (tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size)
+            or len(log_chances) not in (0, len(tokens))
+            # What is not a number is not below anything either.
+            or not all(log_chance <= ROUNDING for log_chance in log_chances)
         ):
             self._rebuild(context, "malformed_proposal")
         elif draft_length > 0:
             context.refusals = 0
             # A sequence that did not wait has gone on without it.
             if sequence.committed == expected:
-                sequence.proposal = Proposal(tokens, tuple(proposal.log_chances[: len(tokens)]))
+                sequence.proposal = Proposal(tokens, log_chances)
                 sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:
