@@ -9,8 +9,14 @@ import pytest
 
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
-from blockdraft_verifier.engine.confidence import log_chances
-from blockdraft_verifier.engine.cost_model import EXPLORE_EVERY_STEPS, NO_PROMPTS, CostModel
+from blockdraft_verifier.engine.confidence import LEAST_DRAFTS, log_chances
+from blockdraft_verifier.engine.cost_model import (
+    EXPLORE_EVERY_STEPS,
+    LEAST_CHANCE,
+    NO_PROMPTS,
+    CostModel,
+)
+from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.trimming import likeliest
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
@@ -60,10 +66,9 @@ def test_no_other_way_to_trim_is_faster(seed: int) -> None:
     assert rate(tuple(found)) == pytest.approx(max(map(rate, ways)))
 
 
-def made(policy: DraftPolicy = "adaptive", steps: int = 1) -> DraftLengths:
+def made(policy: DraftPolicy = "adaptive") -> DraftLengths:
     lengths = DraftLengths(EngineSettings(draft_policy=policy))
     lengths.costs = COSTS
-    lengths._steps = steps
     return lengths
 
 
@@ -101,12 +106,30 @@ def test_proposals_of_drafter_and_lookup_are_trimmed_together() -> None:
     assert running[3].proposal is None
 
 
-@pytest.mark.parametrize(("policy", "steps"), [("fixed", 1), ("adaptive", EXPLORE_EVERY_STEPS)])
-def test_nothing_is_left_out_where_all_is_wanted(policy: DraftPolicy, steps: int) -> None:
-    lengths = made(policy, steps)
+def test_a_fixed_policy_leaves_nothing_out() -> None:
+    lengths = made("fixed")
     running = [proposing(lengths, number, drafted(POOR)) for number in (1, 2, 3)]
     lengths.trim(running, 0)
     assert [kept(sequence) for sequence in running] == [3, 3, 3]
+    assert lengths.least_chance == 0
+
+
+@pytest.mark.parametrize(("credit", "count"), [(100.0, 4), (0.0, 1)])
+def test_a_try_is_verified_whole_as_long_as_it_is_not_too_dear(credit: float, count: int) -> None:
+    lengths = made()
+    lengths.costs = CostModel(COSTS.steps.by_bucket)
+    lengths.costs.drafts = DraftCosts(5, (0.1, 0.1, 0.1))
+    lengths._steps, lengths._credit_seconds = EXPLORE_EVERY_STEPS, credit
+    for _ in range(LEAST_DRAFTS):
+        lengths._confidence.see(log_chances([0.1, 0.01, 0.001, 0.0001]))
+    running = [proposing(lengths, number, None) for number in (1, 2)]
+    lengths.wanted(running, 5, 0)
+    assert lengths.least_chance == (LEAST_CHANCE if count == 1 else 0)
+    for sequence in running:
+        sequence.proposal = drafted([0.1, 0.01, 0.001, 0.0001])
+    lengths.trim(running, 0)
+    # A step of four tokens is as fast as one of two.
+    assert [kept(sequence) for sequence in running] == [count, count]
 
 
 def test_proposals_of_which_nothing_is_said_are_verified_whole() -> None:

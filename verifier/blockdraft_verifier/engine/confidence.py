@@ -5,7 +5,6 @@ the drafter does, with every token that it drafts. No I/O, no clock.
 """
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -27,9 +26,11 @@ class Confidence:
 
     def __init__(self) -> None:
         """Take every claim at its word."""
-        self._recent: deque[list[float]] = deque(maxlen=RECENT_DRAFTS)
         self._claimed = self._accepted = PRIOR_TOKENS
-        self._pool: Float[np.ndarray, "drafts positions"] | None = None
+        # Claims of recent drafts, the oldest overwritten first; 0 behind the end of a draft, which
+        # ends where it is unlikely.
+        self._recent: Float[np.ndarray, "drafts positions"] = np.zeros((RECENT_DRAFTS, 0))
+        self._seen = 0
 
     @property
     def truth(self) -> float:
@@ -47,8 +48,13 @@ class Confidence:
 
     def see(self, log_chances: Sequence[float]) -> None:
         """Remember what a draft says of itself."""
-        self._recent.append(list(claims(log_chances)))
-        self._pool = None
+        more = len(log_chances) - self._recent.shape[1]
+        if more > 0:
+            self._recent = np.pad(self._recent, ((0, 0), (0, more)))
+        place = self._recent[self._seen % RECENT_DRAFTS]
+        place[: len(log_chances)] = claims(log_chances)
+        place[len(log_chances) :] = 0.0
+        self._seen += 1
 
     def learn(self, log_chances: Sequence[float], accepted: int) -> None:
         """Compare what a draft said of its verified tokens with what was accepted."""
@@ -70,17 +76,13 @@ class Confidence:
         Returns:
             That of all tokens, falling; None while too little is known.
         """
-        if len(self._recent) < LEAST_DRAFTS:
+        if self._seen < LEAST_DRAFTS:
             return None
-        if self._pool is None:
-            longest = max(map(len, self._recent))
-            # A draft ends where it is unlikely: what it does not say is nothing.
-            self._pool = np.array([each + [0.0] * (longest - len(each)) for each in self._recent])
-        length = len(alive)
-        pool = self._pool[:, :length]
-        pool = np.pad(pool, ((0, 0), (0, length - pool.shape[1])))
-        means = pool.mean(axis=0)
-        scaled = np.where(means > 0.0, pool / np.where(means > 0.0, means, 1.0), 1.0) * alive
+        length, known = len(alive), min(len(alive), self._recent.shape[1])
+        pool = self._recent[: self._seen, :known]
+        # Of positions that no draft has reached, all drafts are expected to be alike.
+        scaled = np.tile(alive, (len(pool), 1))
+        scaled[:, :known] *= pool / np.maximum(pool.mean(axis=0), np.finfo(float).tiny)
         falling = np.sort(np.minimum(scaled, 1.0), axis=None)[::-1]
         # As many as the drafts have, evenly out of those of all recent ones.
         places = (np.arange(rows * length) + 0.5) * (len(pool) / rows)

@@ -8,7 +8,7 @@ draft step (`draft_costs`). Measured while serving: both again, and how often dr
 right. No I/O, no clock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -226,12 +226,17 @@ class CostModel:
             prompts: What waits for room in the step.
             spread: How drafts differ.
         """
-        accepted = expected_accepted(estimates, limit)
+        rows, accepted = len(estimates), expected_accepted(estimates, limit)
+        lengths: Iterable[int] = range(least, limit + 1)
+        if limit > least and spread(rows, np.diff(accepted) / rows) is not None:
+            # What is not worth it is left out later, so nothing speaks against long drafts but the
+            # time that they take, and a few lengths are enough to look at.
+            doublings = {1 << power for power in range(limit.bit_length())}
+            between = doublings if self.drafts.by_token else set()
+            lengths = sorted({least, limit, *(each for each in between if each > least)})
         return max(
-            range(least, limit + 1),
-            key=lambda length: (
-                self._drafted(len(estimates), accepted[: length + 1], prompts, spread).worth
-            ),
+            lengths,
+            key=lambda length: self._drafted(rows, accepted[: length + 1], prompts, spread).worth,
         )
 
     def _drafted(

@@ -47,6 +47,8 @@ class DraftLengths:
         self._estimates: dict[Sequence, AcceptanceEstimate] = {}
         # What the drafts of the coming step say of their tokens, also of those that are left out.
         self._said: dict[Sequence, tuple[float, ...]] = {}
+        # Whether these are drafted and verified whole, as a try.
+        self._whole = False
         self._steps = 0
         # What tries may cost by now.
         self._credit_seconds = 0.0
@@ -59,7 +61,7 @@ class DraftLengths:
     @property
     def least_chance(self) -> float:
         """How likely it has to be that all of a draft is right for the drafter to go on with it."""
-        return 0.0 if self._policy == "fixed" or self._explores else LEAST_CHANCE
+        return 0.0 if self._policy == "fixed" or self._whole else LEAST_CHANCE
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.
@@ -156,7 +158,7 @@ class DraftLengths:
         self._said = {s: p.log_chances for s, p in saying if p.source is DraftSource.DRAFTER}
         for said in self._said.values():
             self._confidence.see(said)
-        if self.costs is None or not self._said or self._policy == "fixed" or self._explores:
+        if self.costs is None or not self._said or self._policy == "fixed" or self._whole:
             return
         unsaid = [(s, len(p.token_ids)) for s, p in proposed if not p.log_chances]
         survivals = [survival_of(self._estimates[s], length) for s, length in unsaid]
@@ -281,6 +283,7 @@ class DraftLengths:
 
         Lookup is left out of account.
         """
+        self._whole = False
         if not sequences or self.costs is None or most < 1:
             return 0
         if self._policy == "fixed":
@@ -292,12 +295,13 @@ class DraftLengths:
             tried = most
         elif best == 0:
             tried = self.costs.try_length(estimates, self._overall, most, prompts, spread)
-        if tried == best:
+        if tried == best and not self._explores:
             return best
         lost = self.costs.lost_seconds(estimates, tried, best, prompts, spread)
         if lost > self._credit_seconds:
             return best
         self._credit_seconds -= lost
+        self._whole = self._explores
         return tried
 
 
