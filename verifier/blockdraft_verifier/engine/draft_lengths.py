@@ -59,6 +59,11 @@ class DraftLengths:
         return list(self._overall.by_position)
 
     @property
+    def truth(self) -> float:
+        """How many tokens were accepted for each that the drafter expected to be."""
+        return self._confidence.truth
+
+    @property
     def least_chance(self) -> float:
         """How likely it has to be that all of a draft is right for the drafter to go on with it."""
         return 0.0 if self._policy == "fixed" or self._whole else LEAST_CHANCE
