@@ -29,10 +29,6 @@ def survival(rate: float, count: int = 15) -> list[float]:
     return [rate**depth for depth in range(1, count + 1)]
 
 
-def drafted(length: int, gain: float) -> list[float]:
-    return [gain / length] * length
-
-
 def choose(costs: CostModel, *offers: Offer, must_draft: bool = False) -> list[Share]:
     return fastest(costs, offers, must_draft=must_draft)
 
@@ -54,14 +50,14 @@ def test_a_step_is_filled_and_no_larger_one_begun_for_little() -> None:
 def test_the_free_source_wins_a_tie_and_the_better_one_else() -> None:
     found = survival(0.8, 7)
     gain = sum(found)
-    tie = Offer(found, drafted(7, gain))
+    tie = Offer(found, draft_length=7, draft_gain=gain)
     assert choose(model(FLAT, 0.0), tie) == [Share(7)]
-    better = Offer(found, drafted(7, gain + 0.1))
+    better = Offer(found, draft_length=7, draft_gain=gain + 0.1)
     assert choose(model(FLAT, 0.0), better) == [Share(draft=7)]
 
 
 def test_the_time_of_drafting_counts() -> None:
-    offer = Offer(survival(0.5, 7), drafted(7, 1.5))
+    offer = Offer(survival(0.5, 7), draft_length=7, draft_gain=1.5)
     assert choose(model(FLAT, 0.1), offer) == [Share(draft=7)]
     assert choose(model(FLAT, 0.5), offer) == [Share(7)]
     assert choose(model(FLAT, 0.5), offer, must_draft=True) == [Share(draft=7)]
@@ -79,27 +75,19 @@ def test_of_several_sequences_the_likeliest_tokens_fill_the_step() -> None:
 
 def test_one_sequence_is_drafted_for_while_another_copies() -> None:
     costs = model(FLAT, 0.1, rows=4)
-    offers = [
-        Offer(survival(0.98, 7), drafted(7, 2.0)),
-        Offer([], drafted(7, 2.0)),
-        Offer(survival(0.1, 7), drafted(7, 2.0)),
-    ]
+    offers = [Offer(survival(0.98, 7), 7, 2.0), Offer([], 7, 2.0), Offer(survival(0.1, 7), 7, 2.0)]
     costs = CostModel({Bucket(4, size, size): 1.0 for size in (4, 8, 16, 32)})
     costs.drafts = DraftCosts(8, (0.1, 0.1, 0.1))
     assert fastest(costs, offers, must_draft=False) == [Share(7), Share(draft=7), Share(draft=7)]
 
 
 def test_without_costs_the_better_source_gives_all_it_has() -> None:
-    offers = [
-        Offer(survival(0.5, 3)),
-        Offer(survival(0.5, 3), drafted(2, 1.0)),
-        Offer([], drafted(2, 1.0)),
-    ]
+    offers = [Offer(survival(0.5, 3)), Offer(survival(0.5, 3), 2, 1.0), Offer([], 2, 1.0)]
     assert longest(offers) == [Share(3), Share(draft=2), Share(draft=2)]
 
 
 def test_only_what_promises_a_token_is_tried() -> None:
-    offers = [Offer(survival(0.2)), Offer(survival(0.9, 3)), Offer(survival(0.9), drafted(2, 1.0))]
+    offers = [Offer(survival(0.2)), Offer(survival(0.9, 3)), Offer(survival(0.9), 2, 1.0)]
     tried = with_tries([Share(), Share(), Share(draft=2)], offers)
     assert tried == [Share(), Share(3), Share(draft=2)]
 

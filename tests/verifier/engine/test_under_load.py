@@ -5,7 +5,6 @@ The scheduler, the draft lengths and the cost model are the real ones; callers s
 as soon as one has ended.
 """
 
-import math
 import random
 import statistics
 from dataclasses import dataclass, field, replace
@@ -66,18 +65,13 @@ class Service:
 
     Attributes:
         acceptance: How likely each drafted token is right, if those before it are; 0 for a service
-            that has no drafter. Half of the tokens are as likely as `sure`, the others less, so
-            that this is their mean.
-        sure: See there; None if all are as likely.
-        says: Whether the drafter says which is which.
+            that has no drafter.
         first_tokens: How long each request waited for its first token, in seconds.
     """
 
     machine: Machine
     callers: int
     acceptance: float
-    sure: float | None = None
-    says: bool = False
     now: float = 0.0
     tokens: int = 0
     first_tokens: list[float] = field(default_factory=list)
@@ -101,9 +95,6 @@ class Service:
         costs.drafts = DraftCosts(8, self.machine.drafts)
         self.lengths.costs = costs
         self.numbers = count(1)
-        sure = self.sure or self.acceptance
-        self.chances = sure, 2 * self.acceptance - sure
-        self.drafted: dict[Sequence, tuple[float, ...]] = {}
 
     def run(self, requests: int) -> float:
         """Answer so many requests and return the tokens per second."""
@@ -124,7 +115,6 @@ class Service:
 
     def step(self) -> tuple[float, float]:
         """Run a step; return its seconds and those of one without its prompts."""
-        self.lengths.trim(self.scheduler.running, self.scheduler.prompt_tokens)
         rows = self.scheduler.plan(None, self.lengths.prompt_room)
         tokens = sum(len(row.token_ids) for row in rows)
         size = bucket_for(self.buckets, len(rows), tokens).tokens
@@ -150,16 +140,14 @@ class Service:
         if asked:
             self.now += self.machine.drafts[(len(asked) - 1).bit_length()]
         for sequence, length in asked:
-            chances = tuple(self.random.choice(self.chances) for _ in range(length))
-            self.drafted[sequence] = chances
-            said = tuple(map(math.log, chances)) if self.says else ()
-            sequence.proposal = Proposal((2,) * length, said)
+            sequence.proposal = Proposal((2,) * length)
         return seconds, self.machine.steps[bucket_for(self.buckets, 1, alone).tokens]
 
     def right(self, row: Row) -> int:
-        chances = self.drafted.get(row.sequence, ())[: row.draft_count]
-        wrong = (at for at, chance in enumerate(chances) if self.random.random() >= chance)
-        return next(wrong, row.draft_count)
+        accepted = 0
+        while accepted < row.draft_count and self.random.random() < self.acceptance:
+            accepted += 1
+        return accepted
 
 
 @pytest.mark.parametrize(
@@ -181,18 +169,6 @@ def test_drafting_never_slows_a_loaded_service(
     assert drafted.run(requests) / plain.run(requests) > least
     # Nor does it starve the prompts of those who come later.
     assert max(drafted.first_tokens) < 2 * max(plain.first_tokens)
-
-
-@pytest.mark.parametrize(
-    ("machine", "callers", "least"), [(CPU, 1, 1.02), (CPU, 8, 1.01), (TPU, 16, 1.02)]
-)
-def test_a_drafter_that_says_how_sure_it_is_gains_more(
-    machine: Machine, callers: int, least: float
-) -> None:
-    silent = Service(machine, callers, 0.65, sure=0.95)
-    saying = Service(machine, callers, 0.65, sure=0.95, says=True)
-    requests = 6 * callers + 10
-    assert saying.run(requests) / silent.run(requests) > least
 
 
 def test_a_long_prompt_makes_no_step_twice_as_long_however_far_it_is() -> None:

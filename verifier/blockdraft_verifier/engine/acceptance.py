@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 
 import numpy as np
 from jaxtyping import Float
@@ -48,35 +46,28 @@ class AcceptanceEstimate:
         """Return an estimate that takes this one as its prior."""
         return AcceptanceEstimate(list(self.by_position))
 
-    def update(self, drafted: int, accepted: int, next_chance: float | None = None) -> None:
-        """Learn from one verification.
-
-        Args:
-            drafted: Tokens that were verified.
-            accepted: How many of them were right.
-            next_chance: How likely the one after them was, which was left out for being unlikely;
-                None if there was none. Without it, positions that only likely tokens reach would
-                seem to be right more often than they are.
-        """
-        tested = [position < accepted for position in range(min(accepted + 1, drafted))]
-        outcomes: list[float] = [*tested]
-        if next_chance is not None and accepted == drafted:
-            outcomes.append(next_chance)
-        while len(self.by_position) < len(outcomes):
+    def update(self, drafted: int, accepted: int) -> None:
+        """Learn from one verification of `drafted` tokens of which `accepted` were right."""
+        while len(self.by_position) < drafted:
             self.by_position.append(PRIOR_ACCEPTANCE)
         self.trials += [0] * (len(self.by_position) - len(self.trials))
         by_position, trials = self.by_position, self.trials
         # Positions after the first miss were never put to the test.
-        for position, outcome in enumerate(outcomes):
+        for position in range(min(accepted + 1, drafted)):
             tried = trials[position] = trials[position] + 1
             rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
-            by_position[position] += rate * (outcome - by_position[position])
+            by_position[position] += rate * ((position < accepted) - by_position[position])
 
 
-def survival_of(estimate: AcceptanceEstimate, length: int) -> list[float]:
-    """Return how likely the first 1, 2, ... `length` drafted tokens of one sequence are right."""
-    known = estimate.by_position[:length]
-    return list(accumulate(known + [PRIOR_ACCEPTANCE] * (length - len(known)), mul))
+def accepted_of(estimate: AcceptanceEstimate, length: int) -> float:
+    """Return how many of `length` drafted tokens are expected to be accepted of one sequence."""
+    alive, total = 1.0, 0.0
+    by_position = estimate.by_position
+    for position in range(length):
+        known = position < len(by_position)
+        alive *= by_position[position] if known else PRIOR_ACCEPTANCE
+        total += alive
+    return total
 
 
 def expected_accepted(

@@ -8,12 +8,9 @@ draft step (`draft_costs`). Measured while serving: both again, and how often dr
 right. No I/O, no clock.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-
-import numpy as np
-from jaxtyping import Float
 
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_accepted
@@ -54,29 +51,6 @@ class WaitingPrompts:
 
 
 NO_PROMPTS = WaitingPrompts()
-
-# Says of so many drafts, of which each position is right so often on average, how likely each of
-# their tokens is, falling; None where nothing is known of how drafts differ.
-Spread = Callable[[int, Float[np.ndarray, " positions"]], Float[np.ndarray, " tokens"] | None]
-
-
-def all_alike(_: int, alive: Float[np.ndarray, " positions"]) -> None:
-    """Know nothing of how drafts differ, so that all of each is verified or none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A step with as many tokens as make it worth most.
-
-    Attributes:
-        count: Tokens beside those that it has in any case.
-        gain: Tokens that it is expected to gain.
-        worth: Those by the time it takes; see `CostModel.worth`.
-    """
-
-    count: int
-    gain: float
-    worth: float
 
 
 class CostModel:
@@ -165,39 +139,6 @@ class CostModel:
         seconds = steps.of(rows + 1, tokens + room, prompts.context + room) + draft_seconds
         return (gain + room * self._prompt_token_worth) / seconds
 
-    def fill(
-        self,
-        rows: int,
-        tokens: int,
-        gain: float,
-        draft_seconds: float,
-        alive: Sequence[float] | Float[np.ndarray, " tokens"],
-        prompts: WaitingPrompts = NO_PROMPTS,
-    ) -> Filled:
-        """Return how many more tokens make a step worth most.
-
-        A step is padded up to a compiled size, so that one of these is filled, or none.
-
-        Args:
-            rows: Sequences that are decoding.
-            tokens: What is verified of them in any case.
-            gain: Tokens that they are expected to gain by that.
-            draft_seconds: What drafting took before.
-            alive: How likely each further token is right, falling.
-            prompts: What waits for room in the step.
-        """
-        gains = gain + np.concatenate([[0.0], np.cumsum(alive)])
-        sizes = (size - tokens for size in self.steps.sizes(rows) if size >= tokens)
-        filled = (
-            Filled(
-                count,
-                gains[count],
-                self.worth(rows, tokens + count, gains[count], draft_seconds, prompts),
-            )
-            for count in sorted({0, *(min(size, len(alive)) for size in sizes)})
-        )
-        return max(filled, key=lambda each: each.worth)
-
     @property
     def _prompt_token_worth(self) -> float:
         """How much of a gained token's time a prompt token takes, each where it is cheapest."""
@@ -215,7 +156,6 @@ class CostModel:
         *,
         least: int = 0,
         prompts: WaitingPrompts = NO_PROMPTS,
-        spread: Spread = all_alike,
     ) -> int:
         """Return the draft length, at most `limit`, with which a step is worth most.
 
@@ -224,52 +164,21 @@ class CostModel:
             limit: Most tokens the drafter can draft.
             least: Fewest, where drafting is to be tried.
             prompts: What waits for room in the step.
-            spread: How drafts differ.
         """
-        rows, accepted = len(estimates), expected_accepted(estimates, limit)
-        lengths: Iterable[int] = range(least, limit + 1)
-        if limit > least and spread(rows, np.diff(accepted) / rows) is not None:
-            # What is not worth it is left out later, so nothing speaks against long drafts but the
-            # time that they take, and a few lengths are enough to look at.
-            doublings = {1 << power for power in range(limit.bit_length())}
-            between = doublings if self.drafts.by_token else set()
-            lengths = sorted({least, limit, *(each for each in between if each > least)})
+        rows = len(estimates)
+        accepted = expected_accepted(estimates, limit).tolist()
         return max(
-            lengths,
-            key=lambda length: self._drafted(rows, accepted[: length + 1], prompts, spread).worth,
+            range(least, limit + 1),
+            key=lambda length: self._worth_of(rows, length, accepted[length], prompts),
         )
 
-    def _drafted(
-        self,
-        rows: int,
-        accepted: Float[np.ndarray, " lengths"],
-        prompts: WaitingPrompts,
-        spread: Spread,
-    ) -> Filled:
-        """Return a step with drafts of one length for all sequences.
-
-        Args:
-            rows: Sequences.
-            accepted: Tokens accepted of all together if each draft had 0, 1, ... tokens.
-            prompts: What waits for room in the step.
-            spread: How drafts differ.
-        """
-        length = len(accepted) - 1
+    def _worth_of(self, rows: int, length: int, accepted: float, prompts: WaitingPrompts) -> float:
+        """Return what a step is worth with drafts of one length, of which so much is accepted."""
         seconds = self.drafts.seconds(rows, length)
-        alive = spread(rows, np.diff(accepted) / rows) if length else None
-        if alive is not None:
-            return self.fill(rows, rows, float(rows), seconds, alive, prompts)
-        gain = rows + float(accepted[-1])
-        worth = self.worth(rows, rows * (1 + length), gain, seconds, prompts)
-        return Filled(rows * length, gain, worth)
+        return self.worth(rows, rows * (1 + length), rows + accepted, seconds, prompts)
 
     def wait_seconds(
-        self,
-        estimates: Sequence[AcceptanceEstimate],
-        length: int,
-        *,
-        must_pay: bool,
-        spread: Spread = all_alike,
+        self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
     ) -> float:
         """Return how long to wait for proposals, before decoding plainly is the better choice.
 
@@ -277,16 +186,14 @@ class CostModel:
             estimates: The acceptance estimate of each sequence of the batch; at least one.
             length: Tokens of each proposal.
             must_pay: Whether to give up once not even the expected gain makes up for the wait.
-            spread: How drafts differ.
         """
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
         if must_pay:
-            accepted = expected_accepted(estimates, length)
-            step = self._drafted(rows, accepted, NO_PROMPTS, spread)
-            verified = self.verify_seconds(rows, rows + step.count)
-            seconds = min(seconds, step.gain / rows * plain - verified)
+            gained = 1.0 + float(expected_accepted(estimates, length)[-1]) / rows
+            verified = self.verify_seconds(rows, rows * (1 + length))
+            seconds = min(seconds, gained * plain - verified)
         return max(seconds, WAIT_SHARE * plain)
 
     def try_length(
@@ -295,7 +202,6 @@ class CostModel:
         overall: AcceptanceEstimate,
         limit: int,
         prompts: WaitingPrompts = NO_PROMPTS,
-        spread: Spread = all_alike,
     ) -> int:
         """Return how far to draft where it does not seem to pay but too little is known; 0 if not.
 
@@ -304,7 +210,6 @@ class CostModel:
             overall: That of all sequences so far.
             limit: Most tokens the drafter can draft.
             prompts: What waits for room in the step.
-            spread: How drafts differ.
         """
         unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
         perfect = [AcceptanceEstimate([1.0] * limit)] * len(estimates)
@@ -312,7 +217,7 @@ class CostModel:
             return 0
         if not self.best_draft_length(perfect, limit, prompts=prompts):
             return 0
-        return self.best_draft_length(estimates, limit, least=1, prompts=prompts, spread=spread)
+        return self.best_draft_length(estimates, limit, least=1, prompts=prompts)
 
     def lost_seconds(
         self,
@@ -320,21 +225,20 @@ class CostModel:
         length: int,
         best: int,
         prompts: WaitingPrompts = NO_PROMPTS,
-        spread: Spread = all_alike,
     ) -> float:
-        """Return what a step is expected to waste that verifies all of drafts of another length.
+        """Return what a step with another than the best draft length is expected to waste.
 
         Args:
             estimates: The acceptance estimate of each sequence of the batch; at least one.
             length: The other length.
             best: The best one.
             prompts: What waits for room in the step.
-            spread: How drafts of the best length differ.
         """
         rows = len(estimates)
         seconds = self.verify_seconds(rows, rows * (1 + length))
         seconds += self.drafts.seconds(rows, length)
-        accepted = expected_accepted(estimates, max(length, best))
-        tried = self._drafted(rows, accepted[: length + 1], prompts, all_alike)
-        most = self._drafted(rows, accepted[: best + 1], prompts, spread)
-        return seconds * (1.0 - tried.worth / most.worth)
+        accepted = expected_accepted(estimates, max(length, best)).tolist()
+        worth, most = (
+            self._worth_of(rows, each, accepted[each], prompts) for each in (length, best)
+        )
+        return seconds * (1.0 - worth / most)

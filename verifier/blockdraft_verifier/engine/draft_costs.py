@@ -35,11 +35,6 @@ class DraftCosts:
                 self._by_token[index] = more / (self._longest - 1)
         self._transport = 0.0
 
-    @property
-    def by_token(self) -> bool:
-        """Whether a draft takes the longer, the more tokens are wanted."""
-        return any(self._by_token)
-
     def milliseconds(self) -> dict[str, object]:
         """Return what is known now, for the person who asks."""
         return {

@@ -4,20 +4,17 @@ from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, survival_of
-from blockdraft_verifier.engine.confidence import Confidence, claims, log_chances
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, accepted_of
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     LEAST_CHANCE,
     TRY_SHARE,
     TRY_STEPS,
     CostModel,
-    Spread,
     WaitingPrompts,
 )
 from blockdraft_verifier.engine.lookups import Lookups
 from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
-from blockdraft_verifier.engine.trimming import likeliest
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
 
@@ -43,12 +40,7 @@ class DraftLengths:
         self._max_block = 1
         self._lookups = Lookups()
         self._overall = AcceptanceEstimate()
-        self._confidence = Confidence()
         self._estimates: dict[Sequence, AcceptanceEstimate] = {}
-        # What the drafts of the coming step say of their tokens, also of those that are left out.
-        self._said: dict[Sequence, tuple[float, ...]] = {}
-        # Whether these are drafted and verified whole, as a try.
-        self._whole = False
         self._steps = 0
         # What tries may cost by now.
         self._credit_seconds = 0.0
@@ -59,14 +51,9 @@ class DraftLengths:
         return list(self._overall.by_position)
 
     @property
-    def truth(self) -> float:
-        """How many tokens were accepted for each that the drafter expected to be."""
-        return self._confidence.truth
-
-    @property
     def least_chance(self) -> float:
         """How likely it has to be that all of a draft is right for the drafter to go on with it."""
-        return 0.0 if self._policy == "fixed" or self._whole else LEAST_CHANCE
+        return 0.0 if self._policy == "fixed" or self._explores else LEAST_CHANCE
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.
@@ -83,7 +70,6 @@ class DraftLengths:
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
         self._overall = AcceptanceEstimate()
-        self._confidence = Confidence()
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
@@ -94,7 +80,6 @@ class DraftLengths:
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
         self._estimates.pop(sequence, None)
-        self._said.pop(sequence, None)
         self._lookups.forget(sequence)
 
     def observe_drafting(self, times: DraftTimes) -> None:
@@ -126,17 +111,10 @@ class DraftLengths:
     def observe_acceptance(self, progress: Iterable[Progress]) -> None:
         """Learn what a step accepted."""
         for change in progress:
-            row = change.row
-            said = self._said.pop(row.sequence, ())
-            drafted = row.draft_count and row.source is DraftSource.DRAFTER
-            if not change.new_tokens or not (drafted or said):
-                continue
-            verified, left_out = said[: row.draft_count], said[row.draft_count :]
-            if verified:
-                self._confidence.learn(verified, change.accepted)
-            next_chance = self._confidence.survival(left_out[:1])[0] if left_out else None
-            for estimate in (self._estimates[row.sequence], self._overall):
-                estimate.update(row.draft_count, change.accepted, next_chance)
+            drafted = change.row.draft_count and change.row.source is DraftSource.DRAFTER
+            if change.new_tokens and drafted:
+                for estimate in (self._estimates[change.row.sequence], self._overall):
+                    estimate.update(change.row.draft_count, change.accepted)
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
         """Return most prompt tokens beside decoding sequences; None before anything was measured.
@@ -149,39 +127,6 @@ class DraftLengths:
         if self.costs is None:
             return None
         return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
-
-    def trim(self, running: Iterable[Sequence], prompt_tokens: int) -> None:
-        """Leave of all proposals what makes the coming step worth most.
-
-        Args:
-            running: All sequences.
-            prompt_tokens: What is to be computed of prompts.
-        """
-        rows = [s for s in running if s.decoding and not s.awaiting_draft]
-        proposed = [(s, s.proposal) for s in rows if s.proposal is not None]
-        saying = [(s, proposal) for s, proposal in proposed if proposal.log_chances]
-        self._said = {s: p.log_chances for s, p in saying if p.source is DraftSource.DRAFTER}
-        for said in self._said.values():
-            self._confidence.see(said)
-        if self.costs is None or not self._said or self._policy == "fixed" or self._whole:
-            return
-        unsaid = [(s, len(p.token_ids)) for s, p in proposed if not p.log_chances]
-        survivals = [survival_of(self._estimates[s], length) for s, length in unsaid]
-        gain = float(sum(map(sum, survivals)))
-        counts = likeliest(
-            self.costs,
-            len(rows),
-            [
-                self._confidence.survival(proposal.log_chances)
-                if sequence in self._said
-                else claims(proposal.log_chances)
-                for sequence, proposal in saying
-            ],
-            unsaid=(sum(length for _, length in unsaid), gain),
-            prompts=self._prompts(running, prompt_tokens),
-        )
-        for (sequence, proposal), count in zip(saying, counts, strict=True):
-            sequence.proposal = proposal.first(count)
 
     def wanted(
         self, running: list[Sequence], block_size: int, prompt_tokens: int
@@ -210,15 +155,15 @@ class DraftLengths:
         if self.costs is None:
             return wanted
         draftable = [sequence for sequence in decoding if sequence.draftable]
-        prompts = self._prompts(running, prompt_tokens)
+        context = max((s.committed for s in running if not s.decoding), default=0)
+        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
         length = self._length(draftable, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, draftable, length, prompts)
-        for sequence, offer, share in zip(decoding, offers, shares, strict=True):
+        for sequence, share in zip(decoding, shares, strict=True):
             if share.lookup:
                 tokens = self._lookups.continuation(sequence, share.lookup)
-                chances = log_chances(offer.survival[: share.lookup])
-                sequence.proposal = Proposal(tokens, chances, DraftSource.LOOKUP)
+                sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
             # With nothing to draft its context is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
@@ -235,18 +180,7 @@ class DraftLengths:
             return 0.0
         estimates = [estimate for estimate, _ in asked]
         length = max(length for _, length in asked)
-        must_pay = self._policy == "adaptive"
-        return self.costs.wait_seconds(estimates, length, must_pay=must_pay, spread=self._spread)
-
-    def _prompts(self, running: Iterable[Sequence], tokens: int) -> WaitingPrompts:
-        """Return what is to be computed of prompts, of which `tokens` are left."""
-        context = max((s.committed for s in running if not s.decoding), default=0)
-        return WaitingPrompts(tokens, self._prompt_slowdown, context)
-
-    @property
-    def _spread(self) -> Spread:
-        """How the drafts of one step differ."""
-        return self._confidence.spread
+        return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
 
     def _offer(self, sequence: Sequence, length: int) -> Offer:
         """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
@@ -254,7 +188,7 @@ class DraftLengths:
         if not sequence.draftable:
             return Offer(found)
         drafted = _limited(sequence, length)
-        return Offer(found, survival_of(self._estimates[sequence], drafted))
+        return Offer(found, drafted, accepted_of(self._estimates[sequence], drafted))
 
     def _shares(
         self,
@@ -272,10 +206,9 @@ class DraftLengths:
         # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
         estimates = [self._estimates[sequence] for sequence in draftable]
         must_draft = length > 0 and (
-            self._explores
-            or not costs.best_draft_length(estimates, length, prompts=prompts, spread=self._spread)
+            self._explores or not costs.best_draft_length(estimates, length, prompts=prompts)
         )
-        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts, spread=self._spread)
+        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
         return with_tries(shares, offers) if self._explores else shares
 
     @property
@@ -288,25 +221,22 @@ class DraftLengths:
 
         Lookup is left out of account.
         """
-        self._whole = False
         if not sequences or self.costs is None or most < 1:
             return 0
         if self._policy == "fixed":
             return most
         estimates = [self._estimates[sequence] for sequence in sequences]
-        spread = self._spread
-        best = tried = self.costs.best_draft_length(estimates, most, prompts=prompts, spread=spread)
+        best = tried = self.costs.best_draft_length(estimates, most, prompts=prompts)
         if self._explores:
             tried = most
         elif best == 0:
-            tried = self.costs.try_length(estimates, self._overall, most, prompts, spread)
-        if tried == best and not self._explores:
+            tried = self.costs.try_length(estimates, self._overall, most, prompts)
+        if tried == best:
             return best
-        lost = self.costs.lost_seconds(estimates, tried, best, prompts, spread)
+        lost = self.costs.lost_seconds(estimates, tried, best, prompts)
         if lost > self._credit_seconds:
             return best
         self._credit_seconds -= lost
-        self._whole = self._explores
         return tried
 
 

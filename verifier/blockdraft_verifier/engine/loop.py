@@ -309,7 +309,6 @@ class Engine:
         max_rows = None
         if self._settings.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
-        self.lengths.trim(self.scheduler.running, self.scheduler.prompt_tokens)
         rows = self.scheduler.plan(max_rows, self.lengths.prompt_room)
         preempted = list(self.scheduler.preempted)
         self.scheduler.preempted.clear()

@@ -7,20 +7,9 @@ step is padded up to a compiled size, and filling it costs nothing, unless promp
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-import numpy as np
-from jaxtyping import Float
-
-from blockdraft_verifier.engine.cost_model import (
-    NO_PROMPTS,
-    CostModel,
-    Spread,
-    WaitingPrompts,
-    all_alike,
-)
-
-# Stands for all sequences that are drafted for, in the order of tokens.
-_DRAFTED = -1
+from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +18,13 @@ class Offer:
 
     Attributes:
         survival: How likely the first 1, 2, ... tokens found by lookup are all right.
-        drafted: How likely the first 1, 2, ... tokens that the drafter would be asked for are all
-            right, on average.
+        draft_length: Tokens the drafter would be asked for.
+        draft_gain: How many of these are expected to be accepted.
     """
 
     survival: list[float] = field(default_factory=list)
-    drafted: list[float] = field(default_factory=list)
-
-    @property
-    def draft_length(self) -> int:
-        """Tokens the drafter would be asked for."""
-        return len(self.drafted)
-
-    @property
-    def draft_gain(self) -> float:
-        """How many of these are expected to be accepted."""
-        return float(sum(self.drafted))
+    draft_length: int = 0
+    draft_gain: float = 0.0
 
     @property
     def prefers_drafter(self) -> bool:
@@ -80,7 +60,6 @@ def fastest(
     *,
     must_draft: bool,
     prompts: WaitingPrompts = NO_PROMPTS,
-    spread: Spread = all_alike,
 ) -> list[Share]:
     """Return what makes the step worth most.
 
@@ -90,13 +69,12 @@ def fastest(
         must_draft: Whether sequences that do better with the drafter are drafted for even if the
             batch as a whole would do better without: the drafter is to be tried.
         prompts: What waits for room in the step.
-        spread: How drafts differ.
     """
     drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
-    mixed = _plan(costs, offers, drafting, prompts, spread)
+    mixed = _plan(costs, offers, drafting, prompts)
     if not any(drafting) or must_draft:
         return mixed.shares
-    free = _plan(costs, offers, [False] * len(offers), prompts, spread)
+    free = _plan(costs, offers, [False] * len(offers), prompts)
     return max(free, mixed, key=lambda plan: plan.worth).shares
 
 
@@ -113,21 +91,14 @@ def with_tries(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]:
 
 
 def _plan(
-    costs: CostModel,
-    offers: Sequence[Offer],
-    drafting: Sequence[bool],
-    prompts: WaitingPrompts,
-    spread: Spread,
+    costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool], prompts: WaitingPrompts
 ) -> _Plan:
-    """Fill a step with what is drafted for some sequences and what lookup found for others."""
+    """Fill up a step in which some sequences are drafted for with what lookup found for others."""
     rows = len(offers)
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
+    tokens = rows + sum(offer.draft_length for offer in drafted)
+    gain = float(rows) + sum(offer.draft_gain for offer in drafted)
     longest_draft = max((offer.draft_length for offer in drafted), default=0)
-    tokens, gain = rows, float(rows)
-    expected = spread(len(drafted), _average(drafted, longest_draft)) if drafted else None
-    if expected is None:
-        tokens += sum(offer.draft_length for offer in drafted)
-        gain += sum(offer.draft_gain for offer in drafted)
     seconds = costs.drafts.seconds(len(drafted), longest_draft)
     # A later token of a sequence is never likelier than one before it.
     found = [
@@ -136,22 +107,19 @@ def _plan(
         if not drafts
         for alive in offer.survival
     ]
-    if expected is not None:
-        found += [(alive, _DRAFTED) for alive in expected.tolist()]
     found.sort(reverse=True)
-    filled = costs.fill(rows, tokens, gain, seconds, [alive for alive, _ in found], prompts)
+    gains = list(accumulate((alive for alive, _ in found), initial=gain))
+
+    def worth(count: int) -> float:
+        return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
+
+    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
+    count = max(sorted({0, *sizes}), key=worth)
     taken = [0] * rows
-    for _, index in found[: filled.count]:
-        if index != _DRAFTED:
-            taken[index] += 1
+    for _, index in found[:count]:
+        taken[index] += 1
     shares = [
         Share(draft=offer.draft_length) if drafts else Share(lookup)
         for offer, drafts, lookup in zip(offers, drafting, taken, strict=True)
     ]
-    return _Plan(shares, filled.worth)
-
-
-def _average(drafted: Sequence[Offer], longest: int) -> Float[np.ndarray, " positions"]:
-    """Return how likely all tokens up to each position are right; short drafts have no more."""
-    padded = [offer.drafted + [0.0] * (longest - offer.draft_length) for offer in drafted]
-    return np.asarray(np.mean(padded, axis=0))
+    return _Plan(shares, worth(count))

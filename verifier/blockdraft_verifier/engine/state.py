@@ -78,6 +78,5 @@ def _drafting(lengths: DraftLengths) -> dict[str, object]:
     costs = lengths.costs
     return {
         "acceptance_by_position": [round(each, 3) for each in lengths.acceptance],
-        "accepted_per_claimed": round(lengths.truth, 3),
         "milliseconds": None if costs is None else costs.milliseconds(),
     }

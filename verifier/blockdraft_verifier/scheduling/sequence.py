@@ -13,7 +13,7 @@ import enum
 from array import array
 from collections import Counter
 from collections.abc import Callable, MutableSequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 
 class FinishReason(enum.Enum):
@@ -91,20 +91,14 @@ class Proposal:
 
     Attributes:
         token_ids: The tokens.
-        log_chances: Natural logarithm of how likely it is thought that each is right, given
-            those before it; empty if nobody says.
+        log_chances: Natural logarithm of how likely the drafter holds it that each is right, given
+            those before it; empty if it does not say.
         source: Who drafted them.
     """
 
     token_ids: tuple[int, ...]
     log_chances: tuple[float, ...] = ()
     source: DraftSource = DraftSource.DRAFTER
-
-    def first(self, count: int) -> "Proposal":
-        """Return the proposal of its first `count` tokens."""
-        if count >= len(self.token_ids):
-            return self
-        return replace(self, token_ids=self.token_ids[:count], log_chances=self.log_chances[:count])
 
 
 @dataclass(slots=True)
