@@ -79,7 +79,7 @@ def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits
     bench.sync.collect(wait="all")
     assert not sequence.awaiting_draft
     if fits:
-        assert sequence.proposal == Proposal(tuple(tokens))
+        assert sequence.proposal == Proposal(tuple(tokens), ended_early=len(tokens) < 3)
         assert not bench.repairs
     else:
         assert sequence.proposal is None

@@ -249,7 +249,8 @@ def test_chances_are_those_of_the_tokens(
 
     bench.answer(change=add)
     bench.sync.collect(wait="all")
-    assert sequence.proposal == (Proposal((7, 8), tuple(log_chances)) if taken else None)
+    proposal = Proposal((7, 8), tuple(log_chances), ended_early=True)
+    assert sequence.proposal == (proposal if taken else None)
     assert bench.repairs == ({} if taken else {"malformed_proposal": 1})
 
 

@@ -1,17 +1,9 @@
 """The choice of the draft length, by hand."""
 
-import random
-
 import pytest
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.engine.acceptance import (
-    LEARNING_RATE,
-    PRIOR_ACCEPTANCE,
-    PRIOR_WEIGHT,
-    AcceptanceEstimate,
-    expected_accepted,
-)
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import FIRST_PROPOSALS, CostModel, WaitingPrompts
 from blockdraft_verifier.engine.draft_costs import DraftCosts
 
@@ -27,15 +19,6 @@ def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
     costs = CostModel(verify)
     costs.drafts = DraftCosts(8, draft)
     return costs
-
-
-def test_expected_accepted_is_a_sum_of_products() -> None:
-    estimate = AcceptanceEstimate([0.5, 0.5, 0.25])
-    wanted = [0.0, 0.5, 0.5 + 0.25, 0.5 + 0.25 + 0.0625]
-    unknown = wanted[-1] + 0.0625 * PRIOR_ACCEPTANCE
-    for most in range(4):
-        assert expected_accepted([estimate], most).tolist() == wanted[: most + 1]
-    assert expected_accepted([estimate], 4) == pytest.approx([*wanted, unknown])
 
 
 @pytest.mark.parametrize(
@@ -108,46 +91,6 @@ def test_what_another_length_loses() -> None:
     assert costs.lost_seconds(fair, 0, 0) == pytest.approx(0.0)
 
 
-def test_what_is_accepted_of_several_sequences_adds_up() -> None:
-    estimates = [
-        AcceptanceEstimate([0.5, 0.5, 0.25]),
-        AcceptanceEstimate(),
-        AcceptanceEstimate([1.0]),
-    ]
-    alone = [expected_accepted([estimate], 5) for estimate in estimates]
-    assert expected_accepted(estimates, 5) == pytest.approx(sum(alone))
-
-
-def test_only_positions_put_to_the_test_teach() -> None:
-    estimate = AcceptanceEstimate([0.5, 0.5, 0.5, 0.5])
-    estimate.update(drafted=3, accepted=1)
-    rate = 1 / (PRIOR_WEIGHT + 1)
-    up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
-    assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
-    assert (estimate.trials, estimate.proposals) == ([1, 1, 0, 0], 1)
-    estimate.update(drafted=5, accepted=5)
-    assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
-
-
-def test_an_estimate_is_a_mean_before_it_forgets() -> None:
-    estimate = AcceptanceEstimate([0.4])
-    seen = [1, 0, 0, 1, 1, 1, 0, 1, 0, 1]
-    for hit in seen:
-        estimate.update(1, hit)
-    mean = (PRIOR_WEIGHT * 0.4 + sum(seen)) / (PRIOR_WEIGHT + len(seen))
-    assert estimate.by_position == pytest.approx([mean])
-    for _ in range(100):
-        estimate.update(1, 1)
-    before = estimate.by_position[0]
-    estimate.update(1, 0)
-    assert estimate.by_position[0] == pytest.approx(before * (1 - LEARNING_RATE))
-    # A successor believes the same and has seen nothing.
-    heir = estimate.successor()
-    assert (heir.by_position, heir.proposals) == (estimate.by_position, 0)
-    heir.update(1, 1)
-    assert heir.by_position != estimate.by_position
-
-
 def test_an_unknown_sequence_gets_a_few_tries() -> None:
     costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
     heir = poor.successor()
@@ -166,22 +109,6 @@ def test_an_unknown_sequence_gets_a_few_tries() -> None:
     assert costs.try_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
     assert costs.try_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
     assert model(FLAT, 10.0).try_length([poor.successor()], poor, 7) == 0
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_the_estimate_converges(rate: float) -> None:
-    rng = random.Random(0)
-    estimate, seen = AcceptanceEstimate(), []
-    for step in range(4000):
-        accepted = 0
-        while accepted < 2 and rng.random() < rate:
-            accepted += 1
-        estimate.update(2, accepted)
-        if step > 500:
-            seen.append(estimate.by_position[0])
-    assert sum(seen) / len(seen) == pytest.approx(rate, abs=0.03)
-    # The wobble is bounded by the learning rate.
-    assert max(abs(value - rate) for value in seen) < 0.35
 
 
 def test_free_verification_drafts_as_far_as_possible() -> None:
@@ -224,6 +151,31 @@ def test_drafts_are_shorter_where_each_token_costs_a_pass() -> None:
     # 0.14 s a token: 4 gain (1 + 1.3056) / 1.58, 3 gain (1 + 1.176) / 1.44, which is more.
     costs.drafts = DraftCosts(8, (1.0,), (0.16,))
     assert costs.best_draft_length(estimates(0.6), 7) == 3
+
+
+def test_a_drafter_that_ends_drafts_early_may_be_asked_for_more() -> None:
+    # 1 s for a step of up to 8 tokens, 0.3 s for each token drafted.
+    costs = model(FLAT, 0.0)
+    costs.drafts = DraftCosts(8, (2.1,), (0.3,))
+    gains = [0.5, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7]
+    assert costs.best_draft_length([AcceptanceEstimate(gains)], 7) == 1
+    # Half of the drafts end after their first token, and those that go on are nearly always right.
+    ending = AcceptanceEstimate([0.5, 0.8, 0.9, 0.95, 0.95, 0.95, 0.95], going_on=[1.0, 0.4])
+    unending = AcceptanceEstimate(ending.by_position)
+    assert costs.best_draft_length([unending], 7) < costs.best_draft_length([ending], 7) == 7
+
+
+def test_what_drafts_that_end_early_leave_free_is_not_paid_for() -> None:
+    # Each token verified costs as much as the first one.
+    costs = CostModel({Bucket(2, size, size): float(size) for size in range(1, 17)})
+    costs.drafts = DraftCosts(8, (0.0, 0.0))
+    whole, half = (AcceptanceEstimate([0.5] * 7, going_on=[1.0, each]) for each in (1.0, 0.5))
+    # 8 tokens gain 1 / 2 + ... + 1 / 2^7; 1 + 1 + 6 / 2 tokens the same, in five eighths of it.
+    gained = 1.0 - 0.5**7
+    assert costs.lost_seconds([whole], 7, 0) == pytest.approx(8 - (1 + gained))
+    assert costs.lost_seconds([half], 7, 0) == pytest.approx(5 - (1 + gained))
+    # Of two sequences 10 tokens.
+    assert costs.lost_seconds([half, half], 7, 0) == pytest.approx(10 - 2 * (1 + gained))
 
 
 def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:

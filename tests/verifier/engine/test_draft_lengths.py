@@ -127,6 +127,17 @@ def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
     assert tried == [steps, 2 * steps]
 
 
+def test_early_ends_are_learned() -> None:
+    lengths = made("adaptive")
+    sequence = decoding(lengths)
+    row = Row(sequence, 2, (3, 4, 5), 2, ended_early=True)
+    for _ in range(60):
+        lengths.observe_acceptance([Progress(row, 2, (4, 5, 9), 3)])
+    for estimate in (lengths._overall, lengths._estimates[sequence]):
+        assert estimate.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
+        assert estimate.accepted_of(4) == pytest.approx(2.0, abs=0.2)
+
+
 def test_the_credit_for_tries_is_bounded() -> None:
     lengths = made("adaptive")
     for _ in range(2 * TRY_STEPS):

@@ -305,6 +305,17 @@ def test_drafts_stay_in_the_context(prompt_length: int, drafted: int) -> None:
     assert [row.draft_count for row in driver.step()] == [drafted]
 
 
+@pytest.mark.parametrize(("ends", "max_output"), [(True, 9), (True, 3), (False, 9), (False, 3)])
+def test_what_had_no_room_is_no_early_end(ends: bool, max_output: int) -> None:
+    driver = Driver(scheduler())
+    driver.add(sequence := new(0, [1, 2], max_output))
+    driver.step()
+    sequence.proposal = Proposal((VOCAB,) * 3, ended_early=ends)
+    [row] = driver.step()
+    assert row.draft_count == min(3, max_output - 2)
+    assert row.ended_early == (ends and row.draft_count == 3)
+
+
 def test_tokens_after_a_stop_token_are_dropped() -> None:
     driver = Driver(scheduler())
     tokens = [1, 2]

@@ -78,7 +78,8 @@ class Reconciler:
             context.refusals = 0
             # A sequence that did not wait has gone on without it.
             if sequence.committed == expected:
-                sequence.proposal = Proposal(tokens, log_chances)
+                ended_early = len(tokens) < draft_length
+                sequence.proposal = Proposal(tokens, log_chances, ended_early=ended_early)
                 sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:

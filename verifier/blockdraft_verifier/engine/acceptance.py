@@ -1,7 +1,14 @@
-"""How often drafted tokens are right, learned from what was verified; no I/O, no clock."""
+"""What comes of a draft, learned from what was verified; no I/O, no clock.
 
-from collections.abc import Sequence
+A drafter may end a draft before it has as many tokens as were asked for, so there are two things to
+learn of each position: how likely it is that a draft goes on to it, which says what drafts cost,
+and how likely a token is gained there. Where a draft has ended, none is.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 from jaxtyping import Float
@@ -25,12 +32,17 @@ class AcceptanceEstimate:
     A mean of the prior and what was seen, until the last proposals alone decide.
 
     Attributes:
-        by_position: The estimate at each position.
+        by_position: How likely a token is gained at each position, if it is asked for.
         trials: How often each was put to the test.
+        going_on: How likely a draft has a token at each position, if it is asked for and there is
+            one at the position before; 1 where nothing is known.
+        asked: How often each of these was put to the test.
     """
 
     by_position: list[float] = field(default_factory=list)
     trials: list[int] = field(default_factory=list)
+    going_on: list[float] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
 
     @property
     def proposals(self) -> int:
@@ -44,45 +56,95 @@ class AcceptanceEstimate:
 
     def successor(self) -> "AcceptanceEstimate":
         """Return an estimate that takes this one as its prior."""
-        return AcceptanceEstimate(list(self.by_position))
+        return AcceptanceEstimate(list(self.by_position), going_on=list(self.going_on))
 
-    def update(self, drafted: int, accepted: int) -> None:
-        """Learn from one verification of `drafted` tokens of which `accepted` were right."""
-        while len(self.by_position) < drafted:
-            self.by_position.append(PRIOR_ACCEPTANCE)
-        self.trials += [0] * (len(self.by_position) - len(self.trials))
-        by_position, trials = self.by_position, self.trials
-        # Positions after the first miss were never put to the test.
-        for position in range(min(accepted + 1, drafted)):
-            tried = trials[position] = trials[position] + 1
-            rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
-            by_position[position] += rate * ((position < accepted) - by_position[position])
+    def update(self, drafted: int, accepted: int, *, ended_early: bool = False) -> None:
+        """Learn from one verification.
+
+        Args:
+            drafted: Tokens that were verified.
+            accepted: How many of them were right.
+            ended_early: Whether more were asked for.
+        """
+        asked = drafted + ended_early
+        # Positions after the first miss, or after a draft's end, were never put to the test.
+        for position in range(min(accepted + 1, asked)):
+            hit = position < accepted
+            _learn(self.by_position, self.trials, position, hit, PRIOR_ACCEPTANCE)
+        for position in range(asked):
+            _learn(self.going_on, self.asked, position, position < drafted, 1.0)
+
+    def accepted_of(self, length: int) -> float:
+        """Return how many of `length` tokens are expected to be accepted."""
+        return sum(_alive(self.by_position, length, PRIOR_ACCEPTANCE), 0.0)
+
+    def lasting(self, length: int) -> list[float]:
+        """Return how likely a draft of which `length` are wanted has 1, 2, ... tokens."""
+        return _alive(self.going_on, length, 1.0)
 
 
-def accepted_of(estimate: AcceptanceEstimate, length: int) -> float:
-    """Return how many of `length` drafted tokens are expected to be accepted of one sequence."""
-    alive, total = 1.0, 0.0
-    by_position = estimate.by_position
-    for position in range(length):
-        known = position < len(by_position)
-        alive *= by_position[position] if known else PRIOR_ACCEPTANCE
-        total += alive
-    return total
+@dataclass(frozen=True, slots=True)
+class ExpectedDrafts:
+    """What is expected of drafts of 0, 1, 2, ... tokens for several sequences together.
+
+    Attributes:
+        accepted: Tokens accepted, of all sequences.
+        drafted: Tokens drafted, of all sequences.
+        passes: Tokens of the longest draft.
+    """
+
+    accepted: Float[np.ndarray, " lengths"]
+    drafted: Float[np.ndarray, " lengths"]
+    passes: Float[np.ndarray, " lengths"]
 
 
-def expected_accepted(
-    estimates: Sequence[AcceptanceEstimate], most: int
-) -> Float[np.ndarray, " lengths"]:
-    """Return how many tokens are accepted of proposals of 0, 1, ... `most` tokens.
+def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> ExpectedDrafts:
+    """Return what comes of drafts of 0, 1, ... `most` tokens.
 
     Args:
         estimates: Of each sequence that gets a proposal.
         most: Tokens of the longest.
-
-    Returns:
-        The expected sum over all sequences.
     """
-    known = [estimate.by_position[:most] for estimate in estimates]
-    padded = np.array([each + [PRIOR_ACCEPTANCE] * (most - len(each)) for each in known])
-    alive = np.cumprod(padded.reshape(len(known), most), axis=1).sum(axis=0)
-    return np.concatenate([[0.0], np.cumsum(alive)])
+    gained = [_alive(estimate.by_position, most, PRIOR_ACCEPTANCE) for estimate in estimates]
+    lasting = [estimate.lasting(most) for estimate in estimates]
+    return ExpectedDrafts(
+        _sums(np.sum(np.reshape(gained, (len(estimates), most)), axis=0)),
+        _sums(np.sum(np.reshape(lasting, (len(estimates), most)), axis=0)),
+        _sums(longest_lasting(lasting, most)),
+    )
+
+
+def longest_lasting(
+    lasting: Iterable[Sequence[float]], most: int
+) -> Float[np.ndarray, " positions"]:
+    """Return how likely the longest of several drafts has 1, 2, ... `most` tokens.
+
+    Drafts end independently of each other.
+
+    Args:
+        lasting: How likely each has 1, 2, ... tokens, as far as they were asked for.
+        most: Tokens of the longest.
+    """
+    none = np.ones(most)
+    for each in lasting:
+        none[: len(each)] *= 1.0 - np.asarray(each)
+    return 1.0 - none
+
+
+def _learn(values: list[float], trials: list[int], position: int, hit: bool, prior: float) -> None:
+    """Move the mean at a position towards what was seen there."""
+    values += [prior] * (position + 1 - len(values))
+    trials += [0] * (len(values) - len(trials))
+    tried = trials[position] = trials[position] + 1
+    rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
+    values[position] += rate * (hit - values[position])
+
+
+def _alive(conditional: Sequence[float], length: int, prior: float) -> list[float]:
+    """Return how likely it goes well up to each of `length` positions."""
+    known = [*conditional[:length], *[prior] * (length - len(conditional))]
+    return list(accumulate(known, mul))
+
+
+def _sums(by_position: Float[np.ndarray, " positions"]) -> Float[np.ndarray, " lengths"]:
+    return np.concatenate([[0.0], np.cumsum(by_position)])

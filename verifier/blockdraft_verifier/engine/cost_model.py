@@ -8,12 +8,17 @@ draft step (`draft_costs`). Measured while serving: both again, and how often dr
 right. No I/O, no clock.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_accepted
+from blockdraft_verifier.engine.acceptance import (
+    AcceptanceEstimate,
+    ExpectedDrafts,
+    expected_drafts,
+)
 from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.step_times import StepTimes
 
@@ -165,17 +170,19 @@ class CostModel:
             least: Fewest, where drafting is to be tried.
             prompts: What waits for room in the step.
         """
-        rows = len(estimates)
-        accepted = expected_accepted(estimates, limit).tolist()
+        rows, drafts = len(estimates), expected_drafts(estimates, limit)
         return max(
             range(least, limit + 1),
-            key=lambda length: self._worth_of(rows, length, accepted[length], prompts),
+            key=lambda length: self._worth_of(rows, length, drafts, prompts),
         )
 
-    def _worth_of(self, rows: int, length: int, accepted: float, prompts: WaitingPrompts) -> float:
-        """Return what a step is worth with drafts of one length, of which so much is accepted."""
-        seconds = self.drafts.seconds(rows, length)
-        return self.worth(rows, rows * (1 + length), rows + accepted, seconds, prompts)
+    def _worth_of(
+        self, rows: int, length: int, drafts: ExpectedDrafts, prompts: WaitingPrompts
+    ) -> float:
+        """Return what a step is worth in which so many tokens are asked for of each sequence."""
+        seconds = self.drafts.seconds(rows, drafts.passes[length])
+        tokens = rows + math.ceil(drafts.drafted[length])
+        return self.worth(rows, tokens, rows + drafts.accepted[length], seconds, prompts)
 
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
@@ -191,8 +198,9 @@ class CostModel:
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
         if must_pay:
-            gained = 1.0 + float(expected_accepted(estimates, length)[-1]) / rows
-            verified = self.verify_seconds(rows, rows * (1 + length))
+            drafts = expected_drafts(estimates, length)
+            gained = 1.0 + float(drafts.accepted[-1]) / rows
+            verified = self.verify_seconds(rows, rows + math.ceil(drafts.drafted[-1]))
             seconds = min(seconds, gained * plain - verified)
         return max(seconds, WAIT_SHARE * plain)
 
@@ -234,11 +242,8 @@ class CostModel:
             best: The best one.
             prompts: What waits for room in the step.
         """
-        rows = len(estimates)
-        seconds = self.verify_seconds(rows, rows * (1 + length))
-        seconds += self.drafts.seconds(rows, length)
-        accepted = expected_accepted(estimates, max(length, best)).tolist()
-        worth, most = (
-            self._worth_of(rows, each, accepted[each], prompts) for each in (length, best)
-        )
+        rows, drafts = len(estimates), expected_drafts(estimates, max(length, best))
+        seconds = self.verify_seconds(rows, rows + math.ceil(drafts.drafted[length]))
+        seconds += self.drafts.seconds(rows, drafts.passes[length])
+        worth, most = (self._worth_of(rows, each, drafts, prompts) for each in (length, best))
         return seconds * (1.0 - worth / most)

@@ -53,15 +53,20 @@ class DraftCosts:
             error = seconds - self._computed(rows, length)
             self._whole[self._index(rows)] += TIME_LEARNING_RATE * error
 
-    def seconds(self, rows: int, length: int) -> float:
-        """Return the seconds of proposals of `length` tokens for `rows`, transport included."""
+    def seconds(self, rows: int, length: int | float) -> float:
+        """Return the seconds of proposals for `rows` sequences, transport included.
+
+        Args:
+            rows: How many sequences.
+            length: Tokens of the longest; a mean where drafts end at different lengths.
+        """
         if not length or not self._whole:
             return 0.0
         return self._computed(rows, length) + self._transport
 
-    def _computed(self, rows: int, length: int) -> float:
+    def _computed(self, rows: int, length: int | float) -> float:
         index = self._index(rows)
-        left_out = max(0, self._longest - length)
+        left_out = max(0.0, self._longest - length)
         return max(0.0, self._whole[index] - left_out * self._by_token[index])
 
     def _index(self, rows: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.times import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, accepted_of
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     LEAST_CHANCE,
@@ -53,7 +53,7 @@ class DraftLengths:
     @property
     def least_chance(self) -> float:
         """How likely it has to be that all of a draft is right for the drafter to go on with it."""
-        return 0.0 if self._policy == "fixed" or self._explores else LEAST_CHANCE
+        return 0.0 if self._policy == "fixed" else LEAST_CHANCE
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.
@@ -114,7 +114,11 @@ class DraftLengths:
             drafted = change.row.draft_count and change.row.source is DraftSource.DRAFTER
             if change.new_tokens and drafted:
                 for estimate in (self._estimates[change.row.sequence], self._overall):
-                    estimate.update(change.row.draft_count, change.accepted)
+                    estimate.update(
+                        change.row.draft_count,
+                        change.accepted,
+                        ended_early=change.row.ended_early,
+                    )
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
         """Return most prompt tokens beside decoding sequences; None before anything was measured.
@@ -187,8 +191,8 @@ class DraftLengths:
         found = self._lookups.survival(sequence, _limited(sequence, self._max_block - 1))
         if not sequence.draftable:
             return Offer(found)
-        drafted = _limited(sequence, length)
-        return Offer(found, drafted, accepted_of(self._estimates[sequence], drafted))
+        drafted, estimate = _limited(sequence, length), self._estimates[sequence]
+        return Offer(found, drafted, estimate.accepted_of(drafted), estimate.lasting(drafted))
 
     def _shares(
         self,

@@ -5,10 +5,12 @@ taken in order of how likely they are to be right, as many as fill the step that
 step is padded up to a compiled size, and filling it costs nothing, unless prompts wait for room.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from blockdraft_verifier.engine.acceptance import longest_lasting
 from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
 
 
@@ -20,11 +22,13 @@ class Offer:
         survival: How likely the first 1, 2, ... tokens found by lookup are all right.
         draft_length: Tokens the drafter would be asked for.
         draft_gain: How many of these are expected to be accepted.
+        draft_lasting: How likely it drafts 1, 2, ... of them; empty if it drafts all.
     """
 
     survival: list[float] = field(default_factory=list)
     draft_length: int = 0
     draft_gain: float = 0.0
+    draft_lasting: list[float] = field(default_factory=list)
 
     @property
     def prefers_drafter(self) -> bool:
@@ -96,10 +100,11 @@ def _plan(
     """Fill up a step in which some sequences are drafted for with what lookup found for others."""
     rows = len(offers)
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
-    tokens = rows + sum(offer.draft_length for offer in drafted)
+    lasting = [offer.draft_lasting or [1.0] * offer.draft_length for offer in drafted]
+    tokens = rows + math.ceil(sum(map(sum, lasting)))
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
-    longest_draft = max((offer.draft_length for offer in drafted), default=0)
-    seconds = costs.drafts.seconds(len(drafted), longest_draft)
+    passes = longest_lasting(lasting, max(map(len, lasting), default=0)).sum()
+    seconds = costs.drafts.seconds(len(drafted), passes)
     # A later token of a sequence is never likelier than one before it.
     found = [
         (alive, index)

@@ -39,6 +39,7 @@ class Row:
         token_ids: Known tokens, then drafted ones.
         draft_count: How many of `token_ids`, at the end, are drafted.
         source: Who drafted them, if any are.
+        ended_early: Whether the drafter was asked for more of them than it drafted.
     """
 
     sequence: Sequence
@@ -46,6 +47,7 @@ class Row:
     token_ids: tuple[int, ...]
     draft_count: int
     source: DraftSource = DraftSource.DRAFTER
+    ended_early: bool = False
 
     @property
     def known_count(self) -> int:
@@ -264,7 +266,9 @@ class Scheduler:
         start = sequence.committed
         if not self._grow(sequence, start + 1 + count, rows):
             return None
-        return Row(sequence, start, (sequence.anchor, *drafted[:count]), count, proposal.source)
+        ended_early = proposal.ended_early and count == len(drafted)
+        tokens = (sequence.anchor, *drafted[:count])
+        return Row(sequence, start, tokens, count, proposal.source, ended_early)
 
     def _prefill_row(
         self, sequence: Sequence, used: int, budget: int, rows: list[Row]

@@ -1,0 +1,162 @@
+"""What is learned of drafts, and what is then expected of them, by hand and by counting."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockdraft_verifier.engine.acceptance import (
+    LEARNING_RATE,
+    PRIOR_ACCEPTANCE,
+    PRIOR_WEIGHT,
+    AcceptanceEstimate,
+    expected_drafts,
+    longest_lasting,
+)
+
+
+def test_expected_accepted_is_a_sum_of_products() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.25])
+    wanted = [0.0, 0.5, 0.5 + 0.25, 0.5 + 0.25 + 0.0625]
+    unknown = wanted[-1] + 0.0625 * PRIOR_ACCEPTANCE
+    for most in range(4):
+        assert expected_drafts([estimate], most).accepted.tolist() == wanted[: most + 1]
+    assert expected_drafts([estimate], 4).accepted == pytest.approx([*wanted, unknown])
+
+
+def test_what_is_accepted_of_several_sequences_adds_up() -> None:
+    estimates = [
+        AcceptanceEstimate([0.5, 0.5, 0.25]),
+        AcceptanceEstimate(),
+        AcceptanceEstimate([1.0]),
+    ]
+    alone = [expected_drafts([estimate], 5).accepted for estimate in estimates]
+    assert expected_drafts(estimates, 5).accepted == pytest.approx(sum(alone))
+
+
+def test_only_positions_put_to_the_test_teach() -> None:
+    estimate = AcceptanceEstimate([0.5, 0.5, 0.5, 0.5])
+    estimate.update(drafted=3, accepted=1)
+    rate = 1 / (PRIOR_WEIGHT + 1)
+    up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
+    assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
+    assert (estimate.trials, estimate.proposals) == ([1, 1, 0, 0], 1)
+    estimate.update(drafted=5, accepted=5)
+    assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
+
+
+def test_an_estimate_is_a_mean_before_it_forgets() -> None:
+    estimate = AcceptanceEstimate([0.4])
+    seen = [1, 0, 0, 1, 1, 1, 0, 1, 0, 1]
+    for hit in seen:
+        estimate.update(1, hit)
+    mean = (PRIOR_WEIGHT * 0.4 + sum(seen)) / (PRIOR_WEIGHT + len(seen))
+    assert estimate.by_position == pytest.approx([mean])
+    for _ in range(100):
+        estimate.update(1, 1)
+    before = estimate.by_position[0]
+    estimate.update(1, 0)
+    assert estimate.by_position[0] == pytest.approx(before * (1 - LEARNING_RATE))
+    # A successor believes the same and has seen nothing.
+    heir = estimate.successor()
+    assert (heir.by_position, heir.proposals) == (estimate.by_position, 0)
+    heir.update(1, 1)
+    assert heir.by_position != estimate.by_position
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_estimate_converges(rate: float) -> None:
+    rng = random.Random(0)
+    estimate, seen = AcceptanceEstimate(), []
+    for step in range(4000):
+        accepted = 0
+        while accepted < 2 and rng.random() < rate:
+            accepted += 1
+        estimate.update(2, accepted)
+        if step > 500:
+            seen.append(estimate.by_position[0])
+    assert sum(seen) / len(seen) == pytest.approx(rate, abs=0.03)
+    # The wobble is bounded by the learning rate.
+    assert max(abs(value - rate) for value in seen) < 0.35
+
+
+def test_where_a_draft_has_ended_no_token_is_gained() -> None:
+    estimate = AcceptanceEstimate([0.5] * 4)
+    rate = 1 / (PRIOR_WEIGHT + 1)
+    up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
+    # All of it is right, but it was asked to go on.
+    estimate.update(drafted=2, accepted=2, ended_early=True)
+    assert estimate.by_position == pytest.approx([up, up, down, 0.5])
+    assert estimate.going_on == pytest.approx([1.0, 1.0, 1.0 - rate])
+    assert (estimate.trials, estimate.asked) == ([1, 1, 1, 0], [1, 1, 1])
+    # Wrong before it ended: whether there would have been one is known, not whether it was right.
+    estimate.update(drafted=2, accepted=0, ended_early=True)
+    assert estimate.trials == [2, 1, 1, 0]
+    assert estimate.asked == [2, 2, 2]
+    # What was not asked for says nothing.
+    before = list(estimate.going_on)
+    estimate.update(drafted=2, accepted=2)
+    assert estimate.going_on[2] == before[2]
+    heir = estimate.successor()
+    assert (heir.going_on, heir.asked) == (estimate.going_on, [])
+
+
+def test_a_drafter_that_never_ends_early_is_expected_not_to() -> None:
+    estimates = [AcceptanceEstimate() for _ in range(3)]
+    for estimate in estimates:
+        for _ in range(30):
+            estimate.update(drafted=5, accepted=2)
+    drafts = expected_drafts(estimates, 7)
+    assert drafts.drafted.tolist() == [3.0 * length for length in range(8)]
+    assert drafts.passes.tolist() == [float(length) for length in range(8)]
+
+
+def test_nothing_is_expected_of_drafts_of_nothing() -> None:
+    drafts = expected_drafts([AcceptanceEstimate(), AcceptanceEstimate()], 0)
+    assert [*drafts.accepted, *drafts.drafted, *drafts.passes] == [0.0, 0.0, 0.0]
+
+
+chances = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), max_size=3)
+
+
+@given(st.lists(chances, min_size=1, max_size=3), st.integers(3, 4))
+def test_the_longest_of_several_drafts(going_on: list[list[float]], most: int) -> None:
+    """All lengths that the drafts may have, one after another."""
+    estimates = [AcceptanceEstimate(going_on=[1.0, *each]) for each in going_on]
+    lasting = [estimate.lasting(most) for estimate in estimates]
+    mean = 0.0
+    for lengths in itertools.product(range(most + 1), repeat=len(lasting)):
+        ends = [[1.0, *each, 0.0] for each in lasting]
+        likely = [end[at] - end[at + 1] for end, at in zip(ends, lengths, strict=True)]
+        mean += math.prod(likely) * max(lengths)
+    assert longest_lasting(lasting, most).sum() == pytest.approx(mean)
+    drafts = expected_drafts(estimates, most)
+    assert drafts.passes[most] == pytest.approx(mean)
+    assert drafts.drafted[most] == pytest.approx(float(np.sum(lasting)))
+
+
+@pytest.mark.parametrize("least", [0.0, 0.1, 0.4])
+def test_what_is_expected_is_what_comes(least: float) -> None:
+    """Tokens that say rightly how likely they are right, and drafts that end by that."""
+    rng = random.Random(0)
+    estimate = AcceptanceEstimate()
+    asked, accepted, drafted, expected = 6, [], [], []
+    for step in range(6000):
+        says = [rng.random() ** 0.5 for _ in range(asked)]
+        so_far = list(itertools.accumulate(says, lambda a, b: a * b))
+        length = 1 + sum(each >= least for each in so_far[:-1])
+        right = 0
+        while right < length and rng.random() < says[right]:
+            right += 1
+        if step > 1000:
+            drafts = expected_drafts([estimate], asked)
+            expected.append((drafts.accepted[asked], drafts.passes[asked]))
+            accepted.append(right)
+            drafted.append(length)
+        estimate.update(length, right, ended_early=length < asked)
+    seen = (np.mean(accepted), np.mean(drafted))
+    assert np.mean(expected, axis=0) == pytest.approx(seen, rel=0.05)
