@@ -12,7 +12,11 @@ METHODS: tuple[MethodDefinition[Any, Any], ...] = (EAGLE3, DFLASH)
 """The first that recognizes a checkpoint has it; DFlash takes what is left."""
 
 DEFAULT: MethodDefinition[Any, Any] = DFLASH
-"""What a drafter is that is not asked for by the name of a method."""
+"""What a random drafter is that is not asked for by the name of a method, and one that learns."""
+
+FASTEST_FIRST: tuple[MethodDefinition[Any, Any], ...] = (EAGLE3, DFLASH)
+"""Of several drafters that ship for a target, the order in which they are preferred
+(docs/adr/0038-the-fastest-drafter-first.md)."""
 
 
 def published_method(config: Mapping[str, Any]) -> MethodDefinition[Any, Any]:

@@ -37,7 +37,12 @@ def _find(settings: DrafterSettings) -> int:
 
     target = load_checkpoint_config(resolve_target(settings.target))
     try:
-        path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+        path = find_checkpoint(
+            settings.drafter,
+            target,
+            target_spec=settings.target,
+            learns=settings.learning.enabled,
+        )
     except NoDrafterError as error:
         print(f"blockdraft drafter: {error}", file=sys.stderr)
         return NO_DRAFTER_STATUS

@@ -24,7 +24,7 @@ class DecodeSettings:
         "measured; `lookup` drafts from earlier text alone, or beside a drafter",
         distinct=True,
     )
-    dflash: str = setting("auto", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
+    dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
     eagle3: str = setting("eagle3", "the EAGLE-3 drafter, likewise", metavar="DRAFTER")
     block_size: int = setting(
         8, "block of a drafter that is random or leaves it open, the anchor included", minimum=2

@@ -8,7 +8,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.catalogue import DEFAULT, METHODS, published_method
+from blockdraft_drafter.catalogue import DEFAULT, FASTEST_FIRST, METHODS, published_method
 from blockdraft_drafter.compiled.definition import Config, Drafter, MethodDefinition, Model
 from blockdraft_drafter.files.checkpoint import fingerprint, load_drafter, published_arrays
 from blockdraft_drafter.files.known_drafters import known_drafter
@@ -21,23 +21,28 @@ logger = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
 # Methods by the specification of their shipped and of their random drafters.
-_BY_NAME = {method.name: method for method in METHODS if method is not DEFAULT}
-_RANDOM = {"random": DEFAULT} | {f"random-{name}": method for name, method in _BY_NAME.items()}
+_BY_NAME = {method.name: method for method in METHODS}
+_RANDOM = {"random": DEFAULT} | {
+    f"random-{name}": method for name, method in _BY_NAME.items() if method is not DEFAULT
+}
 
 
 class NoDrafterError(ResolveError):
     """No drafter is shipped or known for a target."""
 
 
-def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str = "") -> Path | None:
+def find_checkpoint(
+    spec: str, target: Checkpoint, *, target_spec: str = "", learns: bool = False
+) -> Path | None:
     """Return where the drafter that `spec` names is stored, downloading it if needed.
 
     Args:
-        spec: A directory, a hub id `org/name`, `eagle3` (the one shipped for the target), `auto`
-            (the one shipped, else the one known for `target_spec`), `random[:seed]` or
-            `random-eagle3[:seed]`.
+        spec: A directory, a hub id `org/name`, `dflash` or `eagle3` (the one shipped for the
+            target), `auto` (the fastest one shipped, else the one known for `target_spec`),
+            `random[:seed]` or `random-eagle3[:seed]`.
         target: The target it shall draft for.
         target_spec: What the user calls the target.
+        learns: Whether it shall learn while it drafts, for which `auto` takes a DFlash drafter.
 
     Returns:
         A directory; None for a random drafter, which is stored nowhere.
@@ -51,13 +56,14 @@ def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str = "") -> 
         return None
     if kind != "auto" and kind not in _BY_NAME:
         return resolve_target(spec)
-    method = _BY_NAME.get(kind, DEFAULT)
-    shipped = shipped_for(method, target)
-    if shipped is not None:
-        return shipped
+    fastest_first = (DEFAULT,) if learns else FASTEST_FIRST
+    for method in fastest_first if kind == "auto" else (_BY_NAME[kind],):
+        shipped = shipped_for(method, target)
+        if shipped is not None:
+            return shipped
     if kind != "auto":
         raise NoDrafterError(
-            f"no {method.title} drafter is shipped for target {target.fingerprint}"
+            f"no {_BY_NAME[kind].title} drafter is shipped for target {target.fingerprint}"
         )
     published = known_drafter(target_spec)
     if published is None:
@@ -74,6 +80,7 @@ def obtain_drafter(
     target: Checkpoint,
     *,
     target_spec: str = "",
+    learns: bool = False,
     block_size: int,
     num_layers: int,
     dtype: DTypeLike,
@@ -84,6 +91,7 @@ def obtain_drafter(
         spec: As for `find_checkpoint`.
         target: The target it shall draft for.
         target_spec: What the user calls the target.
+        learns: As for `find_checkpoint`.
         block_size: Tokens per block, if it is to be random or does not say.
         num_layers: Draft layers, if it is to be random.
         dtype: Of weights and activations.
@@ -92,7 +100,7 @@ def obtain_drafter(
         CheckpointError: If the checkpoint is damaged or does not fit the target.
         ResolveError: If the specification leads to nothing.
     """
-    path = find_checkpoint(spec, target, target_spec=target_spec)
+    path = find_checkpoint(spec, target, target_spec=target_spec, learns=learns)
     if path is not None:
         return load_any(path, target, block_size=block_size, dtype=dtype)
     kind, _, seed = spec.partition(":")

@@ -130,7 +130,7 @@ def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLi
         directory = default_cache_dir() / "learn" / target.fingerprint
     store = VersionStore(directory)
     try:
-        source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+        source = find_checkpoint(settings.drafter, target, target_spec=settings.target, learns=True)
     except NoDrafterError:
         version, drafter = _wait_for_one(store, target, dtype)
         return _Learning(directory, store, version, drafter)
@@ -138,6 +138,7 @@ def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLi
         settings.drafter,
         target,
         target_spec=settings.target,
+        learns=True,
         block_size=settings.block_size,
         num_layers=settings.draft_layers,
         dtype=dtype,

@@ -32,9 +32,10 @@ class DrafterSettings:
     )
     drafter: str = setting(
         "auto",
-        "draft model: a directory or hub id in DFlash or EAGLE-3 form; `auto`, the DFlash drafter "
-        "shipped for this target, else the one published for a target with this hub id; `eagle3`, "
-        "the EAGLE-3 drafter shipped for it; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
+        "draft model: a directory or hub id in DFlash or EAGLE-3 form; `eagle3` or `dflash`, the "
+        "one shipped for this target; `auto`, the first of these that is shipped, or with --learn "
+        "`dflash`, else the one published for a target with this hub id; `random[:SEED]` or "
+        "`random-eagle3[:SEED]`, untrained",
         metavar="SPEC",
     )
     max_sequences: int = setting(

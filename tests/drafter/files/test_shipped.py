@@ -1,8 +1,9 @@
 """The drafters that ship: their target is the default one, and they are good as served."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,16 @@ import pytest
 from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_method
+from blockdraft_drafter.compiled.definition import MethodDefinition
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.published import is_eagle3
-from blockdraft_drafter.files.sources import SHIPPED
+from blockdraft_drafter.files.sources import (
+    SHIPPED,
+    NoDrafterError,
+    find_checkpoint,
+    shipped_for,
+)
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
@@ -54,7 +63,7 @@ def outputs(target: tuple[Decoder, Checkpoint]) -> np.ndarray:
 
 @pytest.mark.smollm2
 @pytest.mark.parametrize("form", get_args(SentForm))
-@pytest.mark.parametrize(("spec_name", "method"), [("auto", "dflash"), ("eagle3", "eagle3")])
+@pytest.mark.parametrize(("spec_name", "method"), [("auto", "eagle3"), ("dflash", "dflash")])
 def test_they_draft_what_their_target_says(
     target: tuple[Decoder, Checkpoint],
     outputs: np.ndarray,
@@ -96,3 +105,22 @@ def test_they_draft_what_their_target_says(
         gained.append(anchor - known)
     # An untrained drafter gains 1.0; one read wrongly, hardly more.
     assert np.mean(gained) > 1.5, gained
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize(("learns", "method"), [(False, EAGLE3), (True, DFLASH)])
+def test_what_is_to_learn_can_learn(
+    target: tuple[Decoder, Checkpoint], learns: bool, method: MethodDefinition[Any, Any]
+) -> None:
+    _, checkpoint = target
+    found = find_checkpoint("auto", checkpoint, learns=learns)
+    assert found == shipped_for(method, checkpoint) is not None
+
+
+@pytest.mark.smollm2
+def test_where_none_ships_no_name_finds_one(target: tuple[Decoder, Checkpoint]) -> None:
+    other = replace(target[1], fingerprint="0" * 16)
+    for name in ("auto", "dflash", "eagle3"):
+        for learns in (False, True):
+            with pytest.raises(NoDrafterError):
+                find_checkpoint(name, other, learns=learns)

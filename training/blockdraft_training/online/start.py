@@ -116,7 +116,7 @@ def find_start(
     if current is not None:
         return _of_store(store, current, target, settings, serves=True)
     try:
-        path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
+        path = find_checkpoint(settings.drafter, target, target_spec=settings.target, learns=True)
     except NoDrafterError:
         made = [each for each in store.list() if each.kind == "initialized" and each.good]
         version = made[-1] if made else _initialize(store, recipe, target)
