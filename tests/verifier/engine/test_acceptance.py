@@ -15,7 +15,7 @@ from blockdraft_verifier.engine.acceptance import (
     PRIOR_WEIGHT,
     AcceptanceEstimate,
     expected_drafts,
-    longest_lasting,
+    expected_longest,
 )
 
 
@@ -133,7 +133,11 @@ def test_the_longest_of_several_drafts(going_on: list[list[float]], most: int) -
         ends = [[1.0, *each, 0.0] for each in lasting]
         likely = [end[at] - end[at + 1] for end, at in zip(ends, lengths, strict=True)]
         mean += math.prod(likely) * max(lengths)
-    assert longest_lasting(lasting, most).sum() == pytest.approx(mean)
+    assert expected_longest(lasting) == pytest.approx(mean)
+    # As far as they were asked for, which may differ.
+    shorter = [each[: index + 1] for index, each in enumerate(lasting)]
+    filled = [each + [0.0] * (most - len(each)) for each in shorter]
+    assert expected_longest(shorter) == pytest.approx(expected_longest(filled))
     drafts = expected_drafts(estimates, most)
     assert drafts.passes[most] == pytest.approx(mean)
     assert drafts.drafted[most] == pytest.approx(float(np.sum(lasting)))

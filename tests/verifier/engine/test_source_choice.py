@@ -29,6 +29,11 @@ def survival(rate: float, count: int = 15) -> list[float]:
     return [rate**depth for depth in range(1, count + 1)]
 
 
+def whole(length: int) -> list[float]:
+    """Say of a draft that it surely has so many tokens."""
+    return [1.0] * length
+
+
 def choose(costs: CostModel, *offers: Offer, must_draft: bool = False) -> list[Share]:
     return fastest(costs, offers, must_draft=must_draft)
 
@@ -50,17 +55,37 @@ def test_a_step_is_filled_and_no_larger_one_begun_for_little() -> None:
 def test_the_free_source_wins_a_tie_and_the_better_one_else() -> None:
     found = survival(0.8, 7)
     gain = sum(found)
-    tie = Offer(found, draft_length=7, draft_gain=gain)
+    tie = Offer(found, whole(7), gain)
     assert choose(model(FLAT, 0.0), tie) == [Share(7)]
-    better = Offer(found, draft_length=7, draft_gain=gain + 0.1)
+    better = Offer(found, whole(7), gain + 0.1)
     assert choose(model(FLAT, 0.0), better) == [Share(draft=7)]
 
 
 def test_the_time_of_drafting_counts() -> None:
-    offer = Offer(survival(0.5, 7), draft_length=7, draft_gain=1.5)
+    offer = Offer(survival(0.5, 7), whole(7), 1.5)
     assert choose(model(FLAT, 0.1), offer) == [Share(draft=7)]
     assert choose(model(FLAT, 0.5), offer) == [Share(7)]
     assert choose(model(FLAT, 0.5), offer, must_draft=True) == [Share(draft=7)]
+
+
+def test_drafts_that_end_early_leave_room_and_take_less_time() -> None:
+    # One pass for each of 7 tokens, 0.1 s each; half of the drafts have but one.
+    costs = model(FLAT)
+    costs.drafts = DraftCosts(8, (0.7,), (0.1,))
+    ending = [1.0, *[0.5] * 6]
+    found = survival(0.5, 7)
+    # Lookup gains 1.99 tokens in 1 s; drafts 2.4 in 1.4 s, 3 in 1.7 s, and 3 in 1.4 s.
+    assert choose(costs, Offer(found, ending, 1.4)) == [Share(7)]
+    assert choose(costs, Offer(found, whole(7), 2.0)) == [Share(7)]
+    assert choose(costs, Offer(found, ending, 2.0)) == [Share(draft=7)]
+    # Beside one of 1 + 4 tokens on average, another finds room for 3 in a step of 9 or less.
+    costs = CostModel({Bucket(2, 9, 9): 1.0, Bucket(2, 16, 16): 3.0})
+    costs.drafts = DraftCosts(8, (0.0, 0.0))
+    beside = Offer(survival(0.9, 3))
+    both = [Offer([], ending, 2.0), beside]
+    assert fastest(costs, both, must_draft=True) == [Share(draft=7), Share(3)]
+    both = [Offer([], whole(7), 2.0), beside]
+    assert fastest(costs, both, must_draft=True) == [Share(draft=7), Share()]
 
 
 def test_of_several_sequences_the_likeliest_tokens_fill_the_step() -> None:
@@ -75,19 +100,27 @@ def test_of_several_sequences_the_likeliest_tokens_fill_the_step() -> None:
 
 def test_one_sequence_is_drafted_for_while_another_copies() -> None:
     costs = model(FLAT, 0.1, rows=4)
-    offers = [Offer(survival(0.98, 7), 7, 2.0), Offer([], 7, 2.0), Offer(survival(0.1, 7), 7, 2.0)]
+    offers = [
+        Offer(survival(0.98, 7), whole(7), 2.0),
+        Offer([], whole(7), 2.0),
+        Offer(survival(0.1, 7), whole(7), 2.0),
+    ]
     costs = CostModel({Bucket(4, size, size): 1.0 for size in (4, 8, 16, 32)})
     costs.drafts = DraftCosts(8, (0.1, 0.1, 0.1))
     assert fastest(costs, offers, must_draft=False) == [Share(7), Share(draft=7), Share(draft=7)]
 
 
 def test_without_costs_the_better_source_gives_all_it_has() -> None:
-    offers = [Offer(survival(0.5, 3)), Offer(survival(0.5, 3), 2, 1.0), Offer([], 2, 1.0)]
+    offers = [
+        Offer(survival(0.5, 3)),
+        Offer(survival(0.5, 3), whole(2), 1.0),
+        Offer([], whole(2), 1.0),
+    ]
     assert longest(offers) == [Share(3), Share(draft=2), Share(draft=2)]
 
 
 def test_only_what_promises_a_token_is_tried() -> None:
-    offers = [Offer(survival(0.2)), Offer(survival(0.9, 3)), Offer(survival(0.9), 2, 1.0)]
+    offers = [Offer(survival(0.2)), Offer(survival(0.9, 3)), Offer(survival(0.9), whole(2), 1.0)]
     tried = with_tries([Share(), Share(), Share(draft=2)], offers)
     assert tried == [Share(), Share(3), Share(draft=2)]
 

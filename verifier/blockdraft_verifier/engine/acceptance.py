@@ -5,7 +5,7 @@ learn of each position: how likely it is that a draft goes on to it, which says 
 and how likely a token is gained there. Where a draft has ended, none is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -105,30 +105,26 @@ def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> Expec
         estimates: Of each sequence that gets a proposal.
         most: Tokens of the longest.
     """
-    gained = [_alive(estimate.by_position, most, PRIOR_ACCEPTANCE) for estimate in estimates]
-    lasting = [estimate.lasting(most) for estimate in estimates]
+    right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
+    there = _padded([each.going_on for each in estimates], most, 1.0)
+    lasting = np.cumprod(there, axis=1)
     return ExpectedDrafts(
-        _sums(np.sum(np.reshape(gained, (len(estimates), most)), axis=0)),
-        _sums(np.sum(np.reshape(lasting, (len(estimates), most)), axis=0)),
-        _sums(longest_lasting(lasting, most)),
+        _sums(np.cumprod(right, axis=1).sum(axis=0)),
+        _sums(lasting.sum(axis=0)),
+        _sums(1.0 - np.prod(1.0 - lasting, axis=0)),
     )
 
 
-def longest_lasting(
-    lasting: Iterable[Sequence[float]], most: int
-) -> Float[np.ndarray, " positions"]:
-    """Return how likely the longest of several drafts has 1, 2, ... `most` tokens.
+def expected_longest(lasting: Sequence[Sequence[float]]) -> float:
+    """Return how many tokens the longest of several drafts is expected to have.
 
     Drafts end independently of each other.
 
     Args:
         lasting: How likely each has 1, 2, ... tokens, as far as they were asked for.
-        most: Tokens of the longest.
     """
-    none = np.ones(most)
-    for each in lasting:
-        none[: len(each)] *= 1.0 - np.asarray(each)
-    return 1.0 - none
+    padded = _padded(lasting, max(map(len, lasting), default=0), 0.0)
+    return float((1.0 - np.prod(1.0 - padded, axis=0)).sum())
 
 
 def _learn(values: list[float], trials: list[int], position: int, hit: bool, prior: float) -> None:
@@ -138,6 +134,14 @@ def _learn(values: list[float], trials: list[int], position: int, hit: bool, pri
     tried = trials[position] = trials[position] + 1
     rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
     values[position] += rate * (hit - values[position])
+
+
+def _padded(
+    rows: Sequence[Sequence[float]], length: int, fill: float
+) -> Float[np.ndarray, "rows length"]:
+    """Return rows cut to `length`, or filled up to it."""
+    padded = [[*row[:length], *[fill] * (length - len(row))] for row in rows]
+    return np.array(padded, np.float64).reshape(len(rows), length)
 
 
 def _alive(conditional: Sequence[float], length: int, prior: float) -> list[float]:

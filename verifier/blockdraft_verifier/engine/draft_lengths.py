@@ -192,7 +192,7 @@ class DraftLengths:
         if not sequence.draftable:
             return Offer(found)
         drafted, estimate = _limited(sequence, length), self._estimates[sequence]
-        return Offer(found, drafted, estimate.accepted_of(drafted), estimate.lasting(drafted))
+        return Offer(found, estimate.lasting(drafted), estimate.accepted_of(drafted))
 
     def _shares(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from blockdraft_verifier.engine.acceptance import longest_lasting
+from blockdraft_verifier.engine.acceptance import expected_longest
 from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
 
 
@@ -20,15 +20,18 @@ class Offer:
 
     Attributes:
         survival: How likely the first 1, 2, ... tokens found by lookup are all right.
-        draft_length: Tokens the drafter would be asked for.
+        draft_lasting: How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
         draft_gain: How many of these are expected to be accepted.
-        draft_lasting: How likely it drafts 1, 2, ... of them; empty if it drafts all.
     """
 
     survival: list[float] = field(default_factory=list)
-    draft_length: int = 0
-    draft_gain: float = 0.0
     draft_lasting: list[float] = field(default_factory=list)
+    draft_gain: float = 0.0
+
+    @property
+    def draft_length(self) -> int:
+        """Tokens the drafter would be asked for."""
+        return len(self.draft_lasting)
 
     @property
     def prefers_drafter(self) -> bool:
@@ -100,11 +103,10 @@ def _plan(
     """Fill up a step in which some sequences are drafted for with what lookup found for others."""
     rows = len(offers)
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
-    lasting = [offer.draft_lasting or [1.0] * offer.draft_length for offer in drafted]
+    lasting = [offer.draft_lasting for offer in drafted]
     tokens = rows + math.ceil(sum(map(sum, lasting)))
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
-    passes = longest_lasting(lasting, max(map(len, lasting), default=0)).sum()
-    seconds = costs.drafts.seconds(len(drafted), passes)
+    seconds = costs.drafts.seconds(len(drafted), expected_longest(lasting))
     # A later token of a sequence is never likelier than one before it.
     found = [
         (alive, index)
