@@ -80,7 +80,6 @@ def obtain_drafter(
     target: Checkpoint,
     *,
     target_spec: str = "",
-    learns: bool = False,
     block_size: int,
     num_layers: int,
     dtype: DTypeLike,
@@ -91,7 +90,6 @@ def obtain_drafter(
         spec: As for `find_checkpoint`.
         target: The target it shall draft for.
         target_spec: What the user calls the target.
-        learns: As for `find_checkpoint`.
         block_size: Tokens per block, if it is to be random or does not say.
         num_layers: Draft layers, if it is to be random.
         dtype: Of weights and activations.
@@ -100,7 +98,7 @@ def obtain_drafter(
         CheckpointError: If the checkpoint is damaged or does not fit the target.
         ResolveError: If the specification leads to nothing.
     """
-    path = find_checkpoint(spec, target, target_spec=target_spec, learns=learns)
+    path = find_checkpoint(spec, target, target_spec=target_spec)
     if path is not None:
         return load_any(path, target, block_size=block_size, dtype=dtype)
     kind, _, seed = spec.partition(":")

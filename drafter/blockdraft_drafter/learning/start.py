@@ -135,10 +135,8 @@ def begin_learning(settings: DrafterSettings, target: Checkpoint, dtype: DTypeLi
         version, drafter = _wait_for_one(store, target, dtype)
         return _Learning(directory, store, version, drafter)
     drafter = obtain_drafter(
-        settings.drafter,
+        str(source or settings.drafter),
         target,
-        target_spec=settings.target,
-        learns=True,
         block_size=settings.block_size,
         num_layers=settings.draft_layers,
         dtype=dtype,

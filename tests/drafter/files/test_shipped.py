@@ -23,11 +23,13 @@ from blockdraft_drafter.files.sources import (
     find_checkpoint,
     shipped_for,
 )
+from blockdraft_drafter.learning.start import begin_learning
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings, SentForm
+from blockdraft_runtime.settings.learning import LearningSettings
 
 TARGET = "smollm2-135m"
 # A greedy answer of the target that was held out of training; token ids.
@@ -115,6 +117,15 @@ def test_what_is_to_learn_can_learn(
     _, checkpoint = target
     found = find_checkpoint("auto", checkpoint, learns=learns)
     assert found == shipped_for(method, checkpoint) is not None
+
+
+@pytest.mark.smollm2
+def test_a_drafter_that_learns_begins_with_one_that_can(
+    target: tuple[Decoder, Checkpoint], tmp_path: Path
+) -> None:
+    learning = LearningSettings(enabled=True, directory=tmp_path)
+    settings = DrafterSettings(target=TARGET, learning=learning)
+    assert begin_learning(settings, target[1], jnp.float32).drafter.definition is DFLASH
 
 
 @pytest.mark.smollm2

@@ -7,7 +7,11 @@ import pytest
 from tests.training.online.traffic import drafter_of, settings_of
 from tests.training.pair import Pair
 
+from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.files.sources import shipped_for
 from blockdraft_drafter.learning.versions import Kind, VersionStore
+from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, find_start
@@ -52,6 +56,16 @@ def test_what_is_made_here_serves_only_when_it_has_learned(
     store.promote(added(store, given, "learned"))
     start = found(pair, tmp_path, "auto")
     assert (start.version, start.serves, start.from_nothing) == (2, True, True)
+
+
+@pytest.mark.smollm2
+def test_of_what_ships_the_one_that_can_learn_is_taken(tmp_path: Path) -> None:
+    settings = LearnSettings(directory=tmp_path)
+    checkpoint = load_checkpoint_config(resolve_target(settings.target))
+    recipe = DFlashRecipe(settings.as_run(tmp_path))
+    start = find_start(VersionStore(tmp_path), settings, recipe, checkpoint)
+    assert (start.serves, start.from_nothing) == (True, False)
+    assert start.source == shipped_for(DFLASH, checkpoint)
 
 
 def test_who_has_everything_to_learn_learns_faster() -> None:
