@@ -13,13 +13,14 @@ from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client import Chunk, Stream
 from blockdraft_client.cli.main import main
+from blockdraft_protos.v1 import inference_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 
 Capture = pytest.CaptureFixture[str]
 
 
-def said(request: object) -> list[tuple[str, str]]:
-    messages = request.prompt.conversation.messages  # type: ignore[attr-defined]
+def said(request: pb.GenerateRequest) -> list[tuple[str, str]]:
+    messages = request.prompt.conversation.messages
     return [(message.role, message.content) for message in messages]
 
 

@@ -36,6 +36,7 @@ def change_field(draw: random.Random, message: Message) -> None:
     """Change one field of a message, or of one inside it, to a value of its type."""
     if not message.DESCRIPTOR.fields:
         return
+    # The types of protobuf know two classes of what is one.
     field: FieldDescriptor = draw.choice(message.DESCRIPTOR.fields)  # type: ignore[assignment]
     if draw.random() < 0.1:
         message.ClearField(field.name)

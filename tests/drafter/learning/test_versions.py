@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ def add(store: VersionStore, text: str = "weights", **facts: object) -> int:
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_text(text)
 
-    return store.add(write, **{"kind": "learned", "fingerprint": "f", **facts}).number  # type: ignore[arg-type]
+    about: dict[str, Any] = {"kind": "learned", "fingerprint": "f", **facts}
+    return store.add(write, **about).number
 
 
 @pytest.fixture
