@@ -38,7 +38,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
     from blockdraft_bench.serve.request_record import Records
     from blockdraft_bench.serve.split import Comparison, GroupKey, summarize_split
     from blockdraft_bench.serve.split_measure import measure_split
-    from blockdraft_bench.serve.summary import costs_of_learning, speedups, summarize
+    from blockdraft_bench.serve.summary import costs_of_learning, speedups, summaries
     from blockdraft_client.cli.local_server import terminated_like_interrupted
 
     if settings.service.address is not None and not settings.split.split:
@@ -66,9 +66,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
         target=target,
         drafter=drafter,
         settings=asked,
-        results=tuple(
-            summarize(key.level, key.method, found.requests, asked) for key, found in runs.items()
-        ),
+        results=tuple(summaries(runs, asked)),
         speedups=tuple(speedups(runs)),
         learning=tuple(costs_of_learning(runs)),
         split=summarize_split(comparisons, asked.seed),

@@ -28,11 +28,12 @@ class LoadLevel:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Which run: one method at one level of load, with so many requests."""
+    """Which run: one method at one level of load, with so many requests, in one of the rounds."""
 
     level: LoadLevel
     method: Method
     requests: int
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

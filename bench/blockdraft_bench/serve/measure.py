@@ -36,13 +36,16 @@ def measure_loads(
 ) -> dict[RunKey, Records]:
     """Make every run the store lacks; return them all, by level and method.
 
-    At each level one method follows the other, and which comes first alternates.
+    At each level one method follows the other, and which comes first alternates; all levels are
+    measured before the next round begins. So whatever else the machine does meanwhile is spread
+    over methods and levels.
 
     Raises:
         BenchError: If requests that are not counted fail: nothing could be measured.
     """
     keys = [
-        [RunKey(level, method, settings.requests_of(level)) for method in settings.methods]
+        [RunKey(level, method, settings.requests_of(level), number) for method in settings.methods]
+        for number in range(settings.rounds)
         for level in settings.loads
     ]
     if not keys:
@@ -61,8 +64,9 @@ def measure_loads(
                 trainer=_trainer(service, settings.methods),
             )
             for index, level in enumerate(keys):
-                # Whatever else the machine does is spread over the methods.
-                for key in level if index % 2 == 0 else reversed(level):
+                # An even number of levels must not begin with the same methods in every round.
+                turn = index % len(settings.loads) + index // len(settings.loads)
+                for key in level if turn % 2 == 0 else reversed(level):
                     if store.get(key) is None:
                         store.add(key, await measurement.run(key))
                     else:
@@ -81,7 +85,10 @@ def _trainer(service: RunningService, methods: Sequence[Method]) -> Trainer | No
 
 @dataclass(slots=True)
 class _LoadMeasurement:
-    """Runs of load on one service; request j of a run is number j of the pool, modulo its size."""
+    """Runs of load on one service.
+
+    Request j of a run in round r is number j + r * requests of the pool, modulo its size.
+    """
 
     sender: Sender
     model: ModelInfo
@@ -100,10 +107,10 @@ class _LoadMeasurement:
         """
         if not self.warm:
             for method in self.settings.methods:
-                await self._uncounted(self._requests(self.settings.warm_up, method))
+                await self._uncounted(self._requests(self.settings.warm_up, method, 0))
             self.warm = True
         await self._flush()
-        requests = self._requests(key.requests, key.method)
+        requests = self._requests(key.requests, key.method, key.round * key.requests)
         if self.trainer is None:
             return Records(await self._press(key.level, requests, self._counting))
         if key.method != "learning":
@@ -113,9 +120,9 @@ class _LoadMeasurement:
         records = await self._press(key.level, requests, self._counting)
         return Records(records, self.trainer.cpu_seconds() - before)
 
-    def _requests(self, count: int, method: Method) -> list[LoadRequest]:
+    def _requests(self, count: int, method: Method, first: int) -> list[LoadRequest]:
         return [
-            LoadRequest(number, self.pool[number % len(self.pool)], method)
+            LoadRequest(number, self.pool[(first + number) % len(self.pool)], method)
             for number in range(count)
         ]
 

@@ -10,6 +10,10 @@ from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import MAX_LOSS_SHARE, SideSummary, SplitSummary
 from blockdraft_bench.serve.summary import CostOfLearning, Distribution, LoadSummary, Speedup
 
+_ROUNDS_NOTE = (
+    "Ratios are medians of the rounds; parentheses hold the lowest, the highest and their number."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceAbout:
@@ -75,11 +79,9 @@ def markdown(report: ServeReport) -> str:
         _load_table(report.results),
         table(
             ["Load", "Drafted / plain tokens/s", "Identical answers"],
-            (
-                [str(row.level), number(row.speedup, unit="x"), share(row.identical_share)]
-                for row in report.speedups
-            ),
+            ([str(row.level), _ratio(row), share(row.identical_share)] for row in report.speedups),
         ),
+        _ROUNDS_NOTE if any(row.rounds > 1 for row in report.speedups) else "",
         _learning_table(report.learning),
         _split_table(report.split),
         INTERVALS_NOTE.replace("answers", "groups") if report.split else "",
@@ -162,6 +164,14 @@ def _split_table(rows: Sequence[SplitSummary]) -> str:
             for row in rows
         ),
     )
+
+
+def _ratio(row: Speedup) -> str:
+    """Return the median of the rounds, and between which they lie where there are several."""
+    text = number(row.speedup, unit="x")
+    if row.rounds < 2:
+        return text
+    return f"{text} ({number(row.lowest)} to {number(row.highest)}; {row.rounds})"
 
 
 def _failures(row: LoadSummary) -> str:

@@ -9,7 +9,8 @@ class RequestRecord:
     """One request; times are seconds since the run began, on the client's clock.
 
     Attributes:
-        request: Number within the run; the same number has the same prompt and seed in every run.
+        request: Number within the run; the same number has the same prompt and seed in every run
+            of a round.
         sample_id: Id of the prompt's row.
         scheduled: When it was due: by the arrival schedule, or when its place became free.
         sent: When it was really sent.

@@ -73,6 +73,12 @@ class RunSettings(Limits):
         "flight or the rate, at least 8",
         minimum=1,
     )
+    rounds: int = setting(
+        1,
+        "how often each level is measured with each method, with other prompts as far as there "
+        "are some; ratios are medians over the rounds",
+        minimum=1,
+    )
     warm_up: int = setting(
         2, "requests of each method that come first and are not counted", minimum=0
     )

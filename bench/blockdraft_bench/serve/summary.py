@@ -4,13 +4,16 @@ Pure functions of the requests' records, so that other limits or another price n
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from blockdraft_bench.common.statistics import identical_share, mean, percentiles
+from blockdraft_bench.common.statistics import identical_share, mean, median, percentiles
 from blockdraft_bench.serve.load_level import AtLevel, LoadLevel, Method, RunKey
-from blockdraft_bench.serve.request_record import Records, RequestRecord
+from blockdraft_bench.serve.request_record import Records
 from blockdraft_bench.serve.settings import Limits
+
+# The runs of a method at a level of load, one of each round.
+Rounds = Sequence[Records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class LoadSummary(AtLevel):
         requests: Requests sent.
         failed: Those without a whole answer.
         errors: How many of those failed for each reason.
-        duration_seconds: From when the first was due to the end of the last.
+        duration_seconds: From when the first was due to the end of the last, over all rounds.
         output_tokens: Tokens of whole answers.
         output_tokens_per_second: They over the duration.
         ttft_seconds: From when a request was due to its first token.
@@ -69,18 +72,26 @@ class Speedup(AtLevel):
     """Drafted against plain decoding at one level of load.
 
     Attributes:
-        speedup: Output tokens per second with drafting over those without. In an open loop both
-            follow the arrivals, and it says little below saturation.
+        speedup: Output tokens per second with drafting over those without, the median of the
+            rounds. In an open loop both follow the arrivals, and it says little below saturation.
         identical_share: Share of requests answered by both whose token ids are the same.
+        rounds: How many rounds compared them.
+        lowest: The lowest of the rounds' ratios.
+        highest: And the highest.
     """
 
     speedup: float | None
     identical_share: float | None
+    rounds: int = 1
+    lowest: float | None = None
+    highest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostOfLearning(AtLevel):
     """A service that learns against itself while its trainer stands still and nothing is recorded.
+
+    Ratios are medians of the rounds'.
 
     Attributes:
         throughput: Output tokens per second, as a share of those without.
@@ -97,12 +108,30 @@ class CostOfLearning(AtLevel):
     trainer_seconds: float
 
 
-def summarize(
-    level: LoadLevel, method: Method, records: Sequence[RequestRecord], limits: Limits
-) -> LoadSummary:
-    """Sum up one run of at least one request."""
+def by_level(
+    runs: Mapping[RunKey, Records],
+) -> dict[LoadLevel, dict[Method, list[Records]]]:
+    """Return the runs of each level and method, round by round, in the order of the first round."""
+    found: dict[LoadLevel, dict[Method, list[Records]]] = {}
+    for key, records in sorted(runs.items(), key=lambda run: run[0].round):
+        found.setdefault(key.level, {}).setdefault(key.method, []).append(records)
+    return found
+
+
+def summaries(runs: Mapping[RunKey, Records], limits: Limits) -> list[LoadSummary]:
+    """Sum up every method at every level."""
+    return [
+        summarize(level, method, rounds, limits)
+        for level, methods in by_level(runs).items()
+        for method, rounds in methods.items()
+    ]
+
+
+def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) -> LoadSummary:
+    """Sum up one method at one level, at least one request in each round."""
+    records = [record for run in rounds for record in run.requests]
     good = [record for record in records if record.succeeded]
-    duration = max(r.ended for r in records) - min(r.scheduled for r in records)
+    duration = sum(map(_duration, rounds))
     tokens = sum(len(record.token_ids) for record in good)
     rate = tokens / duration
     met = sum(map(limits.met_by, records))
@@ -141,64 +170,85 @@ def distribution(seconds: Sequence[float]) -> Distribution | None:
     return Distribution(p50, p95, p99, average)
 
 
-def compare(
-    level: LoadLevel, drafted: Sequence[RequestRecord], plain: Sequence[RequestRecord]
-) -> Speedup:
-    """Compare both methods at one level of load."""
-    fast = summarize(level, "drafted", drafted, Limits()).output_tokens_per_second
-    slow = summarize(level, "plain", plain, Limits()).output_tokens_per_second
+def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
+    """Compare drafted with plain decoding wherever both ran."""
+    return [
+        compare(level, methods["drafted"], methods["plain"])
+        for level, methods in by_level(runs).items()
+        if methods.keys() >= {"drafted", "plain"}
+    ]
+
+
+def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Speedup:
+    """Compare both methods at one level of load, round by round."""
+    ratios = [
+        fast / slow
+        for ours, theirs in zip(drafted, plain, strict=True)
+        if (fast := _tokens_per_second(ours)) and (slow := _tokens_per_second(theirs))
+    ]
     return Speedup(
         mode=level.mode,
         load=level.value,
-        speedup=fast / slow if fast and slow else None,
+        speedup=median(ratios),
         identical_share=_identical(drafted, plain),
-    )
-
-
-def _identical(ones: Sequence[RequestRecord], others: Sequence[RequestRecord]) -> float | None:
-    """Return the share of equal answers; None if no request was answered twice."""
-    by_request = {record.request: record.token_ids for record in others if record.succeeded}
-    pairs = [
-        (record.token_ids, by_request[record.request])
-        for record in ones
-        if record.succeeded and record.request in by_request
-    ]
-    return identical_share(pairs) if pairs else None
-
-
-def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
-    """Compare both methods wherever both ran."""
-    return [
-        compare(key.level, records.requests, runs[plain].requests)
-        for key, records in runs.items()
-        if key.method == "drafted" and (plain := replace(key, method="plain")) in runs
-    ]
-
-
-def cost_of_learning(level: LoadLevel, learning: Records, drafted: Records) -> CostOfLearning:
-    """Compare a service that learns with one that does not, at one level of load."""
-    beside = summarize(level, "learning", learning.requests, Limits())
-    alone = summarize(level, "drafted", drafted.requests, Limits())
-
-    def p99(ours: Distribution | None, theirs: Distribution | None) -> float | None:
-        return ours.p99 / theirs.p99 if ours and theirs and theirs.p99 else None
-
-    without = alone.output_tokens_per_second
-    return CostOfLearning(
-        mode=level.mode,
-        load=level.value,
-        throughput=beside.output_tokens_per_second / without if without else None,
-        gap_p99=p99(beside.gap_seconds, alone.gap_seconds),
-        first_token_p99=p99(beside.ttft_seconds, alone.ttft_seconds),
-        identical_share=_identical(learning.requests, drafted.requests),
-        trainer_seconds=learning.trainer_seconds or 0.0,
+        rounds=len(ratios),
+        lowest=min(ratios, default=None),
+        highest=max(ratios, default=None),
     )
 
 
 def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[CostOfLearning]:
     """Compare learning with drafting alone wherever both ran."""
     return [
-        cost_of_learning(key.level, records, runs[without])
-        for key, records in runs.items()
-        if key.method == "learning" and (without := replace(key, method="drafted")) in runs
+        cost_of_learning(level, methods["learning"], methods["drafted"])
+        for level, methods in by_level(runs).items()
+        if methods.keys() >= {"learning", "drafted"}
     ]
+
+
+def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> CostOfLearning:
+    """Compare a service that learns with one that does not, at one level of load."""
+
+    def ratio(of: Callable[[LoadSummary], float | None]) -> float | None:
+        ratios = []
+        for ours, theirs in zip(learning, drafted, strict=True):
+            beside = of(summarize(level, "learning", [ours], Limits()))
+            alone = of(summarize(level, "drafted", [theirs], Limits()))
+            ratios.append(beside / alone if beside is not None and alone else None)
+        return median(ratios)
+
+    return CostOfLearning(
+        mode=level.mode,
+        load=level.value,
+        throughput=ratio(lambda run: run.output_tokens_per_second),
+        gap_p99=ratio(lambda run: _p99(run.gap_seconds)),
+        first_token_p99=ratio(lambda run: _p99(run.ttft_seconds)),
+        identical_share=_identical(learning, drafted),
+        trainer_seconds=sum(run.trainer_seconds or 0.0 for run in learning),
+    )
+
+
+def _p99(of: Distribution | None) -> float | None:
+    return of.p99 if of else None
+
+
+def _duration(run: Records) -> float:
+    return max(r.ended for r in run.requests) - min(r.scheduled for r in run.requests)
+
+
+def _tokens_per_second(run: Records) -> float:
+    tokens = sum(len(record.token_ids) for record in run.requests if record.succeeded)
+    return tokens / _duration(run)
+
+
+def _identical(ones: Rounds, others: Rounds) -> float | None:
+    """Return the share of equal answers; None if no request was answered twice."""
+    pairs = []
+    for ours, theirs in zip(ones, others, strict=True):
+        by_request = {r.request: r.token_ids for r in theirs.requests if r.succeeded}
+        pairs += [
+            (record.token_ids, by_request[record.request])
+            for record in ours.requests
+            if record.succeeded and record.request in by_request
+        ]
+    return identical_share(pairs) if pairs else None

@@ -31,7 +31,7 @@ from blockdraft_bench.serve.report import ServeReport, ServiceAbout, markdown
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import Connection, RunningService
 from blockdraft_bench.serve.settings import Asked, Limits
-from blockdraft_bench.serve.summary import summarize
+from blockdraft_bench.serve.summary import summaries, summarize
 from blockdraft_client import AsyncClient
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_protos.v1 import inference_pb2
@@ -220,7 +220,7 @@ async def test_failures_become_records(fake: RunningFake, counting: CountingInfe
     assert slow.error == "DeadlineExceededError"
     assert lost.error == "ConnectionFailedError"
     assert not any(record.succeeded for record in (broken, slow, lost))
-    found = summarize(LoadLevel("closed", 1.0), "plain", [broken, slow, lost], Limits())
+    found = summarize(LoadLevel("closed", 1.0), "plain", [Records((broken, slow, lost))], Limits())
     assert (found.failed, found.output_tokens) == (3, 0)
 
 
@@ -272,6 +272,22 @@ def test_every_load_with_every_method_in_turn(
     ]
 
 
+def test_rounds_take_other_prompts_and_begin_with_the_other_method(
+    fake: RunningFake, counting: CountingInference, tmp_path: Path
+) -> None:
+    counting.delay_seconds = 0.0
+    settings = replace(SETTINGS, requests=2, rounds=2, warm_up=0, flush_tokens=0)
+    runs = measure(fake, tmp_path / "levels.jsonl", settings)
+    assert [key.round for key in runs] == [0] * 4 + [1] * 4
+    drafted = [not request.speculation.disabled for request in counting.requests[::2]]
+    # Two levels: what came first at a level comes second in the next round.
+    assert drafted == [True, False, False, True, False, True, True, False]
+    for key, records in runs.items():
+        samples = [record.sample_id for record in records.requests]
+        # Of the pool's three, and from its beginning again.
+        assert samples == (["sample 0", "sample 1"], ["sample 2", "sample 0"])[key.round]
+
+
 def test_finished_runs_are_not_made_again(
     fake: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
@@ -304,7 +320,7 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
     settings = replace(SETTINGS, warm_up=0, flush_tokens=0)
     runs = measure(fake, tmp_path / "levels.jsonl", settings)
     limits = Limits(1.0, 1.0)
-    results = [summarize(key.level, key.method, r.requests, limits) for key, r in runs.items()]
+    results = summaries(runs, limits)
     for found in results:
         assert (found.requests, found.failed) == (4, 4)
         assert found.errors == {"QUEUE_FULL": 4}

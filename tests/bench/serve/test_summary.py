@@ -7,9 +7,12 @@ from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.settings import Asked, Limits
 from blockdraft_bench.serve.summary import (
+    Rounds,
     compare,
     costs_of_learning,
     distribution,
+    speedups,
+    summaries,
     summarize,
 )
 
@@ -37,6 +40,10 @@ def record(
         verification_steps=2,
         accepted_tokens=1,
     )
+
+
+def one_round(*records: RequestRecord) -> Rounds:
+    return [Records(records)]
 
 
 def failure(number: int, scheduled: float, ended: float, error: str) -> RequestRecord:
@@ -76,7 +83,7 @@ def test_a_run_with_a_failure() -> None:
         record(2, 3.0, 4.0, 4.5, 10.0),  # TTFT 1, TPOT 3
         failure(3, 3.0, 3.1, "QUEUE_FULL"),
     ]
-    found = summarize(CLOSED, "drafted", records, Limits(1.5, 1.0, 3.6))
+    found = summarize(CLOSED, "drafted", one_round(*records), Limits(1.5, 1.0, 3.6))
     assert (found.mode, found.load, found.method) == ("closed", 2.0, "drafted")
     assert (found.requests, found.failed, found.errors) == (4, 1, {"QUEUE_FULL": 1})
     assert found.duration_seconds == 10.0
@@ -99,25 +106,25 @@ def test_a_run_with_a_failure() -> None:
 
 
 def test_goodput_needs_a_limit_and_cost_a_price() -> None:
-    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits())
+    found = summarize(CLOSED, "plain", one_round(record(0, 0.0, 1.0)), Limits())
     assert found.slo_share is None
     assert found.goodput_requests_per_second is None
     assert found.cost_per_million_tokens is None
     # One limit alone; an answer of one token has no time per token that could be too long.
-    found = summarize(CLOSED, "plain", [record(0, 0.0, 1.0)], Limits(slo_tpot_seconds=0.1))
+    found = summarize(CLOSED, "plain", one_round(record(0, 0.0, 1.0)), Limits(slo_tpot_seconds=0.1))
     assert found.slo_share == 1.0
 
 
 def test_a_run_in_which_everything_failed() -> None:
     records = [failure(0, 0.0, 2.0, "LOADING"), failure(1, 0.0, 1.0, "ConnectionFailedError")]
-    found = summarize(CLOSED, "plain", records, Limits(1.0, 1.0, 2.0))
+    found = summarize(CLOSED, "plain", one_round(*records), Limits(1.0, 1.0, 2.0))
     assert found.failed == 2
     assert found.errors == {"LOADING": 1, "ConnectionFailedError": 1}
     assert found.output_tokens_per_second == 0.0
     assert found.slo_share == 0.0
     assert (found.ttft_seconds, found.tpot_seconds, found.latency_seconds) == (None, None, None)
     assert found.cost_per_million_tokens is None
-    assert compare(CLOSED, records, records).speedup is None
+    assert compare(CLOSED, one_round(*records), one_round(*records)).speedup is None
 
 
 def test_cost() -> None:
@@ -136,7 +143,7 @@ def test_speedup_and_identical_answers() -> None:
         record(2, 0.0, 1.0, 3.0),
         failure(3, 0.0, 1.0, "INTERNAL"),
     ]
-    found = compare(CLOSED, drafted, plain)
+    found = compare(CLOSED, one_round(*drafted), one_round(*plain))
     # 8 tokens in 2 s against 6 in 3 s.
     assert found.speedup == 2.0
     # Of the three both answered, one differs.
@@ -154,9 +161,10 @@ def test_requests_of_a_run(level: LoadLevel, requests: int) -> None:
 
 def test_gaps_are_those_between_messages_of_one_answer() -> None:
     records = [record(0, 0.0, 1.0, 2.0, 4.0), record(1, 0.0, 3.0, 3.5)]
-    gaps = summarize(CLOSED, "drafted", records, Limits()).gap_seconds
+    gaps = summarize(CLOSED, "drafted", one_round(*records), Limits()).gap_seconds
     assert gaps == distribution([1.0, 2.0, 0.5])
-    assert summarize(CLOSED, "drafted", [record(0, 0.0, 1.0)], Limits()).gap_seconds is None
+    one_token = one_round(record(0, 0.0, 1.0))
+    assert summarize(CLOSED, "drafted", one_token, Limits()).gap_seconds is None
 
 
 def test_learning_is_compared_with_drafting_alone() -> None:
@@ -174,3 +182,47 @@ def test_learning_is_compared_with_drafting_alone() -> None:
     assert cost.first_token_p99 == pytest.approx((3.0 - 0.015) / (3.0 - 0.02))
     assert (cost.identical_share, cost.trainer_seconds) == (0.5, 2.5)
     assert costs_of_learning({key("learning"): beside, key("plain"): alone}) == []
+
+
+def test_rounds_are_compared_one_by_one_and_summed_up_together() -> None:
+    # Two answers of two tokens; drafted in 2, 3 and 8 s, plain in 4, 3 and 4 s.
+    seconds: dict[Method, tuple[float, ...]] = {
+        "drafted": (2.0, 3.0, 8.0),
+        "plain": (4.0, 3.0, 4.0),
+    }
+    open_level = LoadLevel("open", 1.0)
+    runs = {
+        RunKey(level, method, 2, number): Records(
+            (record(0, 0.0, 1.0, ends[number]), record(1, 0.0, 1.0, ends[number]))
+        )
+        for number in (2, 0, 1)
+        for level in (CLOSED, open_level)
+        for method, ends in seconds.items()
+    }
+    first, second = speedups(runs)
+    assert (first.level, second.level) == (CLOSED, open_level)
+    # The ratios are 2, 1 and 1/2; all tokens over all seconds would give 11/13.
+    assert (first.speedup, first.lowest, first.highest, first.rounds) == (1.0, 0.5, 2.0, 3)
+    assert first.identical_share == 1.0
+    found = summaries(runs, Limits())
+    assert [(each.level, each.method) for each in found] == [
+        (CLOSED, "drafted"),
+        (CLOSED, "plain"),
+        (open_level, "drafted"),
+        (open_level, "plain"),
+    ]
+    assert (found[0].requests, found[0].duration_seconds, found[0].output_tokens) == (6, 13.0, 12)
+
+
+def test_answers_are_compared_within_a_round() -> None:
+    # Request 0 of the second round is another prompt than request 0 of the first.
+    ours = [Records((record(0, 0.0, 1.0, 2.0, tokens=ids),)) for ids in ((1, 2), (3, 4))]
+    theirs = [Records((record(0, 0.0, 1.0, 2.0, tokens=ids),)) for ids in ((1, 2), (3, 5))]
+    assert compare(CLOSED, ours, theirs).identical_share == 0.5
+
+
+def test_a_round_without_an_answer_defines_no_ratio() -> None:
+    good = Records((record(0, 0.0, 1.0, 2.0),))
+    bad = Records((failure(0, 0.0, 1.0, "INTERNAL"),))
+    found = compare(CLOSED, [good, bad], [good, good])
+    assert (found.speedup, found.rounds) == (1.0, 1)
