@@ -12,7 +12,7 @@ METHODS: tuple[MethodDefinition[Any, Any], ...] = (EAGLE3, DFLASH)
 """The first that recognizes a checkpoint has it; DFlash takes what is left."""
 
 DEFAULT: MethodDefinition[Any, Any] = DFLASH
-"""What a random drafter is that is not asked for by the name of a method, and one that learns."""
+"""What a random drafter is that is not asked for by the name of a method."""
 
 FASTEST_FIRST: tuple[MethodDefinition[Any, Any], ...] = (EAGLE3, DFLASH)
 """Of several drafters that ship for a target, the order in which they are preferred

@@ -62,6 +62,7 @@ class MethodDefinition(Generic[Config, Model]):
         reads_tokens: Whether a context row must bring its tokens beside its features.
         own_matrices: Whether a checkpoint may bring an embedding and a head of its own, to be used
             in place of the target's.
+        can_learn: Whether its drafters can learn while they draft.
     """
 
     name: str
@@ -77,6 +78,7 @@ class MethodDefinition(Generic[Config, Model]):
     steps: type[DraftSteps]
     reads_tokens: bool = False
     own_matrices: bool = False
+    can_learn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

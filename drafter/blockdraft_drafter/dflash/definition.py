@@ -21,4 +21,5 @@ DFLASH: MethodDefinition[DFlashConfig, DFlash] = MethodDefinition(
     ignores=published.ignores,
     module=DFlash,
     steps=DFlashSteps,
+    can_learn=True,
 )

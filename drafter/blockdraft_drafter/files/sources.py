@@ -42,7 +42,7 @@ def find_checkpoint(
             `random[:seed]` or `random-eagle3[:seed]`.
         target: The target it shall draft for.
         target_spec: What the user calls the target.
-        learns: Whether it shall learn while it drafts, for which `auto` takes a DFlash drafter.
+        learns: Whether it shall learn while it drafts: `auto` then takes one that can.
 
     Returns:
         A directory; None for a random drafter, which is stored nowhere.
@@ -56,8 +56,8 @@ def find_checkpoint(
         return None
     if kind != "auto" and kind not in _BY_NAME:
         return resolve_target(spec)
-    fastest_first = (DEFAULT,) if learns else FASTEST_FIRST
-    for method in fastest_first if kind == "auto" else (_BY_NAME[kind],):
+    suitable = [method for method in FASTEST_FIRST if method.can_learn or not learns]
+    for method in suitable if kind == "auto" else (_BY_NAME[kind],):
         shipped = shipped_for(method, target)
         if shipped is not None:
             return shipped
