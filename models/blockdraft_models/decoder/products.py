@@ -1,8 +1,8 @@
 """Products of rows with a weight, in the form that each backend computes fastest.
 
 Every product with a weight is `project`. What is particular here is particular to XLA's CPU
-backend (docs/adr/0009, docs/adr/0014); which form is taken is decided when lowering, so that
-compiling for TPU on a host without one is right too.
+backend (docs/adr/0009, docs/adr/0014, docs/adr/0039); which form is taken is decided when lowering,
+so that compiling for TPU on a host without one is right too.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,11 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, DTypeLike, Float
 
-# The row counts for which XLA's CPU backend is faster with the weight as left operand: at 2 to 16
-# rows it takes half the time, at 128 as long (docs/adr/0009).
+# The row counts for which XLA's CPU backend is faster with the weight as left operand, in float32:
+# at 2 to 16 rows it takes half the time, at 128 as long (docs/adr/0009).
 _FEW_ROWS = range(2, 65)
+# And in bfloat16: up to 8 rows, the rows are the faster left operand (docs/adr/0039).
+_FEW_BFLOAT16_ROWS = range(9, 65)
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 
 
@@ -87,11 +89,12 @@ _project_bfloat16.defvjp(_forward, _backward)
 
 def _wide_project(x: Array, weight: Array, dtype: str) -> Array:
     rows = x.shape[0]
-    if rows > _FEW_ROWS[-1]:
-        return _wide(x, weight, _OVER_LAST_AXES).astype(dtype)
-    # One row is padded too: a product of a vector would be computed in another order.
-    padded = jnp.pad(x, ((0, -rows % 8), (0, 0)))
-    return _wide(weight, padded, _OVER_LAST_AXES).T[:rows].astype(dtype)
+    if rows in _FEW_BFLOAT16_ROWS:
+        padded = jnp.pad(x, ((0, -rows % 8), (0, 0)))
+        return _wide(weight, padded, _OVER_LAST_AXES).T[:rows].astype(dtype)
+    # A product of a vector would be computed in another order, and more slowly.
+    padded = jnp.pad(x, ((0, 1), (0, 0))) if rows == 1 else x
+    return _wide(padded, weight, _OVER_LAST_AXES)[:rows].astype(dtype)
 
 
 def _outer_products(a: Array, b: Array) -> Array:

@@ -45,9 +45,14 @@ def test_bfloat16_sums_are_float32(rows: int) -> None:
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 64, 65, 128])
-def test_bfloat16_rows_do_not_depend_on_how_many_there_are(rows: int) -> None:
-    x, weight = operands(128, "bfloat16")
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 64, 65, 128])
+@pytest.mark.parametrize("shape", [(OUT, IN), (192, 576), (576, 1536)])
+def test_bfloat16_rows_do_not_depend_on_how_many_there_are(
+    rows: int, shape: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(rows)
+    x = jnp.asarray(rng.standard_normal((128, shape[1])), jnp.bfloat16)
+    weight = jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
     wide = jax.jit(lambda x, weight: project(x, weight, dtype=jnp.float32))
     np.testing.assert_array_equal(wide(x[:rows], weight), wide(x, weight)[:rows])
 
@@ -92,13 +97,28 @@ def test_gradients_equal_those_of_the_plain_product(rows: int) -> None:
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the form of the CPU backend")
-def test_on_cpu_the_weight_stays_the_left_operand() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "shapes"),
+    [
+        ("float32", {1: f"[1,{OUT}]", 7: f"[{OUT},8]", 8: f"[{OUT},8]", 65: f"[65,{OUT}]"}),
+        (
+            "bfloat16",
+            {
+                1: f"[2,{OUT}]",
+                7: f"[7,{OUT}]",
+                8: f"[8,{OUT}]",
+                9: f"[{OUT},16]",
+                65: f"[65,{OUT}]",
+            },
+        ),
+    ],
+)
+def test_on_cpu_few_rows_keep_their_side(dtype: str, shapes: dict[int, str]) -> None:
     def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
         return jax.nn.silu(project(x, weight))
 
-    shapes = {1: f"[1,{OUT}]", 7: f"[{OUT},8]", 8: f"[{OUT},8]", 65: f"[65,{OUT}]"}
     for rows, shape in shapes.items():
-        compiled = jax.jit(layer).lower(*operands(rows)).compile().as_text() or ""
+        compiled = jax.jit(layer).lower(*operands(rows, dtype)).compile().as_text() or ""
         products = [line for line in compiled.splitlines() if " dot(" in line]
         assert len(products) == 1
         assert f"f32{shape}" in products[0].split(" dot(")[0]
