@@ -208,14 +208,19 @@ def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[CostOfLearning]:
 
 def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> CostOfLearning:
     """Compare a service that learns with one that does not, at one level of load."""
+    pairs = [
+        (
+            summarize(level, "learning", [ours], Limits()),
+            summarize(level, "drafted", [theirs], Limits()),
+        )
+        for ours, theirs in zip(learning, drafted, strict=True)
+    ]
 
     def ratio(of: Callable[[LoadSummary], float | None]) -> float | None:
-        ratios = []
-        for ours, theirs in zip(learning, drafted, strict=True):
-            beside = of(summarize(level, "learning", [ours], Limits()))
-            alone = of(summarize(level, "drafted", [theirs], Limits()))
-            ratios.append(beside / alone if beside is not None and alone else None)
-        return median(ratios)
+        measured = [(of(beside), of(alone)) for beside, alone in pairs]
+        return median(
+            ours / theirs if ours is not None and theirs else None for ours, theirs in measured
+        )
 
     return CostOfLearning(
         mode=level.mode,

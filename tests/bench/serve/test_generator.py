@@ -31,7 +31,7 @@ from blockdraft_bench.serve.report import ServeReport, ServiceAbout, markdown
 from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import Connection, RunningService
 from blockdraft_bench.serve.settings import Asked, Limits
-from blockdraft_bench.serve.summary import summaries, summarize
+from blockdraft_bench.serve.summary import Speedup, summaries, summarize
 from blockdraft_client import AsyncClient
 from blockdraft_client.inspection import ModelInfo
 from blockdraft_protos.v1 import inference_pb2
@@ -311,6 +311,28 @@ def test_finished_runs_are_not_made_again(
     # More requests are another run.
     measure(fake, path, replace(SETTINGS, requests=5, loads=SETTINGS.loads[:1], warm_up=0))
     assert len(counting.requests) == 2 * (2 + 5)
+
+
+def test_the_page_says_how_far_apart_rounds_are() -> None:
+    one = Speedup(
+        mode="closed", load=1.0, speedup=1.5, identical_share=1.0, lowest=1.5, highest=1.5
+    )
+    several = replace(one, load=2.0, rounds=3, lowest=0.9, highest=1.7)
+    report = ServeReport(
+        command="a command",
+        commit=None,
+        versions={},
+        hardware=Hardware("a processor", 2, None),
+        service=ServiceAbout("somewhere:1", None, None, 64, "1"),
+        target=Target("0123456789abcdef", "fake"),
+        drafter=None,
+        settings=SETTINGS,
+        speedups=(one, several),
+    )
+    assert "| 1 at a time | 1.50x | 100.0% |" in markdown(report)
+    assert "| 2 at a time | 1.50x (0.90 to 1.70; 3) | 100.0% |" in markdown(report)
+    assert "medians of the rounds" in markdown(report)
+    assert "medians of the rounds" not in markdown(replace(report, speedups=(one,)))
 
 
 def test_failures_are_counted_and_do_not_end_the_benchmark(
