@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier.engine.draft_costs import DraftCosts
-from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE
+from blockdraft_verifier.engine.draft_costs import TIME_LEARNING_RATE, DraftCosts
 
 
 def test_by_batch_size() -> None:

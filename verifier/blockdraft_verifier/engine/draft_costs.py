@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from blockdraft_verifier.engine.acceptance import LEARNING_RATE
-from blockdraft_verifier.engine.step_times import TIME_LEARNING_RATE
+
+# The last ~5 drafts decide.
+TIME_LEARNING_RATE = 0.2
 
 
 class DraftCosts:

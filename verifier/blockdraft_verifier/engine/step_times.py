@@ -1,15 +1,31 @@
-"""How long steps of the target take, by their shape and by the context that a prompt reads.
+"""What steps of each compiled shape take, learned from what they took; no I/O, no clock.
 
-Measured at warm-up, and again while serving, since machines warm up and contexts grow. No I/O, no
-clock.
+A step takes what its shape takes, times how slow the machine is just now: neighbours, clocks and
+longer contexts slow all shapes alike. What to draft depends on how shapes compare. So a step that
+took longer than expected first says that the machine has become slower, and that its shape takes
+longer only as far as that is less well known. It is a Kalman filter over logarithms of seconds,
+with the covariances left out (docs/adr/0040).
 """
 
+import math
 from collections.abc import Mapping
 
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 
-# The last ~5 steps of a shape decide.
-TIME_LEARNING_RATE = 0.2
+# Variances of natural logarithms, so that 0.01 is a tenth of the time.
+# What was measured before the first request was measured with little or no context.
+_SHAPE_VARIANCE = 0.1
+# What it gains with each step: of ~20 steps of a shape it is learned anew.
+_SHAPE_DRIFT = 1e-4
+_SLOWNESS_VARIANCE = 0.05
+_SLOWNESS_DRIFT = 0.02
+# The share of it that is left in the next step: in the end it is the shapes' own time.
+_SLOWNESS_LASTS = 0.98
+_STEP_NOISE = 0.01
+# A step further off than so many standard deviations was held up; it counts as if it were as many.
+_MOST_DEVIATIONS = 2.5
+# A step that is made up may take no time.
+_LEAST_SECONDS = 1e-6
 
 
 class StepTimes:
@@ -29,21 +45,23 @@ class StepTimes:
             seconds: Of a step in each bucket where contexts are short.
             context_seconds: What each token of context adds that all tokens of the step read.
         """
-        self._seconds = dict(seconds)
-        self._context_seconds = {bucket: context_seconds.get(bucket, 0.0) for bucket in seconds}
+        self._usual = {bucket: max(each, _LEAST_SECONDS) for bucket, each in seconds.items()}
+        self._usual_of_context = {bucket: context_seconds.get(bucket, 0.0) for bucket in seconds}
+        self._variance = dict.fromkeys(seconds, _SHAPE_VARIANCE)
+        self._slowness, self._slowness_variance = 0.0, _SLOWNESS_VARIANCE
         self._buckets = tuple(sorted(seconds))
         self.largest = max(bucket.tokens for bucket in seconds)
         self.most_rows = max(bucket.rows for bucket in seconds)
 
     @property
     def by_bucket(self) -> Mapping[Bucket, float]:
-        """Seconds of a step without a long prompt, in each bucket."""
-        return self._seconds
+        """Seconds that a step without a long prompt takes now, in each bucket."""
+        return {bucket: self._slowed(each) for bucket, each in self._usual.items()}
 
     @property
     def context_seconds(self) -> Mapping[Bucket, float]:
         """What each token of a prompt's context adds to them."""
-        return self._context_seconds
+        return {bucket: self._slowed(each) for bucket, each in self._usual_of_context.items()}
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """Learn what a step took.
@@ -54,33 +72,51 @@ class StepTimes:
             seconds: What it took.
             context: Tokens of its longest prompt until the end of this step's part.
         """
+        for each, variance in self._variance.items():
+            self._variance[each] = min(variance + _SHAPE_DRIFT, _SHAPE_VARIANCE)
+        self._slowness *= _SLOWNESS_LASTS
+        self._slowness_variance *= _SLOWNESS_LASTS**2
+        self._slowness_variance += _SLOWNESS_DRIFT
+
         bucket = bucket_for(self._buckets, rows, tokens)
-        known, of_context = self._seconds[bucket], self._context_seconds[bucket]
-        expected = known + context * of_context
-        # Each part is as wrong as it is large, as far as this step tells.
-        learned = TIME_LEARNING_RATE * (seconds - expected)
-        share = known / expected if expected else 1.0
-        self._seconds[bucket] = known + share * learned
+        expected = self._usual[bucket] + context * self._usual_of_context[bucket]
+        error = math.log(max(seconds, _LEAST_SECONDS) / expected) - self._slowness
+        variance = self._variance[bucket] + self._slowness_variance + _STEP_NOISE
+        most = _MOST_DEVIATIONS * math.sqrt(variance)
+        error = max(-most, min(most, error))
+        of_machine, of_shape = self._slowness_variance / variance, self._variance[bucket] / variance
+        self._slowness += of_machine * error
+        self._slowness_variance *= 1.0 - of_machine
+        self._variance[bucket] *= 1.0 - of_shape
+        self._usual[bucket] *= math.exp(of_shape * error)
         if context:
-            self._context_seconds[bucket] = of_context + (1.0 - share) * learned / context
+            self._usual_of_context[bucket] *= math.exp(of_shape * error)
 
     def of(self, rows: int, tokens: int, context: int = 0) -> float:
-        """Return the seconds of a step: no more than any larger one was seen to take.
+        """Return the seconds of a step now.
 
-        A shape that was slow once, because the machine was, would else be avoided for good, and so
-        never be measured again.
+        It takes no more than any larger one does that is known as well: of those that were not seen
+        for long one may have been slow when it was.
 
         Args:
             rows: Its sequences.
             tokens: Their tokens in the step, at most `largest`.
             context: Tokens of its longest prompt until the end of this step's part.
         """
-        return min(
-            seconds + context * self._context_seconds[bucket]
-            for bucket, seconds in self._seconds.items()
-            if bucket.rows >= rows and bucket.tokens >= tokens
+        variance = self._variance[bucket_for(self._buckets, rows, tokens)]
+        return self._slowed(
+            min(
+                usual + context * self._usual_of_context[bucket]
+                for bucket, usual in self._usual.items()
+                if bucket.rows >= rows
+                and bucket.tokens >= tokens
+                and self._variance[bucket] <= variance
+            )
         )
 
     def sizes(self, rows: int) -> set[int]:
         """Return the tokens of every compiled step that holds `rows` sequences."""
         return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
+
+    def _slowed(self, usual: float) -> float:
+        return usual * math.exp(self._slowness)
