@@ -69,8 +69,8 @@ class RunSettings(Limits):
     )
     requests: int | None = setting(
         None,
-        "requests of each run, as many as are in flight or more; unset: twice the number in "
-        "flight or the rate, at least 8",
+        "requests of each run, as many as are in flight or more; unset: four times the "
+        "number in flight or the rate, at least 8",
         minimum=1,
     )
     rounds: int = setting(
@@ -118,8 +118,8 @@ class Asked(RunSettings):
         return *numbers, self.flush_tokens, self.timeout_seconds
 
     def requests_of(self, level: LoadLevel) -> int:
-        """Return how many requests a run sends: two for each in flight, at least 8, unless told."""
-        return self.requests or max(8, math.ceil(2 * level.value))
+        """Return how many requests a run sends: four for each in flight, if nothing was said."""
+        return self.requests or max(8, math.ceil(4 * level.value))
 
     def split_requests(self, concurrency: int) -> int:
         """Return how many requests are decoded in both ways, in whole groups."""

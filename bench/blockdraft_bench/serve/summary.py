@@ -37,7 +37,9 @@ class LoadSummary(AtLevel):
         errors: How many of those failed for each reason.
         duration_seconds: From when the first was due to the end of the last, over all rounds.
         output_tokens: Tokens of whole answers.
-        output_tokens_per_second: They over the duration.
+        output_tokens_per_second: In a closed loop those that came while as many requests were in
+            flight as should be, over that time: answers of unequal speed end one by one, and at
+            last fewer are in flight. In an open loop all, over the duration.
         ttft_seconds: From when a request was due to its first token.
         tpot_seconds: Per token after the first message, averaged over each answer.
         gap_seconds: Between neighbouring messages of an answer.
@@ -133,7 +135,9 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) 
     good = [record for record in records if record.succeeded]
     duration = sum(map(_duration, rounds))
     tokens = sum(len(record.token_ids) for record in good)
-    rate = tokens / duration
+    rate = sum(_tokens_while_full(level, run) for run in rounds) / sum(
+        _full_seconds(level, run) for run in rounds
+    )
     met = sum(map(limits.met_by, records))
     steps = sum(record.verification_steps for record in good)
     accepted = sum(record.accepted_tokens for record in good)
@@ -184,7 +188,7 @@ def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Speedup:
     ratios = [
         fast / slow
         for ours, theirs in zip(drafted, plain, strict=True)
-        if (fast := _tokens_per_second(ours)) and (slow := _tokens_per_second(theirs))
+        if (fast := _tokens_per_second(level, ours)) and (slow := _tokens_per_second(level, theirs))
     ]
     return Speedup(
         mode=level.mode,
@@ -237,13 +241,36 @@ def _p99(of: Distribution | None) -> float | None:
     return of.p99 if of else None
 
 
+def _start(run: Records) -> float:
+    return min(record.scheduled for record in run.requests)
+
+
 def _duration(run: Records) -> float:
-    return max(r.ended for r in run.requests) - min(r.scheduled for r in run.requests)
+    return max(record.ended for record in run.requests) - _start(run)
 
 
-def _tokens_per_second(run: Records) -> float:
-    tokens = sum(len(record.token_ids) for record in run.requests if record.succeeded)
-    return tokens / _duration(run)
+def _full_seconds(level: LoadLevel, run: Records) -> float:
+    """Return for how long a run pressed the service as it should."""
+    if level.mode == "open":
+        return _duration(run)
+    # Whenever an answer ends, another request is sent, until there are no more.
+    ends = sorted(record.ended for record in run.requests)
+    return ends[max(0, len(ends) - int(level.value))] - _start(run)
+
+
+def _tokens_while_full(level: LoadLevel, run: Records) -> int:
+    end = _start(run) + _full_seconds(level, run)
+    return sum(
+        tokens
+        for record in run.requests
+        if record.succeeded
+        for at, tokens in zip(record.chunk_times, record.chunk_tokens, strict=True)
+        if at <= end
+    )
+
+
+def _tokens_per_second(level: LoadLevel, run: Records) -> float:
+    return _tokens_while_full(level, run) / _full_seconds(level, run)
 
 
 def _identical(ones: Rounds, others: Rounds) -> float | None:

@@ -88,7 +88,8 @@ def test_a_run_with_a_failure() -> None:
     assert (found.requests, found.failed, found.errors) == (4, 1, {"QUEUE_FULL": 1})
     assert found.duration_seconds == 10.0
     assert found.output_tokens == 9
-    assert found.output_tokens_per_second == 0.9
+    # Two were in flight until 3.1; six tokens had come by then.
+    assert found.output_tokens_per_second == pytest.approx(6 / 3.1)
     assert found.ttft_seconds is not None
     assert found.ttft_seconds.p50 == 1.0
     assert found.ttft_seconds.mean == pytest.approx(4 / 3)
@@ -101,8 +102,11 @@ def test_a_run_with_a_failure() -> None:
     # Three answers with two steps and one accepted token each.
     assert found.acceptance_length == 1.5
     assert found.cached_prompt_share == 0.4
-    # 0.9 tokens/s are 3240 an hour, which costs 3.6.
-    assert found.cost_per_million_tokens == pytest.approx(3.6 / 3240 * 1e6)
+    # An hour of these costs 3.6.
+    assert found.cost_per_million_tokens == pytest.approx(3.6 / (6 / 3.1 * 3600) * 1e6)
+    # Requests that come at their own times press a service until the last one has ended.
+    open_loop = summarize(LoadLevel("open", 2.0), "drafted", one_round(*records), Limits())
+    assert open_loop.output_tokens_per_second == 0.9
 
 
 def test_goodput_needs_a_limit_and_cost_a_price() -> None:
@@ -152,7 +156,7 @@ def test_speedup_and_identical_answers() -> None:
 
 @pytest.mark.parametrize(
     ("level", "requests"),
-    [(LoadLevel("closed", 1.0), 8), (LoadLevel("closed", 16.0), 32), (LoadLevel("open", 4.2), 9)],
+    [(LoadLevel("closed", 1.0), 8), (LoadLevel("closed", 16.0), 64), (LoadLevel("open", 4.2), 17)],
 )
 def test_requests_of_a_run(level: LoadLevel, requests: int) -> None:
     asked = Asked(max_tokens=1, temperature=0.0, seed=0)
@@ -171,13 +175,14 @@ def test_learning_is_compared_with_drafting_alone() -> None:
     def key(method: Method) -> RunKey:
         return RunKey(CLOSED, method, 2)
 
-    # Both have four tokens, of which the second has one that is another; 4 s against 5 s.
+    # While both requests were in flight two tokens came in 2 s, and three in 3.5 s. Of the answers
+    # that both had, one differs.
     alone = Records((record(0, 0.0, 1.0, 2.0), record(1, 0.0, 3.0, 4.0)))
     beside = Records(
         (record(0, 0.0, 1.5, 3.5), record(1, 0.0, 3.0, 5.0, tokens=(0, 7))), trainer_seconds=2.5
     )
     [cost] = costs_of_learning({key("learning"): beside, key("drafted"): alone})
-    assert cost.throughput == pytest.approx(4 / 5)
+    assert cost.throughput == pytest.approx((3 / 3.5) / (2 / 2))
     assert cost.gap_p99 == pytest.approx(2.0)
     assert cost.first_token_p99 == pytest.approx((3.0 - 0.015) / (3.0 - 0.02))
     assert (cost.identical_share, cost.trainer_seconds) == (0.5, 2.5)
@@ -226,3 +231,11 @@ def test_a_round_without_an_answer_defines_no_ratio() -> None:
     bad = Records((failure(0, 0.0, 1.0, "INTERNAL"),))
     found = compare(CLOSED, [good, bad], [good, good])
     assert (found.speedup, found.rounds) == (1.0, 1)
+
+
+def test_the_end_of_a_closed_loop_does_not_count() -> None:
+    # The second answer of one caller is the last: for six of ten seconds nothing else is in flight.
+    records = [record(0, 0.0, 2.0), record(1, 0.0, 2.0, 4.0), record(2, 2.0, 3.0, 5.0, 10.0)]
+    found = summarize(CLOSED, "plain", one_round(*records), Limits())
+    assert found.output_tokens_per_second == pytest.approx(4 / 4)
+    assert (found.output_tokens, found.duration_seconds) == (6, 10.0)
