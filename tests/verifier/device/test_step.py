@@ -52,6 +52,13 @@ def test_buckets_hold_every_step(max_rows: int, max_tokens: int) -> None:
         assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows)
 
 
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 4, 5, 8, 15, 16, 17, 64])
+def test_plain_steps_are_padded_to_less_than_twice_as_many_tokens(max_rows: int) -> None:
+    buckets = all_buckets(max_rows, 128, 5)
+    for rows in range(1, max_rows + 1):
+        assert bucket_for(buckets, rows, rows).tokens == next_power_of_two(rows)
+
+
 @pytest.mark.parametrize("least", [1, 2, 15, 16, 17, 64, 256])
 @pytest.mark.parametrize("max_rows", [1, 5, 16])
 def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> None:
@@ -68,7 +75,8 @@ def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> 
         tokens = rng.randint(rows, max_tokens)
         bucket = bucket_for(buckets, rows, tokens)
         assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows, least_shape)
-        assert bucket.rows == bucket_for(all_buckets(max_rows, max_tokens, max_block), rows, 1).rows
+        usual = bucket_for(all_buckets(max_rows, max_tokens, max_block), rows, max_tokens).rows
+        assert bucket.rows == usual or bucket == Bucket(rows, rows, rows)
         assert min(tokens, rows * max_block) <= bucket.choices <= bucket.tokens
 
 
@@ -98,10 +106,20 @@ def test_the_platform_decides_unless_a_setting_does(platform: str, least: int) -
 
 
 def test_row_counts_rise_fourfold_up_to_the_limit() -> None:
-    assert sorted({b.rows for b in all_buckets(1, 64, 1)}) == [1]
-    assert sorted({b.rows for b in all_buckets(5, 64, 1)}) == [1, 4, 8]
-    assert sorted({b.rows for b in all_buckets(16, 64, 1)}) == [1, 4, 16]
-    assert sorted({b.rows for b in all_buckets(17, 64, 1)}) == [1, 4, 16, 32]
+    def row_counts(max_rows: int) -> list[int]:
+        buckets = all_buckets(max_rows, 64, 1)
+        return sorted({bucket.rows for bucket in buckets if bucket.tokens == 64})
+
+    assert row_counts(1) == [1]
+    assert row_counts(5) == [1, 4, 8]
+    assert row_counts(16) == [1, 4, 16]
+    assert row_counts(17) == [1, 4, 16, 32]
+    # Those between them have one shape.
+    between = set(all_buckets(17, 64, 1)) - set(all_buckets(17, 64, 1, 2))
+    assert {bucket for bucket in between if bucket.rows in (2, 8)} == {
+        Bucket(2, 2, 2),
+        Bucket(8, 8, 8),
+    }
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -67,7 +67,9 @@ def parts_beside_another(slowdown: float, slope: float) -> list[int]:
     return parts
 
 
-@pytest.mark.parametrize(("slowdown", "part"), [(1.0, 3), (2.0, 3), (8.0, 7), (100.0, 15)])
+@pytest.mark.parametrize(
+    ("slowdown", "part"), [(1.0, 1), (2.0, 1), (4.0, 3), (8.0, 7), (100.0, 15)]
+)
 def test_a_step_takes_no_longer_than_is_allowed(slowdown: float, part: int) -> None:
     parts = parts_beside_another(slowdown, 0.0)
     assert parts[0] == max(parts) == part

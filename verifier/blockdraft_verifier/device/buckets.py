@@ -28,9 +28,10 @@ def all_buckets(
 ) -> tuple[Bucket, ...]:
     """Return every shape a step of at most these sizes can be padded to, smallest first.
 
-    Row counts rise fourfold, because padding rows cost little; token counts double. Logits are
-    computed for whole blocks of every row but never for a long prompt chunk, whose last token
-    alone is of interest.
+    Row counts rise fourfold, because padding rows cost little; token counts double. Tokens cost
+    more, on CPU at least, so between two row counts there is one shape more for steps of a token
+    each, which would else be padded to up to three times as many. Logits are computed for whole
+    blocks of every row but never for a long prompt chunk, whose last token alone is of interest.
 
     Args:
         max_rows: Most sequences of a step.
@@ -44,7 +45,9 @@ def all_buckets(
     while row_sizes[-1] < max_rows:
         row_sizes.append(row_sizes[-1] * 4)
     row_sizes[-1] = min(row_sizes[-1], next_power_of_two(max_rows))
-    buckets = []
+    # Where short steps are padded anyway, these would be as long as those of more rows.
+    halves = [rows // 2 for rows in row_sizes if rows > 2] if least == 1 else []
+    buckets = [Bucket(rows, rows, rows) for rows in halves if rows not in row_sizes]
     for rows in row_sizes:
         tokens = max(rows, least)
         while True:
@@ -53,7 +56,7 @@ def all_buckets(
             if tokens >= max_tokens:
                 break
             tokens *= 2
-    return tuple(buckets)
+    return tuple(sorted(buckets))
 
 
 def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
