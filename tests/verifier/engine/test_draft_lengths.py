@@ -10,7 +10,7 @@ import pytest
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
+from blockdraft_verifier.engine.acceptance import HOPELESS_ACCEPTANCE, AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,
     TRY_SHARE,
@@ -67,6 +67,18 @@ def test_prompts_only_send_and_answers_are_drafted_for() -> None:
     answer, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
     wanted = lengths.wanted([answer, prompt], BLOCK_SIZE, 0)
     assert wanted == [(prompt, 0), (answer, BLOCK_SIZE - 1)]
+
+
+@pytest.mark.parametrize("right", [0.09, 0.11])
+@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
+def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
+    policy: DraftPolicy, right: float
+) -> None:
+    lengths = made(policy)
+    lengths._overall = AcceptanceEstimate([right], [100])
+    prompt = Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
+    hopeless = policy == "adaptive" and right < HOPELESS_ACCEPTANCE
+    assert lengths.wanted([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
 
 
 @pytest.mark.parametrize(

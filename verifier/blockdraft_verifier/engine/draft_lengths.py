@@ -154,7 +154,9 @@ class DraftLengths:
             and sequence.proposal is None
             and sequence.request.max_draft_tokens != 0
         ]
-        wanted = [(s, 0) for s in ready if s.draftable and not s.decoding]
+        # Contexts are kept up ahead of drafts, but not those of a drafter that is hardly asked.
+        ahead = self._policy == "fixed" or not self._overall.hopeless
+        wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
         if self.costs is None:
             return wanted
