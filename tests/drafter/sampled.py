@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft_drafter.compiled.choice import NOISY_ODDS
 from blockdraft_drafter.method import GREEDY, Sampling
 from blockdraft_models.decoder.sampling_noise import gumbel_noise, seed_words
 
@@ -61,6 +62,7 @@ def reference_scores(
     return np.where(kept, sharpness * scaled + noise, -np.inf)
 
 
-def log_chance(scores: NDArray[np.float64]) -> float:
-    """Return the logarithm of the greatest score's softmax."""
-    return float(-np.log(np.exp(scores - scores.max()).sum()))
+def log_chance(scores: NDArray[np.float64], sampling: Sampling) -> float:
+    """Return the logarithm of the greatest score's softmax, to a power where there is noise."""
+    power = NOISY_ODDS if sampling.temperature > 0 else 1.0
+    return float(-power * np.log(np.exp(scores - scores.max()).sum()))

@@ -15,6 +15,8 @@ from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logit
 
 SHARPNESS = 1.3
 """What the drafter's logits are multiplied by before the noise is added; measured."""
+NOISY_ODDS = 1.5
+"""A token drafted with noise is right about as often as its softmax to this power; measured."""
 
 
 def draft_tokens(
@@ -35,10 +37,10 @@ def draft_tokens(
             more often the likeliest is drafted.
 
     Returns:
-        Tokens, as target ids, and the logarithm of how likely the target chooses each: the softmax
-        of what was maximized. Of greedy sequences that is the drafter's probability, which is
-        as often right as it says; where noise is added, it would be if the target's logits had the
-        same errors to the drafter's.
+        Tokens, as target ids, and the logarithm of how likely the target chooses each. Of greedy
+        sequences that is the drafter's probability, which is as often right as it says. Where noise
+        is added, it is the softmax of what was maximized to the power `NOISY_ODDS`: noise makes
+        wrong tokens stand out as much as right ones.
     """
     centered = logits - logits.max(axis=-1, keepdims=True)
     best, log_chance = _first_greatest(logits), _log_of_greatest(centered)
@@ -58,7 +60,7 @@ def draft_tokens(
         noisy -= noisy.max(axis=-1, keepdims=True)
         return (
             jnp.where(warm, _first_greatest(noisy), best),
-            jnp.where(warm, _log_of_greatest(noisy), log_chance),
+            jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
         )
 
     # Nobody pays for noise and filters while all are greedy.

@@ -38,7 +38,7 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
         scores = reference_scores(line, int(positions[row]), option, every, VOCAB, sharpness)
         wanted = int(scores.argmax())
         assert tokens[row] == every[wanted]
-        assert log_chances[row] == pytest.approx(log_chance(scores), rel=1e-4, abs=1e-5)
+        assert log_chances[row] == pytest.approx(log_chance(scores, option), rel=1e-4, abs=1e-5)
         likeliest_too += int(np.argmax(line)) == wanted
     assert likeliest_too < CHOICES, "the noise decided nothing"
 

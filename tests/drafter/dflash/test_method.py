@@ -109,7 +109,7 @@ class Setup:
         count = len(proposal.token_ids)
         assert list(proposal.token_ids) == tokens[:count].tolist()
         log_chances = [
-            log_chance(self.scores(line, len(features) + 1 + index, sampling))
+            log_chance(self.scores(line, len(features) + 1 + index, sampling), sampling)
             for index, line in enumerate(logits[:count])
         ]
         np.testing.assert_allclose(proposal.log_chances, log_chances, rtol=1e-4, atol=1e-5)

@@ -113,7 +113,9 @@ def expected(
         lambda position, logits: int(scores(position, logits).argmax()),
     )
     first = len(features) + 1
-    log_chances = [log_chance(scores(first + index, line)) for index, line in enumerate(logits)]
+    log_chances = [
+        log_chance(scores(first + index, line), sampling) for index, line in enumerate(logits)
+    ]
     return chosen, np.array(log_chances)
 
 

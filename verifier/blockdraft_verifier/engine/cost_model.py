@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.engine.acceptance import (
-    AcceptanceEstimate,
-    ExpectedDrafts,
-    expected_drafts,
-)
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.draft_costs import DraftCosts
+from blockdraft_verifier.engine.expected_steps import ROUNDING, ExpectedSteps, expected_steps
 from blockdraft_verifier.engine.step_times import StepTimes
 
 # Drafting that does not pay is tried again this often, in steps: text changes.
@@ -32,8 +29,8 @@ TRY_STEPS = 1024
 # differs, and one that is never drafted for can never show it, unless all others were hopeless.
 FIRST_PROPOSALS = 4
 # Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
-# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0037).
-LEAST_CHANCE = 0.1
+# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
+LEAST_CHANCE = 0.15
 # A proposal is waited for so many times as long as it usually takes,
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.
@@ -170,19 +167,25 @@ class CostModel:
             least: Fewest, where drafting is to be tried.
             prompts: What waits for room in the step.
         """
-        rows, drafts = len(estimates), expected_drafts(estimates, limit)
+        steps = self._expected_steps(estimates, limit)
+        rows = len(estimates)
         return max(
-            range(least, limit + 1),
-            key=lambda length: self._worth_of(rows, length, drafts, prompts),
+            range(least, limit + 1), key=lambda length: self._worth_of(rows, steps, length, prompts)
         )
 
+    def _expected_steps(self, estimates: Sequence[AcceptanceEstimate], limit: int) -> ExpectedSteps:
+        sizes = self.steps.sizes(len(estimates))
+        return expected_steps(estimates, limit, sizes, self.verify_seconds, self.drafts.seconds)
+
     def _worth_of(
-        self, rows: int, length: int, drafts: ExpectedDrafts, prompts: WaitingPrompts
+        self, rows: int, steps: ExpectedSteps, length: int, prompts: WaitingPrompts
     ) -> float:
         """Return what a step is worth in which so many tokens are asked for of each sequence."""
-        seconds = self.drafts.seconds(rows, drafts.passes[length])
-        tokens = rows + math.ceil(drafts.drafted[length])
-        return self.worth(rows, tokens, rows + drafts.accepted[length], seconds, prompts)
+        gain = float(steps.gains[length])
+        if not prompts.tokens:
+            return gain / float(steps.seconds[length])
+        tokens = math.ceil(steps.tokens[length] - ROUNDING)
+        return self.worth(rows, tokens, gain, float(steps.draft_seconds[length]), prompts)
 
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
@@ -198,10 +201,9 @@ class CostModel:
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
         if must_pay:
-            drafts = expected_drafts(estimates, length)
-            gained = 1.0 + float(drafts.accepted[-1]) / rows
-            verified = self.verify_seconds(rows, rows + math.ceil(drafts.drafted[-1]))
-            seconds = min(seconds, gained * plain - verified)
+            steps = self._expected_steps(estimates, length)
+            gained = float(steps.gains[-1]) / rows
+            seconds = min(seconds, gained * plain - float(steps.verify_seconds[-1]))
         return max(seconds, WAIT_SHARE * plain)
 
     def try_length(
@@ -242,8 +244,6 @@ class CostModel:
             best: The best one.
             prompts: What waits for room in the step.
         """
-        rows, drafts = len(estimates), expected_drafts(estimates, max(length, best))
-        seconds = self.verify_seconds(rows, rows + math.ceil(drafts.drafted[length]))
-        seconds += self.drafts.seconds(rows, drafts.passes[length])
-        worth, most = (self._worth_of(rows, each, drafts, prompts) for each in (length, best))
-        return seconds * (1.0 - worth / most)
+        rows, steps = len(estimates), self._expected_steps(estimates, max(length, best))
+        worth, most = (self._worth_of(rows, steps, each, prompts) for each in (length, best))
+        return float(steps.seconds[length]) * (1.0 - worth / most)
