@@ -96,14 +96,17 @@ def check_load(report: dict[str, Any]) -> None:
         assert (result["requests"], result["failed"], result["errors"]) == (4, 0, {})
         assert 4 <= result["output_tokens"] <= 4 * TOKENS
         speed = result["output_tokens"] / result["duration_seconds"]
-        assert result["output_tokens_per_second"] == pytest.approx(speed)
+        # In a closed loop what comes at the end, with one request in flight, does not count.
+        tolerance = 1e-6 if result["mode"] == "open" else 0.5
+        while_full = result["output_tokens_per_second"]
+        assert while_full == pytest.approx(speed, rel=tolerance)
         assert 0 < result["ttft_seconds"]["p50"] <= result["ttft_seconds"]["p99"]
         assert result["ttft_seconds"]["p50"] < result["latency_seconds"]["p50"]
         assert result["slo_share"] == 1.0
         goodput = 4 / result["duration_seconds"]
         assert result["goodput_requests_per_second"] == pytest.approx(goodput)
         # 3.6 an hour is a thousandth a second.
-        assert result["cost_per_million_tokens"] == pytest.approx(1000 / speed)
+        assert result["cost_per_million_tokens"] == pytest.approx(1000 / while_full)
         assert 1.0 <= result["acceptance_length"] <= 8.0
         # The runs before sent the same prompts, all but the last tokens of which would be found in
         # the cache; after the flush it is only what requests of a run have in common.
