@@ -118,7 +118,7 @@ class Asked(RunSettings):
         return *numbers, self.flush_tokens, self.timeout_seconds
 
     def requests_of(self, level: LoadLevel) -> int:
-        """Return how many requests a run sends: four for each in flight, if nothing was said."""
+        """Return how many requests a run sends: as told, or four for each in flight, at least 8."""
         return self.requests or max(8, math.ceil(4 * level.value))
 
     def split_requests(self, concurrency: int) -> int:

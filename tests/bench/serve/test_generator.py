@@ -313,12 +313,9 @@ def test_finished_runs_are_not_made_again(
     assert len(counting.requests) == 2 * (2 + 5)
 
 
-def test_the_page_says_how_far_apart_rounds_are() -> None:
-    one = Speedup(
-        mode="closed", load=1.0, speedup=1.5, identical_share=1.0, lowest=1.5, highest=1.5
-    )
-    several = replace(one, load=2.0, rounds=3, lowest=0.9, highest=1.7)
-    report = ServeReport(
+def report_of(settings: Asked, **found: Any) -> ServeReport:
+    """Return a report of a made-up service."""
+    return ServeReport(
         command="a command",
         commit=None,
         versions={},
@@ -326,9 +323,17 @@ def test_the_page_says_how_far_apart_rounds_are() -> None:
         service=ServiceAbout("somewhere:1", None, None, 64, "1"),
         target=Target("0123456789abcdef", "fake"),
         drafter=None,
-        settings=SETTINGS,
-        speedups=(one, several),
+        settings=settings,
+        **found,
     )
+
+
+def test_the_page_says_how_far_apart_rounds_are() -> None:
+    one = Speedup(
+        mode="closed", load=1.0, speedup=1.5, identical_share=1.0, lowest=1.5, highest=1.5
+    )
+    several = replace(one, load=2.0, rounds=3, lowest=0.9, highest=1.7)
+    report = report_of(SETTINGS, speedups=(one, several))
     assert "| 1 at a time | 1.50x | 100.0% |" in markdown(report)
     assert "| 2 at a time | 1.50x (0.90 to 1.70; 3) | 100.0% |" in markdown(report)
     assert "medians of the rounds" in markdown(report)
@@ -347,17 +352,7 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
         assert (found.requests, found.failed) == (4, 4)
         assert found.errors == {"QUEUE_FULL": 4}
         assert found.output_tokens_per_second == 0.0
-    report = ServeReport(
-        command="a command",
-        commit=None,
-        versions={},
-        hardware=Hardware("a processor", 2, None),
-        service=ServiceAbout("somewhere:1", None, None, 64, "1"),
-        target=Target("0123456789abcdef", "fake"),
-        drafter=None,
-        settings=settings,
-        results=tuple(results),
-    )
+    report = report_of(settings, results=tuple(results))
     assert markdown(report).count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
     draw(report).savefig(tmp_path / "serve.png")
     # Each was tried once: what is refused is counted, not hidden by trying again.

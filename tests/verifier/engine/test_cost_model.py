@@ -200,7 +200,7 @@ def test_times_are_learned_while_serving() -> None:
 
 def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
     costs = model(FLAT, 0.1)
-    bad = estimates(0.02, rows=4)
+    bad = estimates(0.05, rows=4)
     assert costs.best_draft_length(bad, 7) == 0
     for _ in range(20):
         costs.steps.observe(4, 4, 1.0)

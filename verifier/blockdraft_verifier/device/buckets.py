@@ -45,7 +45,7 @@ def all_buckets(
     while row_sizes[-1] < max_rows:
         row_sizes.append(row_sizes[-1] * 4)
     row_sizes[-1] = min(row_sizes[-1], next_power_of_two(max_rows))
-    # Where short steps are padded anyway, these would be as long as those of more rows.
+    # Not where short steps are padded on purpose: nothing says that fewer tokens are quicker there.
     halves = [rows // 2 for rows in row_sizes if rows > 2] if least == 1 else []
     buckets = [Bucket(rows, rows, rows) for rows in halves if rows not in row_sizes]
     for rows in row_sizes:

@@ -23,7 +23,7 @@ _SLOWNESS_DRIFT = 0.02
 _SLOWNESS_LASTS = 0.98
 _STEP_NOISE = 0.01
 # A step further off than so many standard deviations was held up; it counts as if it were as many.
-_MOST_DEVIATIONS = 2.5
+_MOST_DEVIATIONS = 1.5
 # A step that is made up may take no time.
 _LEAST_SECONDS = 1e-6
 
@@ -56,12 +56,14 @@ class StepTimes:
     @property
     def by_bucket(self) -> Mapping[Bucket, float]:
         """Seconds that a step without a long prompt takes now, in each bucket."""
-        return {bucket: self._slowed(each) for bucket, each in self._usual.items()}
+        slowness = self._slowness_now
+        return {bucket: slowness * each for bucket, each in self._usual.items()}
 
     @property
     def context_seconds(self) -> Mapping[Bucket, float]:
         """What each token of a prompt's context adds to them."""
-        return {bucket: self._slowed(each) for bucket, each in self._usual_of_context.items()}
+        slowness = self._slowness_now
+        return {bucket: slowness * each for bucket, each in self._usual_of_context.items()}
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """Learn what a step took.
@@ -104,19 +106,18 @@ class StepTimes:
             context: Tokens of its longest prompt until the end of this step's part.
         """
         variance = self._variance[bucket_for(self._buckets, rows, tokens)]
-        return self._slowed(
-            min(
-                usual + context * self._usual_of_context[bucket]
-                for bucket, usual in self._usual.items()
-                if bucket.rows >= rows
-                and bucket.tokens >= tokens
-                and self._variance[bucket] <= variance
-            )
+        return self._slowness_now * min(
+            usual + context * self._usual_of_context[bucket]
+            for bucket, usual in self._usual.items()
+            if bucket.rows >= rows
+            and bucket.tokens >= tokens
+            and self._variance[bucket] <= variance
         )
 
     def sizes(self, rows: int) -> set[int]:
         """Return the tokens of every compiled step that holds `rows` sequences."""
         return {bucket.tokens for bucket in self._buckets if bucket.rows >= rows}
 
-    def _slowed(self, usual: float) -> float:
-        return usual * math.exp(self._slowness)
+    @property
+    def _slowness_now(self) -> float:
+        return math.exp(self._slowness)
