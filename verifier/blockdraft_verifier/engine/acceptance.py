@@ -90,13 +90,11 @@ class ExpectedDrafts:
     Attributes:
         accepted: Tokens accepted, of all sequences.
         drafted: Tokens drafted, of all sequences.
-        variance: Of that number.
         passes: Tokens of the longest draft.
     """
 
     accepted: Float[np.ndarray, " lengths"]
     drafted: Float[np.ndarray, " lengths"]
-    variance: Float[np.ndarray, " lengths"]
     passes: Float[np.ndarray, " lengths"]
 
 
@@ -110,13 +108,9 @@ def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> Expec
     right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
     there = _padded([each.going_on for each in estimates], most, 1.0)
     lasting = np.cumprod(there, axis=1)
-    # The square of a number is the sum of as many odd ones.
-    squares = np.cumsum(lasting * np.arange(1, 2 * most, 2), axis=1)
-    variance = (squares - np.cumsum(lasting, axis=1) ** 2).sum(axis=0)
     return ExpectedDrafts(
         _sums(np.cumprod(right, axis=1).sum(axis=0)),
         _sums(lasting.sum(axis=0)),
-        np.concatenate([[0.0], np.maximum(variance, 0.0)]),
         _sums(1.0 - np.prod(1.0 - lasting, axis=0)),
     )
 

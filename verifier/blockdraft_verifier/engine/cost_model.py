@@ -174,8 +174,7 @@ class CostModel:
         )
 
     def _expected_steps(self, estimates: Sequence[AcceptanceEstimate], limit: int) -> ExpectedSteps:
-        sizes = self.steps.sizes(len(estimates))
-        return expected_steps(estimates, limit, sizes, self.verify_seconds, self.drafts.seconds)
+        return expected_steps(estimates, limit, self.verify_seconds, self.drafts.seconds)
 
     def _worth_of(
         self, rows: int, steps: ExpectedSteps, length: int, prompts: WaitingPrompts
