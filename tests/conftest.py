@@ -74,6 +74,15 @@ def unused_tcp_port() -> int:
 
 
 @pytest.fixture
+def one_core() -> Iterator[None]:
+    """Pin this thread, and what it starts, to one of the cores there are."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    yield
+    os.sched_setaffinity(0, usable)
+
+
+@pytest.fixture
 def own_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
     """Compile anew what this test uses, because it replaces a part of the programs."""
     from tests.compiled_once import own_programs

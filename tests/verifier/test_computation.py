@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blockdraft_models.precision.processor import processor_facts
+from blockdraft_models.processor import processor_facts
 from blockdraft_verifier import device_facts
 from blockdraft_verifier.computation import Computation
 
@@ -72,3 +72,8 @@ def test_a_processor_is_what_it_can_do(tmp_path: Path, monkeypatch: pytest.Monke
     assert device_facts.device_kind() != slow
     (tmp_path / "cpuinfo").unlink()
     assert device_facts.device_kind().startswith("cpu, ")
+
+
+def test_a_pinned_process_computes_with_fewer_cores(one_core: None) -> None:
+    """XLA divides sums by the cores it may use, not by those there are."""
+    assert ", 1 cores, " in device_facts.device_kind()

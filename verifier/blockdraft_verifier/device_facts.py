@@ -1,12 +1,11 @@
 """What the devices of this process are, and what compiles for them."""
 
-import os
 import platform
 from importlib.metadata import version
 
 import jax
 
-from blockdraft_models.precision.processor import processor_facts
+from blockdraft_models.processor import processor_facts, usable_cores
 
 # What Linux calls a processor's name and its instructions, on x86 and on ARM.
 _CPU_KEYS = ("model name", "flags", "CPU part", "Features")
@@ -16,12 +15,12 @@ def device_kind() -> str:
     """Name the kind of device.
 
     All CPUs are of one kind to JAX, but XLA chooses instructions by what the processor has, and
-    divides some sums by the number of its cores.
+    divides some sums by the number of cores it may use.
     """
     kind: str = jax.local_devices()[0].device_kind
     if jax.default_backend() != "cpu":
         return kind
-    return f"{kind}, {os.cpu_count()} cores, {_processor()}"
+    return f"{kind}, {usable_cores()} cores, {_processor()}"
 
 
 def compiler() -> str:

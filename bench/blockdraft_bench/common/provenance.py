@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from blockdraft_models.precision.processor import this_processor
+from blockdraft_models.processor import this_processor
 
 if TYPE_CHECKING:
     from blockdraft_models.weights.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ import jaxlib.version
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.precision.kept import kept_measurement
 from blockdraft_models.precision.probe import ROWS, bfloat16_speedup
-from blockdraft_models.precision.processor import this_processor
+from blockdraft_models.processor import this_processor
 from blockdraft_models.weights.cache_dir import default_cache_dir
 
 logger = logging.getLogger(__name__)

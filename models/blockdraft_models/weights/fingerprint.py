@@ -7,7 +7,6 @@ BLAKE2 took almost three times as long.
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.processor import usable_cores
 from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _HEX_DIGITS = 16
@@ -41,7 +41,7 @@ def decoder_fingerprint(
         16 hex digits.
     """
     # Both release Python's lock: reading and converting by NumPy, and hashing.
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+    with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
         running = {
             name: pool.submit(values_digest, _blocks(name, read)) for name in in_stored_order
         }

@@ -9,8 +9,8 @@ import jaxlib.version
 import pytest
 
 from blockdraft_models.precision import serving
-from blockdraft_models.precision.processor import Processor
 from blockdraft_models.precision.serving import faster_dtype, serving_dtype
+from blockdraft_models.processor import Processor
 
 EPYC = Processor("EPYC", ("avx512_bf16",), 2)
 

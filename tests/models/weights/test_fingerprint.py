@@ -1,6 +1,7 @@
 """One fingerprint for the same weights, whatever format, shards and blocks they come in."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,18 @@ def test_the_description_counts() -> None:
     digests = [values_digest([np.ones(3)])]
     assert combined("a", digests) != combined("b", digests)
     assert len(combined("a", digests)) == 16
+
+
+def test_as_many_threads_as_this_process_may_use_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_core: None
+) -> None:
+    write_hf_checkpoint(random_decoder(tiny_config()), tmp_path)
+    started: list[int] = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        started.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr(fingerprint, "ThreadPoolExecutor", pool)
+    identity(tmp_path)
+    assert started == [1]

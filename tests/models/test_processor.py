@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from blockdraft_models.precision.processor import Processor, this_processor
+from blockdraft_models.processor import Processor, this_processor
 
 X86 = """processor\t: 0
 model name\t: AMD EPYC
@@ -43,3 +43,7 @@ def test_in_words() -> None:
     assert str(Processor("EPYC", (), 2)) == "EPYC, no bfloat16 instructions, 2 cores"
     both = Processor("Xeon", ("avx512_bf16", "amx_bf16"), 4)
     assert str(both) == "Xeon, avx512_bf16 and amx_bf16, 4 cores"
+
+
+def test_a_pinned_process_may_use_fewer_cores(one_core: None) -> None:
+    assert this_processor().cores == 1

@@ -43,7 +43,7 @@ def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
     return Processor(
         name=fields.get("model name") or platform.processor() or platform.machine(),
         instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
-        cores=_usable_cores(),
+        cores=usable_cores(),
     )
 
 
@@ -62,7 +62,8 @@ def processor_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     return fields
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Return how many cores this process may use, which a container or `taskset` may have cut."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
