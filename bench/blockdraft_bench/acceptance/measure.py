@@ -56,7 +56,7 @@ def load_and_measure(
     )
     decoder.close()
     report = AcceptanceReport(
-        **origin(),
+        **origin(run.commit),
         target=Target.of(decoder.target),
         drafter=Drafter(drafter.method, drafter.fingerprint, drafter.trained),
         block_size=drafter.block_size,

@@ -1,10 +1,13 @@
 """What every measurement's JSON report has: what it is of, and what it was measured with."""
 
 import importlib.metadata
+import importlib.util
+import pkgutil
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -74,7 +77,7 @@ class MachineReport:
     Attributes:
         benchmark: Name of the measurement.
         command: The command that made it, as a shell reads it.
-        commit: The commit of the code; None outside git.
+        commit: The commit of the code, as `commit` tells it.
         versions: Of Python and packages; None if not installed.
         hardware: The machine.
     """
@@ -111,9 +114,9 @@ class Origin(TypedDict):
     hardware: Hardware
 
 
-def origin() -> Origin:
-    """Return what this process measures with."""
-    return Origin(command=command_line(), commit=commit(), versions=versions(), hardware=hardware())
+def origin(commit: str | None) -> Origin:
+    """Return what this process measures with; `commit` is that of its `Run`."""
+    return Origin(command=command_line(), commit=commit, versions=versions(), hardware=hardware())
 
 
 def command_line() -> str:
@@ -121,16 +124,26 @@ def command_line() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def commit(folder: Path = Path(__file__).parent) -> str | None:
-    """Return the commit this code is at, with "-dirty" if it was changed since; None outside git.
+def packages() -> list[Path]:
+    """Return the folders of all packages of this product that can be imported."""
+    found = [each.name for each in pkgutil.iter_modules() if each.name.startswith("blockdraft_")]
+    specs = map(importlib.util.find_spec, sorted(found))
+    return [Path(spec.origin).parent for spec in specs if spec and spec.origin]
 
-    Args:
-        folder: Has to be under version control itself: an installed copy may lie in the checkout
-            of something else.
+
+def commit(folders: Sequence[Path]) -> str | None:
+    """Return the commit the code in some folders is at, with "-dirty" if it is other code.
+
+    Changed files of the whole checkout count, and new ones that Python would find in the folders.
+    None outside git, and of an installed copy, which may lie in the checkout of something else.
     """
-    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+    known = [str(folder / "__init__.py") for folder in folders]
+    head = _git(folders[0], "rev-parse", "HEAD")
+    if head is None or _git(folders[0], "ls-files", "--error-unmatch", *known) is None:
         return None
-    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    changed = _git(folders[0], "diff", "--name-only", "HEAD")
+    new = _git(folders[0], "ls-files", "--others", "--", *(f"{each}/*.py" for each in folders))
+    return head if changed == new == "" else f"{head}-dirty"
 
 
 def hardware() -> Hardware:

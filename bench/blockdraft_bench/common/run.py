@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockdraft_bench.common.provenance import commit, packages
 from blockdraft_bench.common.record import digest, to_json
 from blockdraft_bench.common.settings import RESULTS, OutputSettings
 from blockdraft_bench.common.store import Key, Record, ResultStore
@@ -60,7 +61,11 @@ class Phase:
 
 
 class Run:
-    """One run of a measurement; a context manager around it."""
+    """One run of a measurement; a context manager around it.
+
+    Attributes:
+        commit: Of the code when the run began: it may be committed or changed while it runs.
+    """
 
     def __init__(self, benchmark: str, output: Path | None) -> None:
         """Prepare; nothing is written or shown yet.
@@ -70,6 +75,7 @@ class Run:
             output: Folder for the files; None for a new one in `RESULTS`.
         """
         self.benchmark = benchmark
+        self.commit = commit(packages())
         self._output = output
         self._identity: str | None = None
         self._progress: Progress | None = None

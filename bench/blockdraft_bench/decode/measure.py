@@ -28,7 +28,7 @@ def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run:
     methods, lengths = set_up(settings, loading.reach)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     target, drafters = Target.of(methods.checkpoint), _drafters(methods, lengths)
-    dtype, made_with = str(serving_dtype(settings.dtype)), origin()
+    dtype, made_with = str(serving_dtype(settings.dtype)), origin(run.commit)
     # Times of another machine or version are other times.
     conditions = settings.draft_policy, made_with["versions"], made_with["hardware"]
     run.identify(limits, lengths, target, drafters, dtype, conditions)

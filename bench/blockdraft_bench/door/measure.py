@@ -29,7 +29,7 @@ def measure_door(settings: DoorSettings, run: Run) -> Outcome:
         BlockdraftError: If a call fails.
     """
     report = DoorReport(
-        **origin(), step_ms=settings.step_ms, tokens=settings.tokens, runs=settings.runs
+        **origin(run.commit), step_ms=settings.step_ms, tokens=settings.tokens, runs=settings.runs
     )
     points = [
         Point(streams, step_tokens)

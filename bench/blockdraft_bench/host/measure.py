@@ -37,7 +37,7 @@ def measure_host(settings: HostSettings, run: Run) -> Outcome:
         BenchError: If an engine drafts less than whole blocks.
     """
     report = HostReport(
-        **origin(),
+        **origin(run.commit),
         width=settings.width,
         block_size=settings.block_size,
         accepted=settings.accepted,

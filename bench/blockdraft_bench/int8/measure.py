@@ -67,7 +67,7 @@ def load_and_measure(settings: Int8Settings, datasets: Sequence[Dataset], run: R
     )
     overall = functools.reduce(LogitError.plus, result.errors.values())
     report = Int8Report(
-        **origin(),
+        **origin(run.commit),
         target=Target.of(result.checkpoint),
         dtype=serving_dtype(settings.dtype).name,
         max_tokens=prompts.max_tokens,

@@ -41,7 +41,7 @@ def measure(settings: KFlatSettings, run: Run) -> Outcome:
     path = resolve_target(settings.target)
     checkpoint = load_checkpoint_config(path)
     report = KFlatReport(
-        **origin(),
+        **origin(run.commit),
         **vars(wanted),
         target=Target.of(checkpoint),
         modelled_note=MODELLED_NOTE if topologies else None,

@@ -40,7 +40,9 @@ def measure_link(settings: LinkSettings, run: Run) -> Outcome:
         BenchError: If a drafter does not come up, or proposes less than it was asked for.
         grpc.RpcError: If a drafter cannot be reached.
     """
-    report = LinkReport(**origin(), draft_length=settings.draft_length, runs=settings.runs)
+    report = LinkReport(
+        **origin(run.commit), draft_length=settings.draft_length, runs=settings.runs
+    )
     starting = run.phase("starting drafters")
     with (
         tempfile.TemporaryDirectory(prefix="blockdraft-") as folder,

@@ -50,7 +50,7 @@ def load_and_measure(
     prepared = prepare(prompts, datasets)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     capacity = Capacity(1, prompts.context_tokens, FLOAT32)
-    made_with = origin()
+    made_with = origin(run.commit)
     threads = settings.threads or made_with["hardware"].cores
     loading = run.phase("loading and compiling")
     block_size = DrafterSettings().block_size

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(args: argparse.Namespace, run: Run) -> Outcome:
     """Read the files, put what they hold together."""
     # Imported here: `--help` waits neither for numpy nor for matplotlib.
-    from blockdraft_bench.common.provenance import command_line, commit
+    from blockdraft_bench.common.provenance import command_line
     from blockdraft_bench.report.page import Page, figures, markdown
     from blockdraft_bench.report.sources import find_files, panels_of, read_source, reports_of
 
@@ -36,7 +36,7 @@ def measure(args: argparse.Namespace, run: Run) -> Outcome:
     # Versions and hardware are those of the measurements; here nothing is measured.
     page = Page(
         command=command_line(),
-        commit=commit(),
+        commit=run.commit,
         sources=tuple(replace(source, file=Path(source.file).name) for source in sources),
         panels=tuple(panel.name for panel in panels),
     )

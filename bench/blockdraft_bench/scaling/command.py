@@ -37,7 +37,7 @@ def measure(settings: ScalingSettings, run: Run) -> Outcome:
     sizes = [length.block_size for length in lengths]
     cost = DraftCost(wanted.draft_seconds or 0.0, wanted.overhead_seconds)
     report = ScalingReport(
-        **origin(),
+        **origin(run.commit),
         **vars(wanted),
         acceptance_file=fitted.source,
         measured_files=tuple(other.source for other in others),

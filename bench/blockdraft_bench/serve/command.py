@@ -61,7 +61,7 @@ def measure(settings: ServeSettings, run: Run) -> Outcome:
         pair = (settings.prompts.target, settings.service.drafter, settings.engine)
         comparisons = measure_split(service, pair, pool, asked, groups, run)
     report = ServeReport(
-        **origin(),  # Not before: it may need the service's accelerator.
+        **origin(run.commit),  # Not before: it may need the service's accelerator.
         service=about,
         target=target,
         drafter=drafter,

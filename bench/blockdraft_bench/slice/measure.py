@@ -43,7 +43,7 @@ def measure_slice(settings: SliceBenchSettings, run: Run) -> Outcome:
     Raises:
         FollowerLostError: If a follower does not come, or is lost.
     """
-    report = SliceReport(**origin(), followers=settings.followers, runs=settings.runs)
+    report = SliceReport(**origin(run.commit), followers=settings.followers, runs=settings.runs)
     starting = run.phase("starting followers")
     with open_slice(settings.followers) as (leader, pipes):
         starting.reach(1, 1)

@@ -1,11 +1,14 @@
 """What a report says of the code and the machine."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from blockdraft_bench.common.provenance import commit, origin
+from blockdraft_bench.common import provenance, run
+from blockdraft_bench.common.provenance import commit, origin, packages
+from blockdraft_bench.common.run import Run
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -14,27 +17,69 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a package in a checkout of its own, with everything committed."""
     # Hooks set this, and git would then look elsewhere.
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
         monkeypatch.delenv(name, raising=False)
     package = tmp_path / "package"
     package.mkdir()
-    file = package / "__init__.py"
-    file.write_text("", encoding="utf-8")
+    (package / "__init__.py").touch()
+    (tmp_path / ".gitignore").write_text("installed/\n", encoding="utf-8")
     git(tmp_path, "init")
-    # In a checkout, but not of it: an installed copy.
-    assert commit(package) is None
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
-    head = git(tmp_path, "rev-parse", "HEAD")
-    assert commit(package) == head
-    file.write_text("changed = True\n", encoding="utf-8")
-    assert commit(package) == f"{head}-dirty"
+    return package
+
+
+def test_commit(package: Path) -> None:
+    head = git(package, "rev-parse", "HEAD")
+    assert commit([package]) == head
+    (package.parent / "notes").touch()
+    (package / "__init__.pyc").touch()
+    assert commit([package]) == head
+    (package / "__init__.py").write_text("changed = True\n", encoding="utf-8")
+    assert commit([package]) == f"{head}-dirty"
+    git(package, "add", "__init__.py")
+    assert commit([package]) == f"{head}-dirty"
+
+
+def test_new_code_is_no_part_of_a_commit(package: Path) -> None:
+    new = package / "installed" / "new.py"
+    new.parent.mkdir()
+    new.touch()
+    # Not even where git is told to leave it alone.
+    assert commit([package]) == git(package, "rev-parse", "HEAD") + "-dirty"
+
+
+def test_an_installed_copy_has_no_commit(package: Path) -> None:
+    copy = package.parent / "installed" / "package"
+    shutil.copytree(package, copy)
+    # It is in a checkout, but not of it.
+    assert commit([copy]) is None
+    assert commit([package, copy]) is None
+
+
+def test_a_commit_in_between_is_not_what_was_measured(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "packages", lambda: [package])
+    head = git(package, "rev-parse", "HEAD")
+    (package / "__init__.py").write_text("changed = True\n", encoding="utf-8")
+    with Run("squares", None) as begun:
+        git(package, "commit", "-a", "-m", "second")
+        assert origin(begun.commit)["commit"] == f"{head}-dirty"
+
+
+def test_all_packages_count() -> None:
+    names = {package.name for package in packages()}
+    assert names > {"blockdraft_models", "blockdraft_verifier", "blockdraft_drafter"}
+    assert Path(provenance.__file__).parents[1] in packages()
 
 
 def test_origin() -> None:
-    found = origin()
+    found = origin(None)
     assert found["command"]
     assert found["versions"]["jax"]
     assert (found["versions"]["python"] or "").startswith("3.")
