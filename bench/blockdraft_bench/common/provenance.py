@@ -27,11 +27,13 @@ class Hardware:
     Attributes:
         cores: How many cores this process may use.
         accelerator: Number and kind of its accelerators; None if there is none.
+        instructions: Those of its processor for bfloat16; None in results that do not say.
     """
 
     cpu: str
     cores: int
     accelerator: str | None
+    instructions: tuple[str, ...] | None = None
 
     @property
     def device(self) -> str:
@@ -156,6 +158,7 @@ def hardware() -> Hardware:
         cpu=processor.name,
         cores=processor.cores,
         accelerator=f"{len(devices)} x {devices[0].device_kind}" if accelerated else None,
+        instructions=processor.instructions,
     )
 
 

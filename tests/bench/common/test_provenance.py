@@ -9,6 +9,7 @@ import pytest
 from blockdraft_bench.common import provenance, run
 from blockdraft_bench.common.provenance import commit, origin, packages
 from blockdraft_bench.common.run import Run
+from blockdraft_models.processor import this_processor
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -85,4 +86,5 @@ def test_origin() -> None:
     assert (found["versions"]["python"] or "").startswith("3.")
     assert found["hardware"].cpu == found["hardware"].device
     assert found["hardware"].cores >= 1
+    assert found["hardware"].instructions == this_processor().instructions
     assert found["hardware"].accelerator is None

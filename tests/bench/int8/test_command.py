@@ -53,7 +53,7 @@ def test_measures_and_reports(
     assert report["benchmark"] == "int8"
     assert report["target"]["name"] == "tiny-llama"
     assert report["dtype"] == "float32"
-    assert set(report["hardware"]) == {"cpu", "cores", "accelerator"}
+    assert set(report["hardware"]) == {"cpu", "cores", "accelerator", "instructions"}
     assert [(row["dataset"], row["answers"]) for row in report["results"]] == [
         ("gsm8k", 2),
         ("mbpp", 2),

@@ -44,7 +44,7 @@ def test_measures_and_reports(
     report = json.loads(capsys.readouterr().out)
     assert report["benchmark"] == "kflat"
     assert report["target"]["name"] == "tiny-llama"
-    assert set(report["hardware"]) == {"cpu", "cores", "accelerator"}
+    assert set(report["hardware"]) == {"cpu", "cores", "accelerator", "instructions"}
     order = [(r["batch"], r["context_tokens"], r["tokens"]) for r in report["results"]]
     one = [(1, context, tokens) for context in (0, 20) for tokens in (1, 2, 4, 8)]
     assert order == one + [(4, context, tokens) for context in (0, 20) for tokens in (4, 8)]

@@ -33,7 +33,7 @@ def test_measures_and_reports(
     assert output.name.startswith("link-")
     assert json.loads((output / "link.json").read_text("utf-8")) == report
     assert (report["benchmark"], report["runs"], report["draft_length"]) == ("link", 2, 3)
-    assert set(report["hardware"]) == {"cpu", "cores", "accelerator"}
+    assert set(report["hardware"]) == {"cpu", "cores", "accelerator", "instructions"}
     assert "target" not in report
     found = [
         (row["transport"], row["width"], row["sequences"], row["rows"], row["bytes"])

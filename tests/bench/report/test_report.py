@@ -27,7 +27,8 @@ from blockdraft_bench.report.sources import find_files, read_source, reports_of
 from blockdraft_client.cli.main import main
 
 PNG = b"\x89PNG"
-HARDWARE = {"cpu": "a processor", "cores": 2, "accelerator": None}
+# As results of before say it, which did not know of instructions.
+HARDWARE = {"cpu": "a processor", "cores": 2, "accelerator": None, "instructions": None}
 PANELS = {
     "acceptance": "decay", "decode": "speedup", "kflat": "kflat", "scaling": "scaling",
     "serve": "load", "peers": "peers",
