@@ -7,11 +7,11 @@ The command of a measurement declares its settings, a dataclass, and a function 
 
     def measure(settings: MySettings, run: Run) -> Outcome:
         prepared = prepare(settings.prompts, settings.prompts.read())
-        run.identify(...)                                     # all that decides a result
+        run.identify(...)                                     # settings that decide a result
         phase = run.phase("decoding", total=prepared.count)   # a progress bar
         store = run.store(AnswerKey, SampleAnswers)           # samples.jsonl, to resume from
         ...
-        report = MyReport(**origin(), target=..., results=...)  # a dataclass, of `Report`
+        report = MyReport(**origin(run.commit), target=..., results=...)  # a dataclass, of `Report`
         return Outcome(report, page(caption, table(headings, rows)), {"": figure})
 
 `run_measurement` calls it, writes NAME.json, NAME.md and NAME.png, and prints the first or the

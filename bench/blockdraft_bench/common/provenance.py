@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from blockdraft_bench.common.record import digest
 from blockdraft_models.processor import this_processor
 
 if TYPE_CHECKING:
@@ -131,6 +132,14 @@ def packages() -> list[Path]:
     found = [each.name for each in pkgutil.iter_modules() if each.name.startswith("blockdraft_")]
     specs = map(importlib.util.find_spec, sorted(found))
     return [Path(spec.origin).parent for spec in specs if spec and spec.origin]
+
+
+def source_digest(folders: Sequence[Path]) -> str:
+    """Return 16 hexadecimal digits that stand for all Python files in packages as they are now."""
+    files = [(file, folder) for folder in folders for file in folder.rglob("*.py")]
+    return digest(
+        {str(file.relative_to(folder.parent)): file.read_bytes() for file, folder in files}
+    )
 
 
 def commit(folders: Sequence[Path]) -> str | None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockdraft_bench.common.provenance import commit, packages
+from blockdraft_bench.common.provenance import commit, packages, source_digest, versions
 from blockdraft_bench.common.record import digest, to_json
 from blockdraft_bench.common.settings import RESULTS, OutputSettings
 from blockdraft_bench.common.store import Key, Record, ResultStore
+from blockdraft_models.processor import this_processor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +76,9 @@ class Run:
             output: Folder for the files; None for a new one in `RESULTS`.
         """
         self.benchmark = benchmark
-        self.commit = commit(packages())
+        code = packages()
+        self.commit = commit(code)
+        self._source = source_digest(code)
         self._output = output
         self._identity: str | None = None
         self._progress: Progress | None = None
@@ -105,12 +108,12 @@ class Run:
         return Phase(self._progress, self._progress.add_task(description, total=total))
 
     def identify(self, *settings: object) -> None:
-        """Say all that decides the results; must be called once, before a store is opened.
+        """Say all settings that decide the results; must be called once, before a store is opened.
 
         The same measurement of the same day finds its folder again, and in it only results that
-        were measured with the same settings.
+        were measured with the same settings by the same code, packages and processor.
         """
-        self._identity = digest(*settings)
+        self._identity = digest(self._source, versions(), this_processor(), *settings)
 
     @property
     def folder(self) -> Path:

@@ -1,10 +1,12 @@
 """What is measured, on disk as it comes, so that an interrupted measurement goes on.
 
-One JSON object a line: the settings it was measured under, its key and the record. Keys and records
-are frozen dataclasses.
+One JSON object a line: the settings it was measured under, when that ended, its key and the record.
+Keys and records are frozen dataclasses.
 """
 
-from collections.abc import Iterator
+import datetime
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -38,6 +40,8 @@ class ResultStore(Generic[Key, Record]):
         self._path = path
         self._types = key, record
         self._records: dict[Key, Record] = {}
+        # Of the records that were there.
+        self._times: dict[Key, datetime.datetime] = {}
         if path is not None and path.exists():
             self._read(path)
 
@@ -49,6 +53,17 @@ class ResultStore(Generic[Key, Record]):
         """Return a record, or None if it is still to be measured."""
         return self._records.get(key)
 
+    def announce(self, keys: Sequence[Key]) -> None:
+        """Say on stderr how many of a run's keys are not measured anew, and from when they are."""
+        times = sorted(self._times[key] for key in keys if key in self._times)
+        if times:
+            first, last = (f"{time.astimezone():%Y-%m-%d %H:%M}" for time in (times[0], times[-1]))
+            print(
+                f"taking over {len(times)} of {len(keys)} results measured {first} to "
+                f"{last.removeprefix(first[:11])} (delete {self._path} to measure anew)",
+                file=sys.stderr,
+            )
+
     def add(self, key: Key, record: Record) -> None:
         """Keep a record; a second one for the same key is dropped."""
         if key in self._records:
@@ -56,7 +71,10 @@ class ResultStore(Generic[Key, Record]):
         self._records[key] = record
         if self._path is None:
             return
-        line = msgspec.json.encode({"settings": self._settings, "key": key, "record": record})
+        now = datetime.datetime.now().astimezone()
+        line = msgspec.json.encode(
+            {"settings": self._settings, "time": now, "key": key, "record": record}
+        )
         with self._path.open("ab") as file:
             file.write(line + b"\n")
 
@@ -70,11 +88,13 @@ class ResultStore(Generic[Key, Record]):
                     continue
                 key = msgspec.json.decode(parts["key"], type=self._types[0])
                 record = msgspec.json.decode(parts["record"], type=self._types[1])
+                time = msgspec.json.decode(parts["time"], type=datetime.datetime)
             except KeyError as error:
                 raise BenchError(f"{path}, line {number} is no result: no {error}") from error
             except ValueError as error:
                 raise BenchError(f"{path}, line {number} is no result: {error}") from error
             self._records.setdefault(key, record)
+            self._times.setdefault(key, time)
         if whole < len(content):
             # The last line was being written when the run was interrupted.
             with path.open("r+b") as file:

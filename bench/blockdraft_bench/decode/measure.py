@@ -29,8 +29,8 @@ def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run:
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     target, drafters = Target.of(methods.checkpoint), _drafters(methods, lengths)
     dtype, made_with = str(serving_dtype(settings.dtype)), origin(run.commit)
-    # Times of another machine or version are other times.
-    conditions = settings.draft_policy, made_with["versions"], made_with["hardware"]
+    # Times of another accelerator are other times.
+    conditions = settings.draft_policy, made_with["hardware"]
     run.identify(limits, lengths, target, drafters, dtype, conditions)
     decoder = sample_decoder(methods.decoders, lengths)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))

@@ -153,17 +153,25 @@ def answer_all(
         One for each dataset and temperature, in this order.
     """
     numbers = itertools.count()
+    asked = {
+        (each.dataset, temperature): [
+            Sample(each.dataset, next(numbers), limits.request(each.dataset, prompt, temperature))
+            for prompt in each.prompts
+        ]
+        for each, temperature in itertools.product(prompt_sets, temperatures)
+    }
+    every = [sample for samples in asked.values() for sample in samples]
+    store.announce([sample.key(group) for sample in every for group in groups])
     found = []
-    for prompt_set, temperature in itertools.product(prompt_sets, temperatures):
-        requests = [limits.request(prompt_set.dataset, p, temperature) for p in prompt_set.prompts]
-        samples = [Sample(prompt_set.dataset, next(numbers), request) for request in requests]
+    for (dataset, temperature), samples in asked.items():
         answers: dict[str, list[Answer]] = {name: [] for group in groups for name in group}
         for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
             for group in in_turn(groups, batch[0].number):
                 for each in _answer(batch, group, decode, store, on_answers):
                     for name, answer in each.items():
                         answers[name].append(answer)
-        found.append(Answered(prompt_set.dataset, temperature, tuple(requests), answers))
+        requests = tuple(sample.request for sample in samples)
+        found.append(Answered(dataset, temperature, requests, answers))
     return found
 
 

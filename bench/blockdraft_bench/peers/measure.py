@@ -89,7 +89,7 @@ def load_and_measure(
         results=(),
         skipped={},
     )
-    # The command does not decide an answer or its time, nor does a commit that only adds to it.
+    # The command does not decide an answer or its time, nor does a commit of anything but code.
     run.identify(replace(about, command="", commit=None), sorted(limits.stop_token_ids))
     store = open_store(run)
     decoder.warm_up(loading.reach)

@@ -50,6 +50,7 @@ def measure_loads(
     ]
     if not keys:
         return {}
+    store.announce([key for level in keys for key in level])
     phase = run.phase("load", sum(key.requests for level in keys for key in level))
 
     async def measure() -> None:

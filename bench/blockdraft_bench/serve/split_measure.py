@@ -52,6 +52,7 @@ def measure_split(
         for concurrency in settings.split_concurrency
         for number in range(settings.split_requests(concurrency) // concurrency)
     ]
+    store.announce(keys)
     missing = [key for key in keys if store.get(key) is None]
     if missing:
         loading = run.phase("loading the one process")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockdraft_bench.common import provenance, run
-from blockdraft_bench.common.provenance import commit, origin, packages
+from blockdraft_bench.common.provenance import commit, origin, packages, source_digest
 from blockdraft_bench.common.run import Run
 from blockdraft_models.processor import this_processor
 
@@ -77,6 +77,23 @@ def test_all_packages_count() -> None:
     names = {package.name for package in packages()}
     assert names > {"blockdraft_models", "blockdraft_verifier", "blockdraft_drafter"}
     assert Path(provenance.__file__).parents[1] in packages()
+
+
+def test_every_source_counts_and_where_it_is(package: Path) -> None:
+    before = source_digest([package])
+    (package / "data.json").touch()
+    assert source_digest([package]) == before
+    part = package / "deep" / "part.py"
+    part.parent.mkdir()
+    part.touch()
+    digests = {before, source_digest([package])}
+    part.write_text("a = 1\n", encoding="utf-8")
+    digests.add(source_digest([package]))
+    part.rename(package / "part.py")
+    digests.add(source_digest([package]))
+    git(package, "commit", "--allow-empty", "-m", "second")
+    digests.add(source_digest([package]))
+    assert len(digests) == 4
 
 
 def test_origin() -> None:

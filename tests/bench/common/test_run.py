@@ -1,14 +1,17 @@
 """The course of a measurement: where results go, what is printed, how it is resumed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from blockdraft_bench.common import run as course
 from blockdraft_bench.common.figure import grouped_bars, panels
 from blockdraft_bench.common.run import Outcome, Run, run_measurement
 from blockdraft_bench.common.settings import OutputSettings
 from blockdraft_bench.common.statistics import Estimate
+from blockdraft_models.processor import Processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,9 @@ def measure(interrupt: int | None, run: Run) -> Outcome:
     run.identify("squares")
     store = run.store(Square, Square)
     phase = run.phase("squaring", total=3)
-    for number in range(3):
-        key = Square(number, Estimate(None))
-
+    keys = [Square(number, Estimate(None)) for number in range(3)]
+    store.announce(keys)
+    for number, key in enumerate(keys):
         if store.get(key) is None:
             if interrupt == number:
                 raise KeyboardInterrupt
@@ -70,3 +73,42 @@ def test_says_how_an_interrupted_run_goes_on(
     assert len((output / "samples.jsonl").read_bytes().splitlines()) == 2
     assert run(output) == 0
     assert len((output / "samples.jsonl").read_bytes().splitlines()) == 3
+    assert "taking over 2 of 3 results measured 20" in capsys.readouterr().err
+
+
+def rename(package: Path, patch: pytest.MonkeyPatch) -> None:
+    (package / "part.py").rename(package / "other.py")
+
+
+def edit(package: Path, patch: pytest.MonkeyPatch) -> None:
+    (package / "part.py").write_text("b = 1\n", encoding="utf-8")
+
+
+def move(package: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(course, "this_processor", lambda: Processor("another", (), 2))
+
+
+def upgrade(package: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(course, "versions", lambda: {"jaxlib": "another"})
+
+
+@pytest.mark.parametrize("change", [edit, rename, move, upgrade])
+def test_what_other_code_or_another_machine_measured_is_not_taken_over(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    package = tmp_path / "lib" / "blockdraft_extra"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text("a = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    output = tmp_path / "out"
+    assert run(output) == run(output) == 0
+    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 3
+    assert "taking over 3 of 3" in capsys.readouterr().err
+    change(package, monkeypatch)
+    assert run(output) == 0
+    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 6
+    assert "taking over" not in capsys.readouterr().err

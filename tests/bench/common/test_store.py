@@ -1,6 +1,8 @@
 """Results on disk: each once, under its own settings, whatever interrupts the writing."""
 
+import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,29 @@ def test_records_are_in_their_order(path: Path) -> None:
     assert list(opened(path)) == [RECORD, found]
 
 
+def test_says_what_is_taken_over_and_from_when(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [KEY, *(replace(KEY, temperature=float(i)) for i in range(1, 4))]
+    opened(path).add(keys[1], RECORD)
+    lines = path.read_text("utf-8").splitlines()
+    times = [datetime(2026, 11, 25, 10, minute).astimezone().isoformat() for minute in (40, 12)]
+    lines = [
+        json.dumps({**json.loads(line), "time": time})
+        for line, time in zip(lines, times, strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    store = opened(path)
+    store.add(keys[2], RECORD)
+    store.announce(keys)
+    assert capsys.readouterr().err == (
+        "taking over 2 of 4 results measured 2026-11-25 10:12 to 10:40"
+        f" (delete {path} to measure anew)\n"
+    )
+    store.announce(keys[2:])
+    assert not capsys.readouterr().err
+
+
 def test_without_a_file_records_stay_in_memory() -> None:
     store = ResultStore(Key, Record, "s")
     store.add(KEY, RECORD)
@@ -90,6 +115,7 @@ def test_a_line_that_was_being_written_is_dropped(path: Path) -> None:
         ("[]", "got `array`"),
         ("{}", "no 'settings'"),
         ('{"settings": "s"}', "no 'key'"),
+        ('{"settings": "s", "key": {"dataset": "", "temperature": 0}}', "no 'record'"),
         ('{"settings": "s", "key": {"dataset": 1}, "record": {}}', r"got `int` - at `\$.dataset`"),
     ],
 )

@@ -63,7 +63,8 @@ def test_absent_peers_are_reported_and_the_rest_is_measured(
     assert len(answers.splitlines()) == 2 * 2
     assert bench("--threads", "3", "--output", str(output)) == 0
     assert (output / "samples.jsonl").read_bytes() == answers
-    table = capsys.readouterr().out
+    table, said = capsys.readouterr()
+    assert "taking over 4 of 4 results measured" in said
     assert (output / "peers.md").read_text("utf-8") == table
     assert "| blockdraft drafted | float32 | 2 |" in table
     assert "llama.cpp: not installed" in table

@@ -289,7 +289,10 @@ def test_rounds_take_other_prompts_and_begin_with_the_other_method(
 
 
 def test_finished_runs_are_not_made_again(
-    fake: RunningFake, counting: CountingInference, tmp_path: Path
+    fake: RunningFake,
+    counting: CountingInference,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     counting.delay_seconds = 0.0
     path = tmp_path / "levels.jsonl"
@@ -300,6 +303,7 @@ def test_finished_runs_are_not_made_again(
     counting.requests.clear()
     again = measure(fake, path, SETTINGS)
     assert list(again) == list(runs)
+    assert "taking over 3 of 4 results measured" in capsys.readouterr().err
     # Drafted at 50 a second came last: warm-up, two fillers and its own four requests.
     assert len(counting.requests) == 2 + 2 + 4
     assert {key: again[key] for key in list(runs) if key.method == "plain"} == {
