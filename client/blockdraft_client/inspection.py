@@ -55,14 +55,18 @@ class ExactnessInfo:
         exact: Whether all steps of the verifier round alike.
         dtype: Element type that the target computes in.
         classes: The steps ("rows x tokens") that round alike, class by class; one if exact.
+        padded: Steps that round otherwise and are padded to one of those.
     """
 
     exact: bool
     dtype: str
     classes: tuple[str, ...]
+    padded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say it in a few words."""
+        if self.padded:
+            return f"exact in {self.dtype}, {len(self.padded)} shapes of steps padded"
         if self.exact:
             return f"exact in {self.dtype}"
         return f"not exact in {self.dtype}, steps round in {len(self.classes)} ways"
@@ -107,7 +111,9 @@ class ModelInfo:
         exactness = None
         if proto.HasField("exactness"):
             found = proto.exactness
-            exactness = ExactnessInfo(found.exact, found.dtype, tuple(found.classes))
+            exactness = ExactnessInfo(
+                found.exact, found.dtype, tuple(found.classes), tuple(found.padded)
+            )
         return cls(
             name=proto.model,
             target_fingerprint=proto.target_fingerprint,

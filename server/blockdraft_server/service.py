@@ -185,6 +185,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 exact=description.exactness.exact,
                 dtype=description.exactness.dtype,
                 classes=[" ".join(found.steps) for found in description.exactness.classes],
+                padded=description.exactness.padded,
             )
             if description.HasField("exactness")
             else None,

@@ -241,7 +241,7 @@ def test_health_and_models_say_whether_answers_are_exact(
     health, *models, value = capsys.readouterr().out.splitlines()
     assert health == f"SERVING, {words}"
     assert f"rounding            {words}" in models
-    found = {"exact": exact, "dtype": "bfloat16", "classes": classes}
+    found = {"exact": exact, "dtype": "bfloat16", "classes": classes, "padded": []}
     assert json.loads(value)["exactness"] == found
 
 

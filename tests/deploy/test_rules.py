@@ -128,6 +128,14 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
     ("BlockdraftRecompiled", {"drafter_recompilations_total{}": "0x30 1x90"}, 45, [TICKET]),
     ("BlockdraftRecompiled", {"verifier_recompilations_total{}": "0x30 1x90"}, 90, []),
     (
+        "BlockdraftInexact",
+        {'verifier_rounding_classes{dtype="bfloat16"}': steady(2)},
+        5,
+        [{**TICKET, **INSTANCE, "dtype": "bfloat16"}],
+    ),
+    ("BlockdraftInexact", {'verifier_rounding_classes{dtype="bfloat16"}': steady(1)}, 5, []),
+    ("BlockdraftInexact", {'verifier_rounding_classes{dtype="float32"}': steady(7)}, 5, []),
+    (
         "BlockdraftDrafterAway",
         {"verifier_drafter_attached{}": "1x60 0x60"},
         90,

@@ -24,7 +24,7 @@ from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.engine.state import engine_state
-from blockdraft_verifier.exactness.self_test import self_test
+from blockdraft_verifier.exactness.self_test import enforce
 from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.service import VerifierService
 from blockdraft_verifier.slice.mirror import StepLeader
@@ -122,7 +122,9 @@ class VerifierApp:
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
-            self_test=functools.partial(self_test, runner),
+            self_test=functools.partial(
+                enforce, runner, allow_inexact=settings.engine.allow_inexact
+            ),
         )
         started = time.perf_counter()
         engine.warm_up(report_compiled)

@@ -28,6 +28,7 @@ class Computation:
         compiler: Version of jaxlib and of the device's own compiler.
         rounding: Whether all compiled steps round alike; empty while nobody has looked. Which ones
             do is left out: it changes with the drafter, whose blocks decide what is compiled.
+        product_forms: How a CPU multiplies with bfloat16 weights of each width.
     """
 
     target_fingerprint: str
@@ -37,6 +38,7 @@ class Computation:
     device_count: int
     compiler: str
     rounding: Rounding = ""
+    product_forms: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

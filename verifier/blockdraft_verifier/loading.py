@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -87,6 +88,7 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
         None if placement is None else placement.mesh,
         mirror if isinstance(mirror, StepLeader) else None,
     )
+    computation = replace(computation, product_forms=runner.product_forms)
     return LoadedTarget(runner, checkpoint, computation, mirror)
 
 

@@ -105,6 +105,7 @@ class VerifierService(VerifierServiceServicer):
                         pb.RoundingClass(steps=map(shape_word, shapes))
                         for shapes in exactness.classes
                     ],
+                    padded=map(shape_word, exactness.padded),
                 )
             )
         drafter = engine.drafter

@@ -36,6 +36,7 @@ from blockdraft_drafter.method import (
 )
 from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.precision.forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 
@@ -88,6 +89,7 @@ class CompiledMethod:
             placement: On a mesh; None for the default device.
         """
         drafter.model.suit(jax.default_backend())
+        suit_processor(drafter.model)
         self._spec = _spec(drafter, room)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
@@ -179,6 +181,7 @@ class CompiledMethod:
         if not np.array_equal(_ids(drafter.draft_ids), _ids(self._draft_ids)):
             raise ValueError("its draft vocabulary is another one")
         drafter.model.suit(jax.default_backend())
+        suit_processor(drafter.model)
         state = nnx.state(drafter.model)
         if not all(all_finite(np.asarray(leaf)) for leaf in jax.tree.leaves(state)):
             raise ValueError("a weight is not finite")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.products import SAFEST_FORM, ProductForm, project
 from blockdraft_models.decoder.row_sums import mean_of_squares
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes
 
@@ -47,7 +47,10 @@ class Linear(nnx.Module):
         weight: [out in]; int8 if there is a scale.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
+        form: How a CPU multiplies with it.
     """
+
+    form: ProductForm = SAFEST_FORM
 
     def __init__(
         self,
@@ -74,6 +77,11 @@ class Linear(nnx.Module):
         self.scale: nnx.Param[Array] | None = None
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
 
+    @property
+    def matrix(self) -> Array:
+        """What rows are multiplied with, [out in]."""
+        return self.weight[...]
+
     def hold_int8(self) -> None:
         """Give the weight the form that `quantization.py` fills: int8 with scales, zeros."""
         rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
@@ -83,11 +91,11 @@ class Linear(nnx.Module):
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
         if self.scale is None:
-            y = project(x, self.weight[...])
+            y = project(x, self.matrix, form=self.form)
         else:
             # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
             # product, which so reads a byte a weight; on CPU a wide copy is made first.
-            y = project(x, self.weight[...].astype(x.dtype))
+            y = project(x, self.matrix.astype(x.dtype), form=self.form)
             y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
@@ -128,12 +136,20 @@ class Embedding(nnx.Module):
 
     Attributes:
         table: [vocab hidden].
+        form: How a CPU multiplies with it.
     """
+
+    form: ProductForm = SAFEST_FORM
 
     def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize so that a tied head gives logits of about unit variance."""
         table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
         self.table = parameter(table, (VOCAB, EMBED))
+
+    @property
+    def matrix(self) -> Array:
+        """What rows are multiplied with, [vocab hidden]."""
+        return self.table[...]
 
     def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
         """Look up one row per token."""

@@ -1,13 +1,14 @@
 """Products of rows with a weight, in the form that each backend computes fastest.
 
 Every product with a weight is `project`. What is particular here is particular to XLA's CPU
-backend (docs/adr/0009, docs/adr/0014, docs/adr/0039); which form is taken is decided when lowering,
-so that compiling for TPU on a host without one is right too.
+backend (docs/adr/0009, docs/adr/0014, docs/adr/0043); that it is one is decided when lowering, so
+that compiling for TPU on a host without one is right too.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,45 @@ from jaxtyping import Array, DTypeLike, Float
 # The row counts for which XLA's CPU backend is faster with the weight as left operand, in float32:
 # at 2 to 16 rows it takes half the time, at 128 as long (docs/adr/0009).
 _FEW_ROWS = range(2, 65)
-# And in bfloat16: up to 8 rows, the rows are the faster left operand (docs/adr/0039).
-_FEW_BFLOAT16_ROWS = range(9, 65)
+# Up to here a `ProductForm` says how to multiply.
+_MOST_ROWS_OF_A_FORM = 8
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True, slots=True)
+class ProductForm:
+    """How a CPU multiplies up to 8 rows of bfloat16 with a weight.
+
+    Attributes:
+        left: The left operand; the other one is on the right.
+        multiple: Rows are padded to a multiple of so many.
+    """
+
+    left: Literal["rows", "weight"]
+    multiple: int
+
+    def __str__(self) -> str:
+        """Return it in a word, such as "weight/8"."""
+        return f"{self.left}/{self.multiple}"
+
+
+SAFEST_FORM = ProductForm("weight", 8)
+"""The one that rounded rows alike on every processor and at every width that were tried."""
+PRODUCT_FORMS = (
+    SAFEST_FORM,
+    *(ProductForm("weight", multiple) for multiple in (4, 2)),
+    *(ProductForm("rows", multiple) for multiple in (8, 4, 2)),
+)
+"""Those that `precision.forms` chooses from."""
+
+
 def project(
-    x: Float[Array, "rows in"], weight: Float[Array, "out in"], *, dtype: DTypeLike | None = None
+    x: Float[Array, "rows in"],
+    weight: Float[Array, "out in"],
+    *,
+    dtype: DTypeLike | None = None,
+    form: ProductForm = SAFEST_FORM,
 ) -> Float[Array, "rows out"]:
     """Compute `x @ weight.T`, the form of every product with a weight.
 
@@ -31,12 +64,13 @@ def project(
         x: The rows.
         weight: Stored [out, in], as published.
         dtype: Of the result; that of the operands when None. Sums of bfloat16 are float32.
+        form: Of few rows of bfloat16 on CPU.
 
     Returns:
         One row of results per row of `x`.
     """
     if x.dtype == jnp.bfloat16:
-        return _project_bfloat16(x, weight, jnp.dtype(dtype or x.dtype).name)
+        return _project_bfloat16(x, weight, jnp.dtype(dtype or x.dtype).name, form)
     if x.shape[0] not in _FEW_ROWS:
         return _rows_first(x, weight, dtype)
     return _by_platform(
@@ -65,18 +99,21 @@ def _weight_first(x: Array, weight: Array, dtype: DTypeLike | None) -> Array:
     return barred.T[:rows]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _project_bfloat16(x: Array, weight: Array, dtype: str) -> Array:
-    return _by_platform(
-        partial(_wide_project, dtype=dtype), partial(_rows_first, dtype=dtype), x, weight
-    )
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _project_bfloat16(x: Array, weight: Array, dtype: str, form: ProductForm) -> Array:
+    on_cpu = partial(_wide_project, dtype=dtype, form=form)
+    return _by_platform(on_cpu, partial(_rows_first, dtype=dtype), x, weight)
 
 
-def _forward(x: Array, weight: Array, dtype: str) -> tuple[Array, tuple[Array, Array]]:
-    return _project_bfloat16(x, weight, dtype), (x, weight)
+def _forward(
+    x: Array, weight: Array, dtype: str, form: ProductForm
+) -> tuple[Array, tuple[Array, Array]]:
+    return _project_bfloat16(x, weight, dtype, form), (x, weight)
 
 
-def _backward(dtype: str, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+def _backward(
+    dtype: str, form: ProductForm, residuals: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, Array]:
     x, weight = residuals
     cotangent = cotangent.astype(x.dtype)
     of_x = _by_platform(_wide_product, jnp.matmul, cotangent, weight)
@@ -87,14 +124,15 @@ def _backward(dtype: str, residuals: tuple[Array, Array], cotangent: Array) -> t
 _project_bfloat16.defvjp(_forward, _backward)
 
 
-def _wide_project(x: Array, weight: Array, dtype: str) -> Array:
+def _wide_project(x: Array, weight: Array, dtype: str, form: ProductForm) -> Array:
     rows = x.shape[0]
-    if rows in _FEW_BFLOAT16_ROWS:
-        padded = jnp.pad(x, ((0, -rows % 8), (0, 0)))
-        return _wide(weight, padded, _OVER_LAST_AXES).T[:rows].astype(dtype)
-    # A product of a vector would be computed in another order, and more slowly.
-    padded = jnp.pad(x, ((0, 1), (0, 0))) if rows == 1 else x
-    return _wide(padded, weight, _OVER_LAST_AXES)[:rows].astype(dtype)
+    if rows > _MOST_ROWS_OF_A_FORM:
+        # What is left over of many rows would also round otherwise at some widths.
+        form = SAFEST_FORM if rows in _FEW_ROWS else ProductForm("rows", 8)
+    padded = jnp.pad(x, ((0, -rows % form.multiple), (0, 0)))
+    if form.left == "rows":
+        return _wide(padded, weight, _OVER_LAST_AXES)[:rows].astype(dtype)
+    return _wide(weight, padded, _OVER_LAST_AXES).T[:rows].astype(dtype)
 
 
 def _outer_products(a: Array, b: Array) -> Array:
@@ -110,9 +148,10 @@ def _wide_product(a: Array, b: Array) -> Array:
 
 def _wide(a: Array, b: Array, dimensions: Any) -> Array:
     """Return a product of bfloat16 in float32, the one form that uses matrix instructions."""
+    # Without the barriers XLA folds the rounding before or behind it into the product, which then
+    # is one of float32 with converted operands.
+    a, b = jax.lax.optimization_barrier((a, b))
     product = jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
-    # Without the barrier XLA folds the rounding of the result into the product, which then is one
-    # of float32 with converted operands.
     barred: Array = jax.lax.optimization_barrier(product)
     return barred
 

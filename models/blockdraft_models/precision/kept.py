@@ -7,13 +7,26 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from blockdraft_models.weights.cache_dir import write_at_once
 
 logger = logging.getLogger(__name__)
 
+Measured = TypeVar("Measured", float, str)
 
-def kept_measurement(path: Path, key: str, measure: Callable[[], float]) -> float:
+
+def is_positive(value: object) -> bool:
+    """Return whether a value is a positive finite float."""
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def kept_measurement(
+    path: Path,
+    key: str,
+    measure: Callable[[], Measured],
+    valid: Callable[[object], bool] = is_positive,
+) -> Measured:
     """Return what was measured under a key, measuring it the first time.
 
     Several processes may call this at once: one measures, the others wait for it and then agree.
@@ -22,20 +35,22 @@ def kept_measurement(path: Path, key: str, measure: Callable[[], float]) -> floa
     Args:
         path: A JSON file; a folder may be shared by machines, each with keys of its own.
         key: All that the measurement depends on.
-        measure: Returns a positive number.
+        measure: Returns something `valid`.
+        valid: Whether a value may be one of the file's.
     """
     with _alone(path):
-        kept = _read(path)
+        kept = _read(path, valid)
         if key not in kept:
             kept[key] = measure()
             _write(path, kept)
-        return kept[key]
+        found: Measured = kept[key]
+        return found
 
 
-def _read(path: Path) -> dict[str, float]:
+def _read(path: Path, valid: Callable[[object], bool]) -> dict[str, Any]:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(kept, dict) or not all(map(_is_measured, kept.values())):
+        if not isinstance(kept, dict) or not all(map(valid, kept.values())):
             raise ValueError("not measurements by name")
     except FileNotFoundError:
         return {}
@@ -45,11 +60,7 @@ def _read(path: Path) -> dict[str, float]:
     return kept
 
 
-def _is_measured(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and value > 0
-
-
-def _write(path: Path, kept: Mapping[str, float]) -> None:
+def _write(path: Path, kept: Mapping[str, Any]) -> None:
     try:
         write_at_once(path, json.dumps(kept, indent=2) + "\n")
     except OSError as error:

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike
 
-from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.products import ProductForm, project
+from blockdraft_models.precision.forms import suitable_form
 
 ROWS = 8
 """Rows of the trial: those of a block that is verified, or drafted."""
@@ -18,6 +20,11 @@ _LAYERS, _HIDDEN, _INTERMEDIATE = 10, 576, 1536
 _ROUNDS = 25
 
 Trial = Callable[[], float]
+
+
+def trial_forms() -> tuple[ProductForm, ProductForm]:
+    """Return how the trial multiplies bfloat16: to the intermediate width, and back."""
+    return suitable_form(_INTERMEDIATE, _HIDDEN), suitable_form(_HIDDEN, _INTERMEDIATE)
 
 
 def bfloat16_speedup() -> float:
@@ -44,6 +51,7 @@ def speedup(base: Trial, other: Trial, rounds: int = _ROUNDS) -> float:
 
 
 def _trial(dtype: DTypeLike) -> Trial:
+    forms = trial_forms()
     # Zeros take as long as any other weights.
     wide, narrow = (_INTERMEDIATE, _HIDDEN), (_HIDDEN, _INTERMEDIATE)
     layers = [
@@ -55,7 +63,7 @@ def _trial(dtype: DTypeLike) -> Trial:
         started = time.perf_counter()
         x = jnp.ones((ROWS, _HIDDEN), dtype)
         for layer in layers:
-            x = _feed_forward(x, *layer)
+            x = _feed_forward(x, *layer, forms=forms)
         x.block_until_ready()
         return time.perf_counter() - started
 
@@ -63,7 +71,16 @@ def _trial(dtype: DTypeLike) -> Trial:
     return run
 
 
-@jax.jit
-def _feed_forward(x: Array, scale: Array, gate: Array, up: Array, down: Array) -> Array:
+@partial(jax.jit, static_argnames="forms")
+def _feed_forward(
+    x: Array,
+    scale: Array,
+    gate: Array,
+    up: Array,
+    down: Array,
+    forms: tuple[ProductForm, ProductForm],
+) -> Array:
+    widen, narrow = forms
     normed = x * scale[None, :]
-    return x + project(jax.nn.silu(project(normed, gate)) * project(normed, up), down)
+    gated = jax.nn.silu(project(normed, gate, form=widen)) * project(normed, up, form=widen)
+    return x + project(gated, down, form=narrow)

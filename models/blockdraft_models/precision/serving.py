@@ -11,7 +11,7 @@ import jaxlib.version
 
 from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.precision.kept import kept_measurement
-from blockdraft_models.precision.probe import ROWS, bfloat16_speedup
+from blockdraft_models.precision.probe import ROWS, bfloat16_speedup, trial_forms
 from blockdraft_models.processor import this_processor
 from blockdraft_models.weights.cache_dir import default_cache_dir
 
@@ -58,7 +58,8 @@ def _pinned() -> str | None:
 # Kept in the process too: what asks twice gets the same also where no file can be written.
 @functools.cache
 def _faster(folder: Path) -> str:
-    key = f"{this_processor()}, jaxlib {jaxlib.version.__version__}"
+    forms = " and ".join(map(str, trial_forms()))
+    key = f"{this_processor()}, jaxlib {jaxlib.version.__version__}, products {forms}"
     speedup = kept_measurement(folder / FILE_NAME, key, bfloat16_speedup)
     chosen = faster_dtype(speedup)
     logger.info(

@@ -541,6 +541,7 @@ class Exactness(_message.Message):
     EXACT_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
+    PADDED_FIELD_NUMBER: _builtins.int
     exact: _builtins.bool
     """Whether all do: then a token's logits depend on the tokens before it and on nothing else."""
     dtype: _builtins.str
@@ -549,16 +550,21 @@ class Exactness(_message.Message):
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundingClass]:
         """The classes of rounding; steps of one class give the same bits. One if exact."""
 
+    @_builtins.property
+    def padded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shapes of steps, "rows x tokens", that round otherwise and are padded to one of those."""
+
     def __init__(
         self,
         *,
         exact: _builtins.bool = ...,
         dtype: _builtins.str = ...,
         classes: _abc.Iterable[Global___RoundingClass] | None = ...,
+        padded: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dtype", b"dtype", "exact", b"exact"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dtype", b"dtype", "exact", b"exact", "padded", b"padded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

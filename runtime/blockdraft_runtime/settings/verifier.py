@@ -73,6 +73,11 @@ class EngineSettings:
         "so that they round like longer ones; unset: 16 on TPU, 1 elsewhere",
         minimum=1,
     )
+    allow_inexact: bool = setting(
+        False,
+        "serve a bfloat16 target although steps of different shapes round differently here, so "
+        "that answers may depend on drafts and on other requests; unset: such shapes are padded",
+    )
     prompt_slowdown: float = setting(
         2.0,
         "how many times as long as without it a step of decoding sequences may take when it also "

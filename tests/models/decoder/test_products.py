@@ -1,13 +1,16 @@
 """Products with weights: the same numbers in either form, and the form that each platform gets."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.products import PRODUCT_FORMS, ProductForm, project
 
 OUT, IN = 24, 16
+DTYPES = ("float32", "bfloat16")
 
 
 def operands(rows: int, dtype: str = "float32") -> tuple[jax.Array, jax.Array]:
@@ -35,18 +38,21 @@ def test_the_result_is_as_wide_as_asked_for(rows: int) -> None:
     np.testing.assert_allclose(wide, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 65])
-def test_bfloat16_sums_are_float32(rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 65])
+@pytest.mark.parametrize("form", PRODUCT_FORMS, ids=str)
+def test_bfloat16_sums_are_float32(rows: int, form: ProductForm) -> None:
     x, weight = operands(rows, "bfloat16")
     expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
     rounded = expected.astype(np.float32).astype(jnp.bfloat16)
     np.testing.assert_allclose(
-        np.asarray(jax.jit(project)(x, weight), np.float32), rounded.astype(np.float32), rtol=2**-7
+        np.asarray(jax.jit(partial(project, form=form))(x, weight), np.float32),
+        rounded.astype(np.float32),
+        rtol=2**-7,
     )
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 64, 65, 128])
-@pytest.mark.parametrize("shape", [(OUT, IN), (192, 576), (576, 1536)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 64, 65, 98, 128])
+@pytest.mark.parametrize("shape", [(OUT, IN), (192, 576), (256, 512), (576, 1536)])
 def test_bfloat16_rows_do_not_depend_on_how_many_there_are(
     rows: int, shape: tuple[int, int]
 ) -> None:
@@ -98,24 +104,22 @@ def test_gradients_equal_those_of_the_plain_product(rows: int) -> None:
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the form of the CPU backend")
 @pytest.mark.parametrize(
-    ("dtype", "shapes"),
+    ("dtype", "form", "shapes"),
     [
-        ("float32", {1: f"[1,{OUT}]", 7: f"[{OUT},8]", 8: f"[{OUT},8]", 65: f"[65,{OUT}]"}),
-        (
-            "bfloat16",
-            {
-                1: f"[2,{OUT}]",
-                7: f"[7,{OUT}]",
-                8: f"[8,{OUT}]",
-                9: f"[{OUT},16]",
-                65: f"[65,{OUT}]",
-            },
-        ),
+        *((dtype, "weight/8", {7: f"[{OUT},8]", 8: f"[{OUT},8]"}) for dtype in DTYPES),
+        ("float32", "weight/8", {1: f"[1,{OUT}]"}),
+        ("bfloat16", "weight/8", {1: f"[{OUT},8]"}),
+        ("bfloat16", "weight/2", {1: f"[{OUT},2]", 7: f"[{OUT},8]", 9: f"[{OUT},16]"}),
+        ("bfloat16", "rows/4", {1: f"[4,{OUT}]", 8: f"[8,{OUT}]", 9: f"[{OUT},16]"}),
+        ("float32", "rows/2", {65: f"[65,{OUT}]"}),
+        ("bfloat16", "rows/2", {65: f"[72,{OUT}]"}),
     ],
 )
-def test_on_cpu_few_rows_keep_their_side(dtype: str, shapes: dict[int, str]) -> None:
+def test_on_cpu_few_rows_keep_their_side(dtype: str, form: str, shapes: dict[int, str]) -> None:
+    [wanted] = [each for each in PRODUCT_FORMS if str(each) == form]
+
     def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return jax.nn.silu(project(x, weight))
+        return jax.nn.silu(project(x, weight, form=wanted))
 
     for rows, shape in shapes.items():
         compiled = jax.jit(layer).lower(*operands(rows, dtype)).compile().as_text() or ""

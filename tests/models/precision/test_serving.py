@@ -8,6 +8,7 @@ import jax
 import jaxlib.version
 import pytest
 
+from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM
 from blockdraft_models.precision import serving
 from blockdraft_models.precision.serving import faster_dtype, serving_dtype
 from blockdraft_models.processor import Processor
@@ -33,6 +34,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
     monkeypatch.setattr(serving, "bfloat16_speedup", machine.measure)
     monkeypatch.setattr(serving, "this_processor", lambda: EPYC)
+    monkeypatch.setattr(serving, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     return machine
 
 
@@ -81,6 +83,7 @@ def test_a_process_does_not_change_its_mind_without_a_file(
     "change",
     [
         lambda patch: patch.setattr(jaxlib.version, "__version__", "99.0"),
+        lambda patch: patch.setattr(serving, "trial_forms", lambda: PRODUCT_FORMS[-2:]),
         lambda patch: patch.setattr(serving, "this_processor", lambda: Processor("EPYC", (), 2)),
         lambda patch: patch.setattr(
             serving, "this_processor", lambda: Processor("EPYC", ("avx512_bf16",), 4)
@@ -89,7 +92,7 @@ def test_a_process_does_not_change_its_mind_without_a_file(
             serving, "this_processor", lambda: Processor("Xeon", ("avx512_bf16",), 2)
         ),
     ],
-    ids=["jaxlib", "instructions", "cores", "name"],
+    ids=["jaxlib", "forms", "instructions", "cores", "name"],
 )
 def test_another_machine_or_jaxlib_is_measured_again(
     machine: Machine,

@@ -15,13 +15,15 @@ from tests.verifier.support import TINY_ENGINE, decode, random_requests
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.exactness.self_test import self_test
+from blockdraft_verifier.exactness.classes import InexactError
+from blockdraft_verifier.exactness.self_test import enforce, self_test
 
 BFLOAT16 = replace(TINY_ENGINE, dtype="bfloat16")
 
@@ -118,3 +120,76 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
     requests = random_requests(3, count=6)
     for one, other in zip(decode(plain, requests), decode(tested, requests), strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+def enforced(kind: type[Decoder], dtype: Any = jnp.bfloat16, **options: bool) -> Engine:
+    """Return an engine that was tested as in service, with a target of that kind."""
+    decoder = kind(tiny_config(num_layers=2), dtype=dtype, rngs=nnx.Rngs(0))
+    runner = ModelRunner(decoder, BFLOAT16)
+    test = functools.partial(enforce, runner, **{"allow_inexact": False, **options})
+    metrics = VerifierMetrics(CollectorRegistry())
+    engine = Engine(runner, BFLOAT16, None, 260, metrics, self_test=test)
+    engine.warm_up()
+    return engine
+
+
+def test_shapes_that_round_differently_are_padded(caplog: pytest.LogCaptureFixture) -> None:
+    engine = enforced(ShapeDependent)
+    assert engine.exactness is not None
+    assert engine.exactness.exact
+    assert {bucket.choices for bucket in engine.exactness.padded} == {1}
+    assert "1x1 1x2 1x4 1x8 1x16 are padded" in engine.exactness.summary()
+    assert any("steps of 1x2 are padded to 2x2 and take" in line for line in caplog.messages)
+    # What is expected of steps no longer counts on the small one.
+    costs = engine.lengths.costs
+    assert costs is not None
+    assert Bucket(1, 1, 1) not in costs.steps.by_bucket
+    [family] = engine.metrics.padded_shapes.collect()
+    assert family.samples[0].value == len(engine.exactness.padded)
+
+
+def test_padded_steps_decode_alone_as_in_a_crowd() -> None:
+    requests = random_requests(5, count=6)
+    together = decode(enforced(ShapeDependent), requests)
+    for request, crowd in zip(requests, together, strict=True):
+        [alone] = decode(enforced(ShapeDependent), [request])
+        np.testing.assert_array_equal(alone.tokens, crowd.tokens)
+
+
+def test_what_no_padding_mends_is_refused() -> None:
+    with pytest.raises(InexactError, match="--allow-inexact"):
+        enforced(RowDependent)
+    engine = enforced(RowDependent, allow_inexact=True)
+    assert engine.exactness is not None
+    assert not engine.exactness.exact
+    [family] = engine.metrics.rounding_classes.collect()
+    assert family.samples[0].labels == {"dtype": "bfloat16"}
+    assert family.samples[0].value > 1
+
+
+def test_float32_is_not_padded() -> None:
+    engine = enforced(ShapeDependent, jnp.float32)
+    assert engine.exactness is not None
+    assert not engine.exactness.exact
+    assert engine.exactness.padded == ()
+
+
+def test_a_few_rows_of_a_step_are_compared_too() -> None:
+    class CrowdDependent(Decoder):
+        """A decoder that rounds otherwise where a row of a step of four is padding."""
+
+        def __call__(self, token_ids: Any, positions: Any, *more: Any) -> Any:
+            output = super().__call__(token_ids, positions, *more)
+            padded = (token_ids.shape[0] == 4) & (jnp.sum(positions > 0) == 3)
+            hidden = jnp.where(padded, output.hidden * 1.5, output.hidden)
+            return output._replace(hidden=hidden)
+
+    found = self_test(compiled(tiny(CrowdDependent)))
+    assert not found.exact
+
+
+def test_int8_weights_are_compared_as_they_are_served() -> None:
+    decoder = tiny()
+    hold_int8(decoder)
+    found = self_test(compiled(decoder))
+    assert found.exact, found.summary()

@@ -4,7 +4,7 @@ import functools
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.precision.forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import LayeredCache, allocate_kv
@@ -62,6 +63,15 @@ class MeasuredSteps:
 
     seconds: dict[Bucket, float]
     context_seconds: dict[Bucket, float] = field(default_factory=dict)
+
+    def without(self, buckets: Collection[Bucket]) -> "MeasuredSteps":
+        """Return what was measured of the others."""
+        return MeasuredSteps(
+            *(
+                {bucket: each for bucket, each in measured.items() if bucket not in buckets}
+                for measured in (self.seconds, self.context_seconds)
+            )
+        )
 
     def slowest(self, context: int) -> float:
         """Return the seconds of the longest step at a context of so many tokens; 0 for none."""
@@ -126,8 +136,9 @@ class ModelRunner:
         settings: Sizes of cache and steps.
         model: What the target is.
         dtype: What it computes in.
+        product_forms: How a CPU multiplies with weights of each width.
         layout: Of the cache.
-        buckets: The compiled shapes, smallest first.
+        buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
     """
 
@@ -148,6 +159,7 @@ class ModelRunner:
                 in those others.
         """
         self._leader = leader
+        self.product_forms = suit_processor(decoder)
         self._graph, self._weights = nnx.split(decoder)
         self.model = decoder.config
         self.dtype = decoder.embedding.table[...].dtype
@@ -163,6 +175,7 @@ class ModelRunner:
         self._caches = allocate_kv(self.layout)
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
         self.buckets: tuple[Bucket, ...] = ()
+        self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
         self._features = NO_FEATURES
         self.max_block = 0
@@ -208,6 +221,7 @@ class ModelRunner:
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
         least = least_step_tokens(self.settings.least_step_tokens, jax.default_backend())
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
+        self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
@@ -218,6 +232,13 @@ class ModelRunner:
             ):
                 self._steps[bucket] = executable
                 progress(done, len(self.buckets))
+
+    def serve_only(self, buckets: Collection[Bucket]) -> None:
+        """Pad every step to one of these shapes, which must hold the largest.
+
+        The others stay compiled: the processes of a slice know shapes by their place.
+        """
+        self._served = tuple(sorted(buckets))
 
     def compile_mirrored(self, what: bytes) -> None:
         """Compile what the leader of the slice does."""
@@ -234,7 +255,7 @@ class ModelRunner:
             ValueError: If the rows fit no compiled shape.
         """
         started = time.perf_counter()
-        bucket = bucket_for(self.buckets, len(rows), sum(len(row.token_ids) for row in rows))
+        bucket = bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self._execute(bucket, self._pack(rows, bucket))
         meanwhile()
         accepted = np.asarray(outputs.accepted)

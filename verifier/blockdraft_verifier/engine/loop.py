@@ -16,7 +16,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.recompilation import RecompilationGuard
-from blockdraft_verifier.device.runner import StepResult, StepRunner
+from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync
@@ -74,8 +74,7 @@ class Engine:
             vocab_size: Token ids the target knows.
             metrics: Where to count.
             guard: Told when compiling is allowed.
-            self_test: Finds which of the runner's steps round alike, whenever they were compiled;
-                None for never.
+            self_test: Finds which steps round alike, whenever they were compiled; None for never.
             on_failure: Called on the engine's thread when the loop fails for good.
             clock: Seconds.
         """
@@ -252,14 +251,14 @@ class Engine:
             if self._guard is not None:
                 self._guard.disarm()
             measured = self._runner.warm_up(features, max_block, progress)
-            costs = CostModel(measured.seconds, measured.context_seconds)
-            self.lengths.costs = costs
-            self.watch.expect(measured.slowest(self._settings.scheduler.max_context_tokens))
             # Pages written so far have no features of this form, so nothing in them can be
             # drafted from, and the self-test writes to them: owners compute theirs again.
             self.scheduler.preempt_all()
             self._pages.forget_contents()
-            self._test_exactness()
+            measured = self._test_exactness(measured)
+            costs = CostModel(measured.seconds, measured.context_seconds)
+            self.lengths.costs = costs
+            self.watch.expect(measured.slowest(self._settings.scheduler.max_context_tokens))
             if self._guard is not None:
                 self._guard.arm()
             if features.layer_ids:
@@ -275,14 +274,16 @@ class Engine:
             )
             self.drafts.use_features(self._features)
 
-    def _test_exactness(self) -> None:
+    def _test_exactness(self, measured: MeasuredSteps) -> MeasuredSteps:
+        """Return what was measured of the steps that are served after the self-test."""
         if self._self_test is None:
-            return
+            return measured
         started = self._clock()
         self.exactness = self._self_test()
+        logger.info("self-test of %.1f s", self._clock() - started)
+        self.exactness.log(measured.seconds)
         self.metrics.publish_exactness(self.exactness)
-        say = logger.info if self.exactness.exact else logger.warning
-        say("%s (self-test of %.1f s)", self.exactness.summary(), self._clock() - started)
+        return measured.without(self.exactness.padded)
 
     def _collect_proposals(self) -> DraftTimes:
         if self.drafts is None:

@@ -126,7 +126,13 @@ class VerifierMetrics:
         )
         self.rounding_classes = Gauge(
             f"{PREFIX}_rounding_classes",
-            "Ways in which compiled steps round, by the self-test; 1 is exact, 0 not tested.",
+            "Ways in which the served steps round, by the self-test; 1 is exact.",
+            ["dtype"],
+            registry=registry,
+        )
+        self.padded_shapes = Gauge(
+            f"{PREFIX}_padded_shapes",
+            "Step shapes that round otherwise and are padded to one that does not.",
             registry=registry,
         )
         self.step_seconds = Histogram(
@@ -211,7 +217,8 @@ class VerifierMetrics:
 
     def publish_exactness(self, exactness: Exactness) -> None:
         """Publish what the self-test found."""
-        self.rounding_classes.set(len(exactness.classes))
+        self.rounding_classes.labels(exactness.dtype).set(len(exactness.classes))
+        self.padded_shapes.set(len(exactness.padded))
 
     def publish_load(self, load: Load, *, attached: bool) -> None:
         """Publish the present load."""

@@ -6,10 +6,17 @@ how a prompt was cut, what the prefix cache held, or which attempt it is. All of
 one thing: whatever the shape of a step, a position gets the same bits.
 """
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.buckets import Bucket, bucket_for
+
+logger = logging.getLogger(__name__)
+
+
+class InexactError(ValueError):
+    """No choice among the compiled steps keeps the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +28,49 @@ class Exactness:
         classes: Step shapes that round alike, class by class, each in the order of their size.
         unsteady: Shapes that give one row other bits than another row of the same step. Each is
             a class of its own as well.
+        padded: Shapes that round otherwise and are not served, but padded to one of those above.
     """
 
     dtype: str
     classes: tuple[tuple[Bucket, ...], ...]
     unsteady: tuple[Bucket, ...] = ()
+    padded: tuple[Bucket, ...] = ()
 
     @property
     def exact(self) -> bool:
         """Whether every step gives the same bits."""
         return len(self.classes) == 1 and not self.unsteady
+
+    def mended(self) -> "Exactness":
+        """Return what holds if every step is padded to a shape that rounds like the largest.
+
+        Raises:
+            InexactError: If rows of the largest differ among themselves.
+        """
+        largest = max(bucket for shapes in self.classes for bucket in shapes)
+        if largest in self.unsteady:
+            raise InexactError(
+                f"{self.summary()}. No padding mends that: --dtype float32 may be exact enough, "
+                "--allow-inexact serves answers that may depend on drafts and on other requests"
+            )
+        [kept] = (shapes for shapes in self.classes if largest in shapes)
+        others = sorted(bucket for shapes in self.classes if shapes != kept for bucket in shapes)
+        return Exactness(self.dtype, (kept,), padded=tuple(others))
+
+    def log(self, seconds: Mapping[Bucket, float]) -> None:
+        """Say what was found, and what padding costs.
+
+        Args:
+            seconds: What a step of each shape takes.
+        """
+        logger.log(logging.INFO if self.exact else logging.WARNING, "%s", self.summary())
+        for bucket in self.padded:
+            instead = bucket_for(self.classes[0], bucket.rows, bucket.tokens)
+            logger.warning(
+                "steps of %s are padded to %s and take %.1f instead of %.1f ms",
+                *(shape_word(bucket), shape_word(instead)),
+                *(1e3 * seconds[instead], 1e3 * seconds[bucket]),
+            )
 
     @property
     def class_words(self) -> tuple[str, ...]:
@@ -40,6 +80,9 @@ class Exactness:
     def summary(self) -> str:
         """Return one sentence that says what was found."""
         count = sum(map(len, self.classes))
+        if self.padded:
+            padded = " ".join(map(shape_word, self.padded))
+            return f"exact in {self.dtype}: {count} step shapes round alike, {padded} are padded"
         if self.exact:
             return f"exact in {self.dtype}: all {count} step shapes round alike"
         found = " | ".join(self.class_words)

@@ -12,6 +12,8 @@ BLOCK_TOKENS = 16
 def run_self_test(settings: VerifierSettings) -> int:
     """Load the target, compile its steps, compare them, and print what was found.
 
+    It says how steps round before any of them is padded to another, as it would be in service.
+
     Returns:
         0 if every step rounds alike, otherwise 1.
 

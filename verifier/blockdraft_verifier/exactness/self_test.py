@@ -1,19 +1,22 @@
 """The self-test: every compiled step computes the same few positions, and the bits are compared.
 
 One text is computed into pages of the cache by the largest step. Then each shape of step computes
-some positions of it anew, into pages of their own, as many at a time as its rows hold. Steps with
-several rows have every second one do so; the rows between are longer, so that the loop over the
-context runs on for them. Compared are the keys and values that all layers left in the cache, and
-the log probabilities after the last position; on a slice of several hosts the latter alone.
+some positions of it anew, into pages of their own, as many at a time as its rows hold: in all of
+its rows, and in a few of them. Of several rows every second one does so; those between are longer,
+so that the loop over the context runs on for them. Compared are the keys and values that all layers
+left in the cache, and the log probabilities after the last position; on a slice of several hosts
+the latter alone.
 
 What rounds differently once in a hundred positions is found only if so many are compared: a few at
 every start, more when somebody asks.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 
 from blockdraft_verifier.device.attention import kernel, portable
@@ -25,6 +28,9 @@ from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
+logger = logging.getLogger(__name__)
+
+_LIVE_ROWS = (1, 2, 3, 5, 7)
 AT_START = 8
 """Positions compared whenever steps were compiled, in seconds."""
 ON_REQUEST = 128
@@ -44,6 +50,27 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     probe.compute_text()
     found = {bucket: probe.signatures(bucket) for bucket in runner.buckets}
     return find_classes(runner.dtype.name, found)
+
+
+def enforce(runner: ModelRunner, *, allow_inexact: bool) -> Exactness:
+    """Find which steps round alike, and have a bfloat16 target serve only such.
+
+    In float32 rounding hardly ever decides a token, so that nothing is padded for it there.
+
+    Args:
+        runner: Warmed up.
+        allow_inexact: Serve steps as they are.
+
+    Raises:
+        InexactError: If no padding makes steps round alike.
+    """
+    found = self_test(runner)
+    if found.exact or allow_inexact or runner.dtype != jnp.bfloat16:
+        return found
+    logger.warning("%s", found.summary())
+    mended = found.mended()
+    runner.serve_only(mended.classes[0])
+    return mended
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +118,20 @@ class _Probe:
             stop = min(first + bucket.tokens, len(self.text))
             self.runner.run_in(bucket, [self._row(self.text_pages, first, stop)])
 
-    def signatures(self, bucket: Bucket) -> list[bytes]:
-        """Return what the first and the last comparing row of a step computed."""
-        row_pages = list(self._row_pages(bucket))
-        comparing = row_pages[::2]
+    def signatures(self, bucket: Bucket) -> set[bytes]:
+        """Return all that comparing rows of a step's shape computed, beside any number of others.
+
+        One signature if all rounded alike.
+        """
+        most = min(bucket.rows, bucket.tokens)
+        live = [count for count in _LIVE_ROWS if count < most]
+        return {found for count in (*live, most) for found in self._computed(bucket, count)}
+
+    def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
         # A row of more tokens than compared would need room that nobody looks at.
-        at_a_time = min(self.span, max(1, bucket.tokens // bucket.rows))
+        at_a_time = min(self.span, max(1, bucket.tokens // live_rows))
+        row_pages = list(self._row_pages(live_rows, at_a_time))
+        comparing = range(0, len(row_pages), 2)
         for offset in range(0, self.span, at_a_time):
             first = self.start + offset
             stop = min(first + at_a_time, self.start + self.span)
@@ -108,20 +143,15 @@ class _Probe:
                 else:
                     rows.append(self._row(pages, first, stop))
             outputs = self.runner.run_in(bucket, rows)
-        chosen = [0, 2 * (len(comparing) - 1)]
-        return [
-            _digest(
-                self._kept(row_pages[index]), _log_probs(outputs, self._last_choice(rows, index))
-            )
-            for index in dict.fromkeys(chosen)
-        ]
+        for index in comparing:
+            said = _log_probs(outputs, self._last_choice(rows, index))
+            yield _digest(self._kept(row_pages[index]), said)
 
-    def _row_pages(self, bucket: Bucket) -> Iterator[tuple[int, ...]]:
+    def _row_pages(self, count: int, at_a_time: int) -> Iterator[tuple[int, ...]]:
         """Return the pages of each row: the text's, but for those that the row writes to."""
         size = self.runner.settings.page_size
-        at_a_time = min(self.span, max(1, bucket.tokens // bucket.rows))
         spare = list(self.spare_pages)
-        for index in range(min(bucket.rows, bucket.tokens)):
+        for index in range(count):
             first = (len(self.text) - at_a_time if index % 2 else self.start) // size
             own = len(self.text_pages) - first if index % 2 else -(-self.span // size)
             if own > len(spare):

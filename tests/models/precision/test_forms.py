@@ -1,0 +1,140 @@
+"""The choice of how a CPU multiplies: exact first, then fast, once for each processor."""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Array
+from tests.models.tiny import tiny_config
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.modules import Linear
+from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM, ProductForm, project
+from blockdraft_models.precision import forms
+from blockdraft_models.precision.forms import (
+    MOST_ROWS,
+    fastest_exact,
+    rounds_alike,
+    suit_processor,
+    suitable_form,
+)
+
+FASTEST = ProductForm("rows", 2)
+OUT, IN = 256, 512  # large enough to be tried
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    forms._suitable_form.cache_clear()
+    return tmp_path
+
+
+@given(
+    st.lists(st.floats(0.1, 10.0), min_size=len(PRODUCT_FORMS), max_size=len(PRODUCT_FORMS)),
+    st.sets(st.sampled_from(PRODUCT_FORMS)),
+)
+def test_the_fastest_of_the_exact_ones_is_taken(
+    taken: list[float], exact: set[ProductForm]
+) -> None:
+    seconds = dict(zip(PRODUCT_FORMS, taken, strict=True))
+    chosen = fastest_exact(seconds, exact.__contains__)
+    if not exact:
+        assert chosen == SAFEST_FORM
+        return
+    assert chosen in exact
+    # The safest one may be a little slower than the fastest.
+    assert seconds[chosen] <= 1.03 * min(seconds[form] for form in exact) * (1 + 1e-9)
+
+
+@partial(jax.jit, static_argnames="wrong")
+def inexact(rows: Array, weight: Array, wrong: range) -> Array:
+    """A product that adds up in another order when there are so many rows."""
+    product: Array = project(rows, weight, dtype="float32")
+    return product * (1 + 2.0**-23 * (len(rows) in wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong", [range(1, 2), range(2, 3), range(3, 4), range(7, 8), range(9, 64)]
+)
+def test_other_bits_beside_fewer_rows_are_found(wrong: range) -> None:
+    rng = np.random.default_rng(0)
+    weight = jnp.asarray(rng.standard_normal((OUT, IN)), jnp.bfloat16)
+    rows = jnp.asarray(rng.standard_normal((MOST_ROWS, IN)), jnp.bfloat16)
+    assert not rounds_alike(partial(inexact, wrong=wrong, weight=weight), rows)
+    assert rounds_alike(partial(inexact, wrong=range(0), weight=weight), rows)
+
+
+def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products of the fastest form are made inexact; the next fastest one is taken."""
+
+    def product(x: Array, weight: Array, *, dtype: str, form: ProductForm) -> Array:
+        wrong = range(3, 4) if form == FASTEST else range(0)
+        found: Array = inexact(x, weight, wrong)
+        return found.astype(dtype)
+
+    order = (FASTEST, ProductForm("weight", 2))
+    seconds = {form: 1.0 if form in order else 2.0 for form in PRODUCT_FORMS} | {FASTEST: 0.5}
+    monkeypatch.setattr(forms, "_seconds", lambda weight, rows: seconds)
+    monkeypatch.setattr(forms, "project", product)
+    assert suitable_form(OUT, IN) == ProductForm("weight", 2)
+
+
+def test_each_width_is_tried_once(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        found = suitable_form(OUT, IN)
+        assert suitable_form(OUT, IN) == found
+    assert caplog.messages == [f"products of {OUT} x {IN} take the form {found} on this CPU"]
+    kept = (cache / forms.FILE_NAME).read_text()
+    assert f'{OUT}x{IN}": "{found}"' in kept
+    # Another process takes what is kept.
+    other = next(form for form in PRODUCT_FORMS if form != found)
+    (cache / forms.FILE_NAME).write_text(kept.replace(f'"{found}"', f'"{other}"'))
+    forms._suitable_form.cache_clear()
+    assert suitable_form(OUT, IN) == other
+
+
+def test_a_form_that_nobody_knows_is_replaced(cache: Path) -> None:
+    (cache / forms.FILE_NAME).write_text('{"another processor": "columns/3"}')
+    assert suitable_form(OUT, IN) in PRODUCT_FORMS
+    assert "columns/3" not in (cache / forms.FILE_NAME).read_text()
+
+
+def test_the_chosen_form_rounds_alike_here() -> None:
+    rng = np.random.default_rng(1)
+    for outs, ins in [(192, 576), (576, 1536), (3072, 576)]:
+        weight = jnp.asarray(rng.standard_normal((outs, ins)), jnp.bfloat16)
+        rows = jnp.asarray(rng.standard_normal((MOST_ROWS, ins)), jnp.bfloat16)
+        form = suitable_form(outs, ins)
+        assert rounds_alike(
+            jax.jit(partial(project, weight=weight, dtype="float32", form=form)), rows
+        )
+
+
+def test_a_model_takes_the_forms_of_its_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[tuple[int, int], ProductForm] = {}
+
+    def choose(outs: int, ins: int) -> ProductForm:
+        return asked.setdefault((outs, ins), PRODUCT_FORMS[len(asked) % len(PRODUCT_FORMS)])
+
+    monkeypatch.setattr(forms, "suitable_form", choose)
+    decoder = Decoder(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    words = suit_processor(decoder)
+    assert list(words) == [f"{outs}x{ins} {asked[outs, ins]}" for outs, ins in sorted(asked)]
+    for _, part in nnx.iter_modules(decoder):
+        if isinstance(part, Linear):
+            assert f"{part.weight.shape[0]}x{part.weight.shape[1]} {part.form}" in words
+    assert decoder.embedding.form in asked.values()
+
+
+def test_other_dtypes_and_platforms_have_no_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert suit_processor(Decoder(tiny_config(), dtype=jnp.float32, rngs=nnx.Rngs(0))) == ()
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert suit_processor(Decoder(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))) == ()
