@@ -1,8 +1,9 @@
-"""Where answers differ, and which of their verifications measure a drafter."""
+"""Where answers differ, which of their verifications measure a drafter, and ratios of speeds."""
 
 import pytest
 
-from blockdraft_bench.common.answers import Answer, divergences
+from blockdraft_bench.common.answers import Answer, divergences, speed_ratio
+from blockdraft_bench.common.statistics import Estimate
 
 
 def test_only_whole_proposals_that_reached_no_stop_token_count() -> None:
@@ -28,3 +29,23 @@ def test_where_answers_differ(tokens: list[int], expected: list[int], place: int
     same, one, other = (Answer(tuple(t), (), False) for t in ([], tokens, expected))
     found = [] if place is None else [(1, place)]
     assert list(divergences([same, one], [same, other])) == found
+
+
+def timed(seconds: float) -> Answer:
+    return Answer((0, 0, 0, 0, 0), (), False, decode_seconds=seconds)
+
+
+def test_the_interval_of_a_ratio_draws_prompts_with_both_answers() -> None:
+    # One prompt is 10 times as slow as the other for both: their ratio is 2 whatever is drawn.
+    own, other = [timed(1.0), timed(10.0)] * 4, [timed(2.0), timed(20.0)] * 4
+    assert speed_ratio(own, other, seed=3) == Estimate(2.0, (2.0, 2.0), 8)
+    # Where the prompts disagree, it lies between one's ratio and the other's.
+    estimate = speed_ratio(own, [timed(2.0), timed(10.0)] * 4, seed=3)
+    assert estimate.value == pytest.approx(12 / 11)
+    low, high = estimate.ci95 or (0.0, 0.0)
+    assert 1.0 <= low < 12 / 11 < high <= 2.0
+
+
+def test_few_prompts_have_no_interval() -> None:
+    few = speed_ratio([timed(1.0)] * 7, [timed(4.0)] * 7, 0)
+    assert few == Estimate(4.0, None, 7)
