@@ -26,8 +26,8 @@ EXTRA_OF_PACKAGE = {
     "blockdraft_training": "train",
     "blockdraft_bench": "bench",
 }
-# What `blockdraft bench peers` compares with, which has an extra of its own.
-PEERS = {"llama_cpp", "torch", "transformers"}
+# What `blockdraft bench peers` compares with, and fetches for itself.
+PEERS = {"torch", "transformers"}
 # Imports every module of the packages and asks the commands for help, up to the first that fails.
 TRY_ALL = f"""
 import importlib, pkgutil, sys

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.run import Outcome, Run
 from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
-from blockdraft_bench.peers.available import TRANSFORMERS, choose_peers
-from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.definition import group, setting
+from blockdraft_runtime.settings.process import Dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +15,19 @@ class PeersSettings:
     """What the measurement is told."""
 
     prompts: PromptSettings = group(lambda: PromptSettings(dataset=("gsm8k", "humaneval")))
+    rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
     drafter: str = setting(
         "auto", f"of this project's drafted decoding, {DRAFTER_HELP}", metavar="SPEC"
     )
-    peer: tuple[Literal["transformers", "llama.cpp"], ...] = setting(
-        (),
-        "one or both, which then must take part; unset: all that can, and why the others cannot",
+    peer: tuple[Literal["llama.cpp", "transformers"], ...] = setting(
+        ("llama.cpp", "transformers"),
+        "one or both; what is not there yet is fetched into the cache folder",
         distinct=True,
     )
-    assistant: str | None = setting(
-        None,
-        "a smaller model with the same tokens, named like a target, for assisted generation in "
-        "transformers",
-        metavar="SPEC",
-    )
-    dtype: Literal["float32", "bfloat16"] = setting(
-        "float32",
-        "element type in transformers; this project computes in float32, llama.cpp in the file's "
-        "quantization",
-    )
-    threads: int | None = setting(
-        None,
-        "threads of the peers; unset: one for each core this process may use, which is what this "
-        "project uses",
-        minimum=1,
+    dtype: Dtype = setting(
+        "auto",
+        "element type in this project and in transformers; `auto` as when serving. llama.cpp "
+        "computes with bfloat16, with Q8_0 and with the file as it is",
     )
     result: OutputSettings = group(OutputSettings)
 
@@ -54,13 +41,9 @@ add_arguments = CONFIGURATION.add_arguments
 
 
 def measure(settings: PeersSettings, run: Run) -> Outcome:
-    """Find out who can take part, and measure."""
+    """Read the datasets and measure."""
     datasets = settings.prompts.read()
-    chosen, skipped = choose_peers(settings.peer, resolve_target(settings.prompts.target))
-    if settings.assistant is not None and TRANSFORMERS not in chosen:
-        reason = skipped.get(TRANSFORMERS, "--peer leaves it out")
-        raise BenchUsageError(f"--assistant is for transformers: {reason}")
     # Imported here: `--help` must not wait for jax, nor a wrong file name.
     from blockdraft_bench.peers.measure import load_and_measure
 
-    return load_and_measure(settings, datasets, run, chosen, skipped)
+    return load_and_measure(settings, datasets, run)

@@ -1,55 +1,48 @@
 """Peers on paper: what the JSON report holds, and the page of it."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from blockdraft_bench.common.markdown import INTERVALS_NOTE, Cell, number, page, share, table
-from blockdraft_bench.common.provenance import Drafter, Report, Target
-from blockdraft_bench.common.statistics import Estimate
-
-LLAMA_CPP_NOTE = (
-    "llama.cpp computes with the quantized weights of the file, the others with the same weights "
-    "dequantized: it reads fewer bytes a token and rounds differently."
-)
+from blockdraft_bench.common.markdown import Cell, number, page, share, table
+from blockdraft_bench.common.provenance import Drafter, Report
 
 
 @dataclass(frozen=True, slots=True)
-class FirstDivergence:
-    """Where an answer first differs from that of our plain decoding: at the token of an index."""
+class Spread:
+    """A number that every round measured: the median, and the first and the third quartile."""
 
-    dataset: str
-    sample: str
-    token: int
+    median: float
+    quartiles: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """How one decoder compares.
+    """How one decoder compares; no speed and no ratio if no answer of a round has two tokens.
 
     Attributes:
         variant: How it decodes.
         dtype: Of its weights.
-        samples: Answers.
-        tokens_per_second: Tokens after the first, over the time after the first; None if no
-            answer has more than one.
-        ttft_seconds: Time to the first token, median.
-        ratio_to_plain: Its speed over that of our plain decoding.
-        ratio_to_drafted: Its speed over that of our drafted decoding.
+        tokens: Tokens of all answers of all rounds.
+        tokens_per_second: Tokens after the first, over the time after the first.
+        plain_ratio: Speed of our plain decoding over its own.
+        drafted_ratio: Speed of our drafted decoding over its own.
+        ttft_seconds: Time to the first token, median of all answers.
         identical_share: Share of answers whose tokens are those of our plain decoding.
-        first_divergences: Where the rest first differ.
     """
 
     peer: str
     variant: str
     dtype: str
-    samples: int
     tokens: int
-    tokens_per_second: float | None
+    tokens_per_second: Spread | None
+    plain_ratio: Spread | None
+    drafted_ratio: Spread | None
     ttft_seconds: float
-    ratio_to_plain: Estimate
-    ratio_to_drafted: Estimate
     identical_share: float
-    first_divergences: tuple[FirstDivergence, ...]
+
+    def __str__(self) -> str:
+        """Return what to call it."""
+        return f"{self.peer} {self.variant} ({self.dtype})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,62 +50,55 @@ class PeersReport(Report):
     """The whole report.
 
     Attributes:
-        drafter: What drafts for our drafted decoding.
+        drafter: What drafts for our drafted decoding, beside lookup.
         draft_policy: Of our engine.
-        assistant: The smaller model of assisted generation; None if there was none.
-        threads: Of the peers.
+        prompts: How many prompts every decoder answers in each round.
+        threads: Of every program.
+        peer_versions: Of the other programs.
         results: One for each decoder.
-        skipped: Why each of the other peers did not take part.
     """
 
     benchmark: Literal["peers"] = "peers"
     drafter: Drafter
     block_size: int
     draft_policy: str
-    assistant: Target | None
+    prompts: int
+    rounds: int
     max_tokens: int
     max_prompt_tokens: int
     threads: int
     seed: int
-    peer_versions: dict[str, str | None]
+    peer_versions: dict[str, str]
     results: tuple[PeerRow, ...]
-    skipped: dict[str, str]
-
-    @staticmethod
-    def upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON of an earlier version, where the skipped stood among the results."""
-        if "skipped" in fields:
-            return fields
-        rows = fields.get("results") or []
-        skipped = {row["peer"]: row["skipped"] for row in rows if "skipped" in row}
-        measured = [row for row in rows if "skipped" not in row]
-        return {**fields, "results": measured, "skipped": skipped}
 
 
 def markdown(report: PeersReport) -> str:
     """Return the page."""
+    versions = ", ".join(f"{name} {version}" for name, version in report.peer_versions.items())
     caption = (
-        f"Target {report.target}, {report.drafter}, blocks of {report.block_size}; greedy, answers "
-        f"of at most {report.max_tokens} tokens, one at a time; {report.threads} threads; "
-        f"{report.made_on}. {INTERVALS_NOTE}"
+        f"Target {report.target}; {report.drafter}, blocks of {report.block_size}, beside lookup; "
+        f"{versions}. {report.prompts} prompts, greedy, answers of at most {report.max_tokens} "
+        f"tokens, one at a time; {report.threads} threads; {report.made_on}. Medians of "
+        f"{report.rounds} rounds, quartiles in parentheses."
     )
-    headings = ["Decoder", "Weights", "Answers", "Tokens/s", "Over our plain", "Over our drafted"]
+    headings = ["Decoder", "Weights", "Tokens/s", "Our plain over it", "Our drafted over it"]
     rows: list[list[Cell]] = [
         [
             f"{row.peer} {row.variant}",
             row.dtype,
-            row.samples,
-            number(row.tokens_per_second, 1),
-            number(row.ratio_to_plain, unit="x"),
-            number(row.ratio_to_drafted, unit="x"),
+            _cell(row.tokens_per_second, 1),
+            _cell(row.plain_ratio, unit="x"),
+            _cell(row.drafted_ratio, unit="x"),
             number(row.ttft_seconds, 0, " ms", factor=1e3),
             share(row.identical_share),
         ]
         for row in report.results
     ]
-    return page(
-        caption,
-        table([*headings, "First token", "Identical to our plain"], rows),
-        LLAMA_CPP_NOTE if any(row.peer == "llama.cpp" for row in report.results) else "",
-        *(f"{peer}: {reason}." for peer, reason in report.skipped.items()),
-    )
+    return page(caption, table([*headings, "First token", "Identical to our plain"], rows))
+
+
+def _cell(spread: Spread | None, digits: int = 2, unit: str = "") -> str:
+    if spread is None:
+        return number(None)
+    low, high = (number(edge, digits) for edge in spread.quartiles)
+    return f"{number(spread.median, digits, unit)} ({low} to {high})"

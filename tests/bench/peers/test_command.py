@@ -3,16 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.bench.peers.fake import write_fake_peer
 from tests.bench.support import check_refusal, write_target
 
-from blockdraft_bench.peers import available
+from blockdraft_bench.peers import decoders
 from blockdraft_client.cli.main import main
 
 Run = Callable[..., int]
-OURS = [("blockdraft", "plain"), ("blockdraft", "drafted")]
 
 
 @pytest.fixture(scope="module")
@@ -35,79 +34,60 @@ def bench(target: Path, workplace: Path) -> Run:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "_installed", lambda module: False)
+def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have programs in place of the peers that answer at once."""
+    write_fake_peer(tmp_path / "bin" / "python")
+    monkeypatch.setattr(decoders, "fetch", lambda peer: tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("alone")
-def test_absent_peers_are_reported_and_the_rest_is_measured(
+@pytest.mark.usefixtures("fetched")
+def test_every_round_measures_every_decoder(
     bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench("--json", "--threads", "3") == 0
+    small = ["--peer", "transformers", "--dtype", "float32"]
+    assert bench(*small, "--rounds", "3", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     [output] = (workplace / "bench-results").iterdir()
     assert output.name.startswith("peers-")
     assert json.loads((output / "peers.json").read_text("utf-8")) == report
     assert (output / "peers.png").read_bytes().startswith(b"\x89PNG")
-    assert (report["benchmark"], report["threads"]) == ("peers", 3)
+    assert (report["benchmark"], report["prompts"], report["rounds"]) == ("peers", 2, 3)
+    assert report["threads"] == report["hardware"]["cores"]
     assert report["target"]["name"] == "tiny-llama"
-    check_rows(report["results"], OURS)
-    assert report["skipped"] == {
-        "transformers": "not installed; try `pip install transformers torch`",
-        "llama.cpp": "not installed; try `pip install llama-cpp-python`",
-    }
+    assert report["peer_versions"] == {"fake": "1.0"}
+    rows = report["results"]
+    assert [(row["peer"], row["variant"], row["dtype"]) for row in rows] == [
+        ("blockdraft", "plain", "float32"), ("blockdraft", "drafted", "float32"),
+        ("transformers", "generate", "float32"), ("transformers", "prompt_lookup", "float32"),
+    ]  # fmt: skip
+    plain, drafted, generate, lookup = rows
+    assert plain["plain_ratio"] == drafted["drafted_ratio"] == {
+        "median": 1.0, "quartiles": [1.0, 1.0]
+    }  # fmt: skip
+    assert plain["identical_share"] == drafted["identical_share"] == 1.0
+    for row in (generate, lookup):
+        # 13 tokens, two of them first, the others in 3 s.
+        assert row["tokens"] == 3 * 2 * 13
+        assert row["tokens_per_second"]["median"] == pytest.approx(11 / 3)
+        speed = plain["tokens_per_second"]["median"]
+        assert row["plain_ratio"]["median"] == pytest.approx(speed / (11 / 3))
+        assert row["ttft_seconds"] == 0.25
+        assert row["identical_share"] == 0.0
 
-    # Again, as a table: nothing is decoded anew.
-    answers = (output / "samples.jsonl").read_bytes()
-    assert len(answers.splitlines()) == 2 * 2
-    assert bench("--threads", "3", "--output", str(output)) == 0
-    assert (output / "samples.jsonl").read_bytes() == answers
+    # Again, as a table, with a round more: only that one is decoded.
+    answers = [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)]
+    assert [len(each.splitlines()) for each in answers] == [2, 2, 2]
+    assert bench(*small, "--rounds", "4", "--output", str(output)) == 0
+    assert [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)] == answers
+    assert len((output / "round-4.jsonl").read_bytes().splitlines()) == 2
     table, said = capsys.readouterr()
-    assert "taking over 4 of 4 results measured" in said
+    assert said.count("taking over 2 of 2 results measured") == 3
     assert (output / "peers.md").read_text("utf-8") == table
-    assert "| blockdraft drafted | float32 | 2 |" in table
-    assert "llama.cpp: not installed" in table
-    again = json.loads((output / "peers.json").read_text("utf-8"))
-    assert again["results"] == report["results"]
+    assert "| transformers prompt_lookup | float32 | 3.7 (3.7 to 3.7) |" in table
 
 
-@pytest.mark.filterwarnings("default")  # theirs
-def test_transformers_decodes_the_same_prompts_with_the_same_weights(
-    bench: Run, target: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    assert bench("--peer", "transformers", "--assistant", str(target), "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    names = [("transformers", name) for name in ("generate", "prompt_lookup", "assisted")]
-    check_rows(report["results"], OURS + names)
-    assert report["assistant"] == report["target"]
-    assert report["peer_versions"]["transformers"]
-
-
-def check_rows(rows: list[dict[str, Any]], names: list[tuple[str, str]]) -> None:
-    assert [(row["peer"], row["variant"]) for row in rows] == names
-    for row in rows:
-        assert row["dtype"] == "float32"
-        assert row["samples"] == 2
-        assert 2 <= row["tokens"] <= 26
-        assert row["tokens_per_second"] > 0
-        assert row["ttft_seconds"] > 0
-        for name in ("ratio_to_plain", "ratio_to_drafted"):
-            # Two answers are too few for an interval.
-            assert (row[f"{name}_ci95"], row[f"{name}_answers"]) == (None, 2)
-        assert row["identical_share"] == 1.0
-        assert row["first_divergences"] == []
-    plain, drafted = rows[:2]
-    assert plain["ratio_to_plain"] == drafted["ratio_to_drafted"] == 1.0
-    for row in rows:
-        speed = row["tokens_per_second"]
-        assert row["ratio_to_plain"] == pytest.approx(speed / plain["tokens_per_second"])
-        assert row["ratio_to_drafted"] == pytest.approx(speed / drafted["tokens_per_second"])
-
-
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("fetched")
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -115,13 +95,11 @@ def check_rows(rows: list[dict[str, Any]], names: list[tuple[str, str]]) -> None
         (("--dataset", "gsm8k", "gsm8k"), 2, "datasets need different names"),
         (("--samples", "0"), 2, "--samples must be at least 1, got 0"),
         (("--max-tokens", "1"), 2, "--max-tokens must be at least 2, got 1"),
-        (("--threads", "0"), 2, "--threads must be at least 1, got 0"),
-        (("--peer", "transformers"), 2, "transformers cannot take part: not installed"),
-        (("--peer", "llama.cpp"), 2, "llama.cpp cannot take part: not installed"),
-        (("--assistant", "x"), 2, "--assistant is for transformers: not installed"),
+        (("--rounds", "0"), 2, "--rounds must be at least 1, got 0"),
+        ((), 2, "llama.cpp reads only .gguf files, which target0 is not; --peer transformers"),
         (("--max-prompt-tokens", "5"), 2, "cannot hold the chat template"),
         (("--target", "nowhere"), 1, "'nowhere' is no directory"),
-        (("--drafter", "nowhere"), 1, "'nowhere' is no directory"),
+        (("--peer", "transformers", "--drafter", "nowhere"), 1, "'nowhere' is no directory"),
     ],
 )
 def test_says_what_is_wrong(

@@ -2,20 +2,21 @@
 
 import functools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.bench.support import BLOCK_SIZE, PROMPTS, ScriptedPair, scripted_pair, tiny_decoder
 from tests.models.builders import run_dense, write_gguf
-from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.sample_decoder import DecodeOne
 from blockdraft_bench.peers.answers import Variant
+from blockdraft_bench.peers.decoders import Peers
+from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -82,66 +83,50 @@ def test_blockdraft_computes_its_prompt_each_time(pair: ScriptedPair) -> None:
     assert cached == [0, 0]
 
 
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return the tiny target in transformers, read from a GGUF file, as its own assistant."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from blockdraft_bench.peers.transformers import load_transformers_peers
+def stack_of(peer: str) -> ExitStack:
+    """Return a stack for processes of a peer, or skip the test if it was never fetched."""
+    if not (default_cache_dir() / "peers" / peer / ".fetched").exists():
+        pytest.skip(f"{peer} is not here; `blockdraft bench peers` fetches it")
+    return ExitStack()
 
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_transformers(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "tiny.gguf"
     write_gguf(tiny_decoder(), path)
-    return [*load_transformers_peers(path, path, "float32", threads=1)]
-
-
-@pytest.mark.filterwarnings("default")  # theirs
-class TestTransformers:
-    def test_every_way_to_generate(self, peers: list[Any]) -> None:
-        names = [peer.variant.name for peer in peers]
-        assert names == ["generate", "prompt_lookup", "assisted"]
-        check(peers[0].decode)
-        # These draft before they have read the prompt.
-        for peer in peers[1:]:
-            check(peer.decode, range(1, LENGTH))
-
-    def test_weights_in_bfloat16(self, tmp_path: Path) -> None:
-        torch = pytest.importorskip("torch")
-        pytest.importorskip("transformers")
-        from blockdraft_bench.peers.transformers import load_model
-
-        write_hf_checkpoint(tiny_decoder(), tmp_path)
-        model = load_model(tmp_path, "bfloat16")
-        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-
-    def test_an_assistant_of_other_tokens_is_refused(self, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        pytest.importorskip("transformers")
-        from flax import nnx
-
-        from blockdraft_bench.peers.transformers import load_transformers_peers
-
-        write_hf_checkpoint(tiny_decoder(), tmp_path / "target")
-        other = Decoder(tiny_config(vocab_size=300), rngs=nnx.Rngs(0))
-        write_hf_checkpoint(other, tmp_path / "other")
-        with pytest.raises(BenchError, match="the assistant has 300 tokens, the target 260"):
-            load_transformers_peers(tmp_path / "target", tmp_path / "other", "float32", threads=1)
+    with stack_of(TRANSFORMERS) as stack:
+        peers = Peers(stack)
+        peers.start_transformers(path, dtype, threads=1)
+        assert {"torch", "transformers"} == set(peers.versions)
+        generate, lookup = peers.decoders
+        assert generate == Variant("transformers", "generate", dtype)
+        assert lookup == Variant("transformers", "prompt_lookup", dtype)
+        if dtype == "float32":
+            check(peers.decoders[generate])
+            # It drafts before it has read the prompt.
+            check(peers.decoders[lookup], range(1, LENGTH))
 
 
 @pytest.mark.smollm2
 def test_llama_cpp() -> None:
-    pytest.importorskip("llama_cpp")
-    from blockdraft_bench.peers.llama_cpp import LlamaCppPeer
-
     path = resolve_target("smollm2-135m")
     tokenizer = load_tokenizer(path)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.encode_chat(question)
-    peer = LlamaCppPeer(path, context_tokens=128, threads=1)
-    assert peer.variant == Variant("llama.cpp", "plain", "Q4_1")
     request = asked(prompt, 24, *tokenizer.eos_token_ids)
-    answer = peer.decode(request)
-    assert "Paris" in tokenizer.decode(answer.token_ids)
-    assert len(answer.token_ids) <= 24
-    assert answer.first_tokens == 1
-    assert answer.decode_seconds > 0
-    assert peer.decode(request).token_ids == answer.token_ids
+    with stack_of(LLAMA_CPP) as stack:
+        peers = Peers(stack)
+        peers.start_llama_cpp(path, threads=1, context_tokens=128)
+        assert set(peers.versions) == {"llama.cpp"}
+        kinds = ["BF16", "Q8_0", "Q4_1"]
+        assert list(peers.decoders) == [Variant("llama.cpp", "plain", kind) for kind in kinds]
+        # The others compute with activations of 8 bits, and may say something else.
+        first = next(iter(peers.decoders.values()))
+        assert "Paris" in tokenizer.decode(first(request).token_ids)
+        for decode in peers.decoders.values():
+            answer = decode(request)
+            assert len(answer.token_ids) <= 24
+            assert answer.first_tokens == 1
+            assert answer.decode_seconds > 0
+            assert decode(request).token_ids == answer.token_ids
+            assert len(decode(asked(prompt, 2)).token_ids) == 2

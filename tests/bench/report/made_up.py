@@ -130,18 +130,27 @@ def serve() -> Json:
 
 
 def peers() -> Json:
-    report = earlier("peers")
-    base, absent = report["results"]
+    def around(median: float, distance: float) -> Json:
+        return {"median": median, "quartiles": [median - distance, median + distance]}
 
-    def row(peer: str, variant: str, ratio: float) -> Json:
+    def row(peer: str, dtype: str, ratio: float) -> Json:
         return {
-            **base, "peer": peer, "variant": variant, "samples": 4,
-            "tokens_per_second": 20.0 * ratio, "ratio_to_plain": ratio,
-            "ratio_to_drafted": ratio / 1.5, "identical_share": 0.5,
+            "peer": peer, "variant": "plain", "dtype": dtype, "tokens": 90,
+            "tokens_per_second": around(20.0 / ratio, 1.0), "plain_ratio": around(ratio, 0.1),
+            "drafted_ratio": around(1.5 * ratio, 0.1), "ttft_seconds": 0.25,
+            "identical_share": 0.5,
         }  # fmt: skip
 
-    rows = [row("blockdraft", "plain", 1.0), row("transformers", "generate", 0.75)]
-    return {**report, "results": [*rows, absent]}
+    return {
+        "benchmark": "peers", "command": "blockdraft bench something", "commit": "abc",
+        "versions": {}, "hardware": {"cpu": "a processor", "cores": 2, "accelerator": None},
+        "target": {"name": "tiny", "fingerprint": "0123456789abcdef"},
+        "drafter": {"method": "eagle3", "fingerprint": "f", "trained": True}, "block_size": 8,
+        "draft_policy": "adaptive", "prompts": 4, "rounds": 7, "max_tokens": 13,
+        "max_prompt_tokens": 64, "threads": 2, "seed": 0,
+        "peer_versions": {"llama.cpp": "v0.5.0"},
+        "results": [row("blockdraft", "bfloat16", 1.0), row("llama.cpp", "Q8_0", 0.75)],
+    }  # fmt: skip
 
 
 MAKERS: dict[str, Callable[[], Json]] = {

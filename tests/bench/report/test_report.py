@@ -74,7 +74,7 @@ def test_everything_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "| cpu | tiny | 64 | 1.40x | - |" in page
     assert "| 1 at a time | drafted | 8 | 0 | 30.0 | 1.50 / 1.50 / 1.50 | 1500 / 1500" in page
     assert "| 1 | 8 | 20.00 | 19.00 | 0.950 [0.900, 1.000; n = 8] |" in page
-    assert re.search(r"\| transformers generate \| float32 \| 4 \| 15.0 \| 0.75x.* 50.0% \|", page)
+    assert "| llama.cpp plain | Q8_0 | 26.7 (25.7 to 27.7) | 0.75x (0.65 to 0.85) | 1.12x" in page
     assert "- cpu, tiny, batch 1, 64 context tokens: Better drafts pay." in page
     assert "- cpu, tiny, batch 1, 64 context tokens: Verifying is free up to 2 tokens." in page
     linked = set(re.findall(r"\]\(([\w-]+\.png)\)", page))
@@ -126,7 +126,7 @@ def test_what_the_panels_draw(tmp_path: Path) -> None:
     assert load == {"plain, closed loop": [2.0], "drafted, closed loop": [1.5]}
     lengths = [list(container[0].get_ydata()) for container in drawn["scaling"].containers]
     assert lengths == [[1.9, 2.2], [2.1, 2.3]]
-    assert [bar.get_width() for bar in drawn["peers"].patches] == [1.0, 0.75]
+    assert [bar.get_width() for bar in drawn["peers"].patches] == [1.5, 1.125]
 
 
 def test_domains_pool_their_verifications() -> None:
@@ -176,8 +176,8 @@ def test_several_runs_of_peers_keep_apart(tmp_path: Path) -> None:
     axes = Figure().subplots()
     panels_of(*files)["peers"].draw(axes)
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "1: blockdraft\nplain, float32", "1: transformers\ngenerate, float32",
-        "2: blockdraft\nplain, float32", "2: transformers\ngenerate, float32",
+        "1: blockdraft\nplain, bfloat16", "1: llama.cpp\nplain, Q8_0",
+        "2: blockdraft\nplain, bfloat16", "2: llama.cpp\nplain, Q8_0",
     ]  # fmt: skip
 
 
