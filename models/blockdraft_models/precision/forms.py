@@ -5,6 +5,7 @@ in ways that nothing tells beforehand (docs/adr/0043). So each width is tried on
 """
 
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,11 @@ _TIMED_ROWS = (1, 8)
 _TIMED_RUNS = 15
 # Of smaller weights no form takes long, and to try them all would.
 _LEAST_ELEMENTS = 2**16
-# What a form has to gain before it is taken instead of the safest one: trials scatter by as much.
-_LEAST_GAIN = 1.03
+# What a form has to gain before it is taken instead of the safest one. Trials scatter by half as
+# much, and where all forms of a model are one, their operands are padded once.
+_LEAST_GAIN = 1.1
+_COPIES_BYTES = 2**26
+_CHAINED = 8
 
 Product = Callable[[Float[Array, "rows in"]], Float[Array, "rows out"]]
 
@@ -133,13 +137,16 @@ def _seconds(
 ) -> dict[ProductForm, float]:
     """Return what each form takes for 1 row and for 8, one after another in turn."""
     chain = jax.jit(_chain, static_argnames="form")
-    weights = [weight + 0 for _ in range(max(1, min(8, 2**27 // weight.nbytes)))]
+    # As in a decoder, a weight is not in the cache any more when it is needed again.
+    copies = [weight + 0 for _ in range(max(1, _COPIES_BYTES // weight.nbytes))]
+    cut = min(len(copies), _CHAINED)
+    chains = itertools.cycle(copies[at : at + cut] for at in range(0, len(copies) - cut + 1, cut))
     taken: dict[tuple[ProductForm, int], list[float]] = {}
     for run in range(_TIMED_RUNS + 1):
         for form in PRODUCT_FORMS:
             for count in _TIMED_ROWS:
                 started = time.perf_counter()
-                chain(rows[:count], weights, form=form).block_until_ready()
+                chain(rows[:count], next(chains), form=form).block_until_ready()
                 if run:  # the first one compiles
                     taken.setdefault((form, count), []).append(time.perf_counter() - started)
     return {
