@@ -57,7 +57,7 @@ class Stepping:
         sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
         inputs = jax.device_put(pack(rows, BUCKET, **sizes), self.layout.replicated)
         outputs, self.caches = self.compiled(
-            self.weights, self.features.projection, self.caches, inputs
+            jax.tree.leaves(self.weights), self.features.projection, self.caches, inputs
         )
         on_host: StepOutputs = jax.device_get(outputs)
         return on_host

@@ -161,6 +161,7 @@ class ModelRunner:
         self._leader = leader
         self.product_forms = suit_processor(decoder)
         self._graph, self._weights = nnx.split(decoder)
+        self._leaves = jax.tree.leaves(self._weights)
         self.model = decoder.config
         self.dtype = decoder.embedding.table[...].dtype
         self.settings = settings
@@ -326,7 +327,7 @@ class ModelRunner:
             self._leader.run(self.buckets.index(bucket), inputs)
         outputs: StepOutputs
         outputs, self._caches = self._steps[bucket](
-            self._weights, self._features.projection, self._caches, inputs
+            self._leaves, self._features.projection, self._caches, inputs
         )
         return outputs
 

@@ -42,8 +42,9 @@ class TargetStep:
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step for one bucket, ready to be compiled.
 
-        It takes weights, the features' projection, caches and `StepInputs`, and returns
-        `StepOutputs` and the caches, which it takes over.
+        It takes the leaves of the weights, the features' projection, caches and `StepInputs`, and
+        returns `StepOutputs` and the caches, which it takes over. To flatten the weights at each
+        step would take longer than anything else on the host.
 
         Args:
             weights: The target's arrays, or descriptions of them.
@@ -61,15 +62,20 @@ class TargetStep:
         cache_places = jax.tree.map(
             lambda array: layout.sharding if array.ndim else layout.replicated, caches
         )
+        leaves, tree = jax.tree.flatten(weights)
         described = (
-            jax.tree.map(_described, weights),
+            list(map(_described, leaves)),
             jax.tree.map(_described, self.features.projection),
             jax.tree.map(_placed, caches, cache_places),
             jax.tree.map(lambda array: _placed(array, layout.replicated), inputs),
         )
         # Everything the host reads is whole on every device; caches stay where they are.
         places = None if layout.mesh is None else (layout.replicated, cache_places)
-        step = jax.jit(self._run, donate_argnums=(2,), out_shardings=places)
+
+        def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, LayerCaches]:
+            return self._run(jax.tree.unflatten(tree, leaves), *rest)
+
+        step = jax.jit(run, donate_argnums=(2,), out_shardings=places)
         return step.lower(*described)
 
     def _run(

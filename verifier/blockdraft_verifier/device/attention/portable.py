@@ -184,7 +184,7 @@ def _attend_to_context(
     ) -> tuple[Array, Array, Array]:
         top, total, mixed = state
         pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
-        kv = cache[pages].astype(jnp.float32)
+        kv = _read_pages(cache, pages).astype(jnp.float32)
         kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
         key = kv[:, :, :, 0]
         # Whole lanes: for other widths the order of summation changes with the number of queries.
@@ -209,3 +209,14 @@ def _attend_to_context(
     _, total, mixed = jax.lax.fori_loop(0, chunk_count, attend_to_chunk, state)
     out: Array = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
     return out
+
+
+def _read_pages(
+    cache: Float[Array, "pages page_size kv_slots head_dim"], pages: Int[Array, "tiles read"]
+) -> Float[Array, "tiles read page_size kv_slots head_dim"]:
+    if len(pages) > 1:
+        return cache[pages]
+    # XLA's CPU backend copies slices as they lie, and gathers element by element. Of several tiles
+    # there would be too many.
+    slices = [jax.lax.dynamic_slice_in_dim(cache, page, 1) for page in pages[0]]
+    return jnp.concatenate(slices)[None]
