@@ -76,9 +76,9 @@ def prepare(settings: PromptSettings, datasets: Sequence[Dataset]) -> Prepared:
     return Prepared(target, tokenizer, prompt_sets)
 
 
-def keep_executables() -> None:
-    """Keep what is compiled where serving keeps it, so that it is compiled once."""
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
+def keep_executables(folder: str = "xla") -> None:
+    """Keep what is compiled, unless told otherwise where serving keeps it: it is compiled once."""
+    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

@@ -19,6 +19,7 @@ from blockdraft_verifier.drafting.link import DrafterDescription
 from blockdraft_verifier.engine.listeners import Listener, TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 
 Progress = Callable[[int, int], None]
@@ -63,6 +64,7 @@ class InProcessDecoder:
         checkpoint: Checkpoint,
         drafter: LoadedMethod | None,
         config: EngineSettings,
+        self_test: Callable[[ModelRunner], Exactness] | None = None,
     ) -> None:
         """Join the parts; `warm_up` must follow before `decode`.
 
@@ -73,6 +75,7 @@ class InProcessDecoder:
                 decode plainly.
             config: Limits of the engine, and the draft policy: with "fixed" the numbers are the
                 drafter's, with "adaptive" the scheduler's choice is among them.
+            self_test: Finds at `warm_up` which steps round alike; None for never.
 
         Raises:
             ValueError: If the drafter drafts for another target.
@@ -81,8 +84,10 @@ class InProcessDecoder:
         self._link = None if drafter is None else InProcessLink(drafter, checkpoint.fingerprint)
         self._metrics = VerifierMetrics(CollectorRegistry())
         vocab_size = checkpoint.config.vocab_size
+        self.runner = ModelRunner(decoder, config)
+        test = None if self_test is None else functools.partial(self_test, self.runner)
         self._engine = Engine(
-            ModelRunner(decoder, config), config, self._link, vocab_size, self._metrics
+            self.runner, config, self._link, vocab_size, self._metrics, self_test=test
         )
 
     @property
@@ -91,6 +96,11 @@ class InProcessDecoder:
         transport = self._link.current() if self._link is not None else None
         assert transport is not None
         return transport.description
+
+    @property
+    def exactness(self) -> Exactness | None:
+        """What the self-test found; None before `warm_up`, and without one."""
+        return self._engine.exactness
 
     def warm_up(self, progress: Progress = lambda done, total: None) -> None:
         """Compile every step of the target; `progress` hears how many of how many are done."""

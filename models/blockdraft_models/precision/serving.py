@@ -39,8 +39,13 @@ def serving_dtype(name: str) -> jnp.dtype:
         ValueError: If the variable is neither.
     """
     if name == "auto" and jax.default_backend() == "cpu":
-        name = _pinned() or _faster(default_cache_dir())
+        name = _pinned() or faster_dtype(cpu_bfloat16_speedup())
     return compute_dtype(name)
+
+
+def cpu_bfloat16_speedup() -> float:
+    """Return how many times as fast bfloat16 is as float32 on this CPU, measured the first time."""
+    return _kept_speedup(default_cache_dir())
 
 
 def faster_dtype(speedup: float) -> str:
@@ -57,15 +62,14 @@ def _pinned() -> str | None:
 
 # Kept in the process too: what asks twice gets the same also where no file can be written.
 @functools.cache
-def _faster(folder: Path) -> str:
+def _kept_speedup(folder: Path) -> float:
     forms = " and ".join(map(str, trial_forms()))
     key = f"{this_processor()}, jaxlib {jaxlib.version.__version__}, products {forms}"
     speedup = kept_measurement(folder / FILE_NAME, key, bfloat16_speedup)
-    chosen = faster_dtype(speedup)
     logger.info(
         "dtype auto is %s: bfloat16 is %.2f times as fast as float32 at %d rows on this CPU",
-        chosen,
+        faster_dtype(speedup),
         speedup,
         ROWS,
     )
-    return chosen
+    return speedup

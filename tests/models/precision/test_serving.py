@@ -40,7 +40,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def in_new_process(name: str = "auto") -> str:
     """Return what a process that starts now would choose."""
-    serving._faster.cache_clear()
+    serving._kept_speedup.cache_clear()
     return serving_dtype(name).name
 
 

@@ -52,7 +52,7 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     return find_classes(runner.dtype.name, found)
 
 
-def enforce(runner: ModelRunner, *, allow_inexact: bool) -> Exactness:
+def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -> Exactness:
     """Find which steps round alike, and have a bfloat16 target serve only such.
 
     In float32 rounding hardly ever decides a token, so that nothing is padded for it there.
@@ -60,11 +60,12 @@ def enforce(runner: ModelRunner, *, allow_inexact: bool) -> Exactness:
     Args:
         runner: Warmed up.
         allow_inexact: Serve steps as they are.
+        span: As of `self_test`.
 
     Raises:
         InexactError: If no padding makes steps round alike.
     """
-    found = self_test(runner)
+    found = self_test(runner, span)
     if found.exact or allow_inexact or runner.dtype != jnp.bfloat16:
         return found
     logger.warning("%s", found.summary())
