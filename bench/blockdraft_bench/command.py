@@ -49,6 +49,9 @@ SUBCOMMANDS = {
     "peers": Subcommand(
         "blockdraft_bench.peers.command", "other programs on the same prompts and weights"
     ),
+    "processor": Subcommand(
+        "blockdraft_bench.processor.command", "a row of the matrix of processors, for this one"
+    ),
     "scaling": Subcommand(
         "blockdraft_bench.scaling.command", "speed-up predicted from acceptance and costs"
     ),
