@@ -3,7 +3,6 @@
 import argparse
 import sys
 
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_runtime.settings.drafter import NO_DRAFTER_STATUS, DrafterSettings
@@ -55,16 +54,14 @@ def _serve(settings: DrafterSettings) -> bool:
     # Imported here: `blockdraft --help` must not wait for jax.
     import asyncio
 
-    import jax
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
+    from blockdraft_models.executables import keep_executables
     from blockdraft_runtime.process import serve
     from blockdraft_runtime.tls.peers import peer_server_credentials
 
-    cache = settings.compilation_cache or default_cache_dir() / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables(settings.compilation_cache)
 
     async def main() -> bool:
         stop_requested = asyncio.Event()

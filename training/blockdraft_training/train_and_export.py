@@ -5,8 +5,6 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_models.weights.cache_dir import default_cache_dir
-
 if TYPE_CHECKING:
     from blockdraft_training.methods.recipe import AnyRecipe
 
@@ -17,14 +15,13 @@ def train_and_export(recipe: "AnyRecipe", *, as_json: bool) -> None:
     Raises:
         TrainingError: If something about the run is wrong; see `train`.
     """
-    import jax
-
+    from blockdraft_models.executables import keep_executables
     from blockdraft_training.export import export_drafter
     from blockdraft_training.loop.history import plot_history
     from blockdraft_training.loop.progress import progress_reporter
     from blockdraft_training.loop.run import train
 
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
+    keep_executables()
     settings = recipe.settings
     with progress_reporter() as report:
         trained = train(recipe, report)

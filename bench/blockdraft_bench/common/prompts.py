@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
-
 from blockdraft_bench.common.datasets import Dataset, choose_samples
 from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.settings import PromptSettings
+from blockdraft_models.executables import keep_executables
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 
 
@@ -74,12 +72,6 @@ def prepare(settings: PromptSettings, datasets: Sequence[Dataset]) -> Prepared:
         ]
         prompt_sets.append(PromptSet(dataset.name, tuple(prompts)))
     return Prepared(target, tokenizer, prompt_sets)
-
-
-def keep_executables(folder: str = "xla") -> None:
-    """Keep what is compiled, unless told otherwise where serving keeps it: it is compiled once."""
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, ...]:

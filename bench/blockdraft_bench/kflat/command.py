@@ -19,13 +19,13 @@ def measure(settings: KFlatSettings, run: Run) -> Outcome:
     """Time the steps, model those of other chips."""
     # Imported here: `--help` must not wait for jax.
     from blockdraft_aot.model_shapes import SHAPES
-    from blockdraft_bench.common.prompts import keep_executables
     from blockdraft_bench.common.provenance import Target, origin
     from blockdraft_bench.kflat.decoder_cost import step_shapes
     from blockdraft_bench.kflat.figure import draw
     from blockdraft_bench.kflat.measure import measured_curves
     from blockdraft_bench.kflat.modelled import modelled_curves
     from blockdraft_bench.kflat.report import MODELLED_NOTE, KFlatReport, markdown
+    from blockdraft_models.executables import keep_executables
     from blockdraft_models.weights.loading import load_checkpoint_config
     from blockdraft_models.weights.resolve import resolve_target
 

@@ -13,7 +13,7 @@ import jax
 
 from blockdraft_bench.common.answers import DRAFTED, PLAIN, Answer, speed
 from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.prompts import Prompt, keep_executables
+from blockdraft_bench.common.prompts import Prompt
 from blockdraft_bench.common.provenance import Drafter, Target, origin
 from blockdraft_bench.common.run import Outcome, Run
 from blockdraft_bench.common.statistics import median
@@ -24,6 +24,7 @@ from blockdraft_bench.processor.command import ProcessorSettings
 from blockdraft_bench.processor.report import ProcessorReport, ProcessorRow, markdown
 from blockdraft_client.cli.demo import DEFAULT_PROMPT
 from blockdraft_drafter.app import load_method
+from blockdraft_models.executables import keep_executables
 from blockdraft_models.precision.serving import cpu_bfloat16_speedup, serving_dtype
 from blockdraft_models.processor import this_processor
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
@@ -82,8 +83,7 @@ def measure_here(settings: ProcessorSettings) -> ProcessorRow:
     if jax.default_backend() != "cpu":
         raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
     processor = this_processor()
-    # XLA compiles for the cores there are, but jax finds what it kept for any number of them.
-    keep_executables(f"xla-{processor.cores}-cores")
+    keep_executables()
     target = resolve_target(settings.target)
     span = AT_START if settings.quick else ON_REQUEST
     with tempfile.TemporaryDirectory() as fresh:

@@ -3,7 +3,6 @@
 import argparse
 import json
 
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.corpus.settings import CorpusSettings
 
@@ -20,13 +19,11 @@ def run(args: argparse.Namespace) -> int:
     """Make the corpus and return the exit code."""
     settings = CONFIGURATION.read(args)
     # Imported here: `--help` must not wait for jax.
-    import jax
 
+    from blockdraft_models.executables import keep_executables
     from blockdraft_training.corpus.maker import CorpusMaker
 
-    cache = settings.compilation_cache or default_cache_dir() / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    keep_executables(settings.compilation_cache)
     summary = CorpusMaker(settings).make()
     if args.json:
         print(json.dumps(summary.to_json(), ensure_ascii=False))

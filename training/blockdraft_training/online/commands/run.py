@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from blockdraft_models.errors import ModelError
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_training.errors import TrainingError
@@ -50,12 +49,11 @@ def run(args: argparse.Namespace) -> int:
         # Read by XLA's CPU client when it makes its threads.
         os.environ["NPROC"] = str(settings.threads)
     # Imported here: `--help` must not wait for jax, nor jax make its threads before.
-    import jax
-
+    from blockdraft_models.executables import keep_executables
     from blockdraft_training.online.learner import Learner
     from blockdraft_training.online.pace import Pace, Verifiers
 
-    jax.config.update("jax_compilation_cache_dir", str(default_cache_dir() / "xla"))
+    keep_executables()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -1,0 +1,25 @@
+"""Where what JAX compiles is kept."""
+
+import os
+from pathlib import Path
+
+import jax
+
+from blockdraft_models.processor import usable_cores
+from blockdraft_models.weights.cache_dir import default_cache_dir
+
+
+def keep_executables(folder: Path | None = None) -> None:
+    """Have JAX keep what it compiles, for processes to come.
+
+    Apart by the number of cores: XLA's CPU backend divides loops by it, and JAX would find what was
+    compiled for another one.
+
+    Args:
+        folder: `xla` in the folder of BLOCKDRAFT_CACHE when None.
+    """
+    # A variable by which XLA's CPU client is told to use fewer.
+    cores = os.environ.get("NPROC") or usable_cores()
+    folder = (folder or default_cache_dir() / "xla") / f"{cores}-cores"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
