@@ -74,6 +74,17 @@ def unused_tcp_port() -> int:
 
 
 @pytest.fixture
+def jax_as_it_was() -> Iterator[None]:
+    """Leave jax as it was."""
+    # What a command changes of it.
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
 def one_core() -> Iterator[None]:
     """Pin this thread, and what it starts, to one of the cores there are."""
     usable = os.sched_getaffinity(0)

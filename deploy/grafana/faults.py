@@ -25,9 +25,13 @@ FAULTS = Dashboard(
             ),
             Panel(
                 "Classes of rounding",
-                [(series("verifier_rounding_classes"), "{{instance}}")],
+                [
+                    (series("verifier_rounding_classes"), "{{instance}}"),
+                    (series("verifier_padded_shapes"), "{{instance}} padded shapes"),
+                ],
                 description="1: drafted answers are exactly the plain ones; more: they may "
-                "differ where two tokens are nearly as likely; 0: not tested.",
+                "differ where two tokens are nearly as likely. Shapes that round otherwise are "
+                "padded.",
                 threshold=2,
             ),
         ],

@@ -1,26 +1,13 @@
 """What the tests of whole commands share: a folder to run them in, with small data sets."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 from blockdraft_bench.engine import loading
 
 CACHE = Path(__file__).parents[2] / ".cache"
-# What a command changes of jax.
-JAX_SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-
-
-@pytest.fixture
-def jax_as_it_was() -> Iterator[None]:
-    """Leave jax as it was."""
-    before = {name: getattr(jax.config, name) for name in JAX_SETTINGS}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.fixture

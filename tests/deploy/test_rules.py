@@ -60,6 +60,8 @@ HEALTHY: Series = {
     "verifier_late_drafts_total{}": rising(0),
     'verifier_sync_repairs_total{cause="stream_broken"}': rising(0),
     "verifier_recompilations_total{}": rising(0),
+    'verifier_rounding_classes{dtype="bfloat16"}': steady(1),
+    'verifier_rounding_classes{dtype="float32"}': steady(0),
     "drafter_recompilations_total{}": rising(0),
     "drafter_learning_steps_total{}": rising(0),
     'drafter_recordings_total{outcome="written"}': rising(0),
@@ -133,7 +135,6 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
         5,
         [{**TICKET, **INSTANCE, "dtype": "bfloat16"}],
     ),
-    ("BlockdraftInexact", {'verifier_rounding_classes{dtype="bfloat16"}': steady(1)}, 5, []),
     ("BlockdraftInexact", {'verifier_rounding_classes{dtype="float32"}': steady(7)}, 5, []),
     (
         "BlockdraftDrafterAway",

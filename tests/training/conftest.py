@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 from tests.training.pair import Pair, make_pair
 
-from blockdraft_training import train_and_export
 from blockdraft_training.loop import trainer
 
 
@@ -25,9 +23,6 @@ def known_peak() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax_as_it_was: None) -> None:
     """Keeps the command's compilation cache out of everybody else's."""
-    before = jax.config.values["jax_compilation_cache_dir"]
-    monkeypatch.setattr(train_and_export, "default_cache_dir", lambda: tmp_path / "cache")
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path / "cache"))
