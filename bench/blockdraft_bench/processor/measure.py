@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.common.prompts import Prompt
 from blockdraft_bench.common.provenance import Drafter, Target, origin
 from blockdraft_bench.common.run import Outcome, Run
+from blockdraft_bench.common.settings import OutputSettings
 from blockdraft_bench.common.statistics import median
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
@@ -56,7 +58,7 @@ def measure_rows(settings: ProcessorSettings, run: Run) -> Outcome:
         rows=tuple(rows),
     )
     # Not before: there is nothing that an interrupted run could go on from.
-    run.identify(report.target, rows[0].drafter, settings)
+    run.identify(report.target, rows[0].drafter, replace(settings, result=OutputSettings()))
     return Outcome(report, markdown(report))
 
 
