@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,12 +11,12 @@ import pytest
 from flax import nnx
 from jaxtyping import Array, Float
 from prometheus_client import CollectorRegistry
+from tests.models.quantized import int8_decoder
 from tests.models.tiny import tiny_config
 from tests.verifier.support import TINY_ENGINE, decode, random_requests
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
@@ -188,8 +189,11 @@ def test_a_few_rows_of_a_step_are_compared_too() -> None:
     assert not found.exact
 
 
-def test_int8_weights_are_compared_as_they_are_served() -> None:
-    decoder = tiny()
-    hold_int8(decoder)
+@pytest.mark.parametrize(("kind", "exact"), [(Decoder, True), (ShapeDependent, False)])
+def test_int8_weights_are_compared_as_they_are_served(
+    tmp_path: Path, kind: type[Decoder], *, exact: bool
+) -> None:
+    decoder = int8_decoder(tiny(), tmp_path)
+    decoder.__class__ = kind
     found = self_test(compiled(decoder))
-    assert found.exact, found.summary()
+    assert found.exact == exact, found.summary()
