@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import grpc
-import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION_SERVICE
@@ -164,8 +163,3 @@ async def serve(
         for number in signals:
             loop.remove_signal_handler(number)
     logger.info("stopped")
-
-
-def run(application: Application, settings: ProcessSettings) -> None:
-    """Run `application` on a fresh uvloop until a signal stops it."""
-    uvloop.run(serve(application, settings))

@@ -124,10 +124,11 @@ def error_from_proto(status: Status) -> ServiceError | None:
     }
     if info.domain != ERROR_DOMAIN:
         return None
-    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    codes = {code.value[0]: code for code in grpc.StatusCode}
     violations = bad_request.field_violations
     return ServiceError(
-        code,
+        # As gRPC does with numbers that it does not know.
+        codes.get(status.code, grpc.StatusCode.UNKNOWN),
         info.reason,
         status.message,
         metadata=info.metadata,
@@ -136,12 +137,6 @@ def error_from_proto(status: Status) -> ServiceError | None:
             retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in found else None
         ),
     )
-
-
-def error_reason(error: grpc.RpcError) -> str | None:
-    """Return the `ErrorInfo` reason a failed call carries, or None when it has none of ours."""
-    received = received_error(error)
-    return received.reason if received is not None else None
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:

@@ -20,6 +20,7 @@ from tests.drafter.process import running_drafter, tiny_drafter_config, write_ti
 from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor
 from tests.patience import PATIENCE_SECONDS
+from tests.reasons import error_reason
 
 from blockdraft_drafter import projection_messages
 from blockdraft_drafter.app import SERVICE_NAME
@@ -34,7 +35,6 @@ from blockdraft_models.weights.loading import load_checkpoint_config, load_embed
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
-from blockdraft_runtime.status import error_reason
 
 
 @pytest.fixture(scope="module")

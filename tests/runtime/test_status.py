@@ -5,11 +5,12 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.reasons import error_reason
 
 from blockdraft_runtime.status import (
     ServiceError,
     abort,
-    error_reason,
+    error_from_proto,
     invalid_argument,
     received_error,
     stream_errors,
@@ -125,7 +126,6 @@ async def test_an_error_of_somebody_else_has_no_reason() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"x")
     assert received_error(caught.value) is None
-    assert error_reason(caught.value) is None
 
 
 async def test_a_stream_keeps_what_came_before_the_error() -> None:
@@ -147,6 +147,14 @@ async def test_closing_a_stream_runs_the_methods_cleanup_at_once() -> None:
     assert await anext(stream) == b"x"
     await stream.aclose()
     assert servicer.closed == 1
+
+
+def test_a_code_that_grpc_does_not_know_is_unknown() -> None:
+    status = invalid_argument("a", "x").to_proto()
+    status.code = 99  # as from a newer process
+    back = error_from_proto(status)
+    assert back is not None
+    assert (back.code, back.reason) == (grpc.StatusCode.UNKNOWN, "INVALID_ARGUMENT")
 
 
 def test_what_a_caller_sent_does_not_make_an_error_too_long_to_travel() -> None:
