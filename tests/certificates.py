@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.settings.process import PeerTlsSettings
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from jax.sharding import Mesh
 from blockdraft_aot.errors import AotError
 from blockdraft_aot.roofline import PUBLISHED, Roofline
 from blockdraft_models.decoder.sharding import model_mesh
-from blockdraft_runtime.tpu_host import TpuHost, TpuHostError
-from blockdraft_runtime.tpu_split import (
+from blockdraft_runtime.tpu import (
     ChipSplit,
     ChipSplitError,
+    TpuHost,
+    TpuHostError,
     default_split,
     drafter_environment,
     verifier_environment,

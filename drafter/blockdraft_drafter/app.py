@@ -26,11 +26,10 @@ from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
-from blockdraft_runtime.loading import Loading
-from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
-from blockdraft_runtime.undecodable import add_strictly
+from blockdraft_runtime.status import add_strictly
 
 logger = logging.getLogger(__name__)
 

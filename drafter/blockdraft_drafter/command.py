@@ -58,8 +58,8 @@ def _serve(settings: DrafterSettings) -> bool:
 
     from blockdraft_drafter.app import DrafterApp
     from blockdraft_models.executables import keep_executables
+    from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
-    from blockdraft_runtime.tls.peers import peer_server_credentials
 
     keep_executables(settings.compilation_cache)
 

@@ -19,6 +19,7 @@ from blockdraft_drafter.projection_messages import describe_projection, projecti
 from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
+from blockdraft_runtime import version
 from blockdraft_runtime.shared_memory import MAPPED, attach_offered
 from blockdraft_runtime.status import (
     ServiceError,
@@ -26,7 +27,6 @@ from blockdraft_runtime.status import (
     stream_errors,
     unary_errors,
 )
-from blockdraft_runtime.version import version
 
 logger = logging.getLogger(__name__)
 

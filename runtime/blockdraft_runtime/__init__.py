@@ -1,12 +1,20 @@
 """What every serving process shares.
 
-Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first;
-`undecodable` tells a caller of bytes that are no message.
+Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first.
 `settings/` is what each process is told, `configuration/` how it is told: by flags, variables and
-files. `channel` holds the options of the connections between processes, `tls` their
-certificates, `backoff` the pauses before they try again; `reloaded` reads files again when they
-change; `loading` loads beside the event loop, `held_loop` tells how long that is held; `debug`
-shows a process from inside; `logs`, `memory` and `version` are small services.
-`tpu_host` and `tpu_split` say which chips of a host belong to which process. Nothing here imports
-the packages that use it.
+files. `channel` is how processes are connected and how long they wait before they try again,
+`credentials` the keys and certificates by which they know each other, `shared_memory` what two of
+them on one host share. `event_loop` loads beside the event loop and tells how long that is held,
+`logs` is what they log, and `tpu` says which chips of a host belong to which of them. Nothing here
+imports the packages that use it.
 """
+
+import importlib.metadata
+
+
+def version() -> str:
+    """Return the version of the installed package; "unknown" in a bare checkout."""
+    try:
+        return importlib.metadata.version("blockdraft")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

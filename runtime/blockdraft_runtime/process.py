@@ -2,22 +2,26 @@
 
 import asyncio
 import logging
+import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
+from google.protobuf.json_format import ParseDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION_SERVICE
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 
-from blockdraft_protos.v1 import debug_pb2_grpc
-from blockdraft_runtime import debug
+from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.logs import recent_faults
 from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.status import unary_errors
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,36 @@ class Application(Protocol):
         """Return what it is doing, for `DebugService`; may be called at any time."""
 
 
+class DebugService(debug_pb2_grpc.DebugServiceServicer):
+    """Shows a process from inside, to those who can reach its internal address."""
+
+    def __init__(self, role: str, inspect: Callable[[], Mapping[str, object]]) -> None:
+        """Show what `inspect` returns, which can be written as JSON, of the process `role`."""
+        self._role = role
+        self._inspect = inspect
+        self._started = time.monotonic()
+
+    @unary_errors
+    async def GetState(  # noqa: N802
+        self, request: debug_pb2.GetStateRequest, context: Any
+    ) -> debug_pb2.GetStateResponse:
+        """Return the state as it is now."""
+        response = debug_pb2.GetStateResponse(
+            role=self._role,
+            process_id=os.getpid(),
+            uptime_seconds=time.monotonic() - self._started,
+        )
+        ParseDict(dict(self._inspect()), response.state)
+        for record in recent_faults():
+            response.recent_faults.add(
+                time_seconds=record.created,
+                level=record.levelname,
+                logger=record.name,
+                message=record.getMessage(),
+            )
+        return response
+
+
 async def serve(
     application: Application,
     settings: ProcessSettings,
@@ -71,7 +105,7 @@ async def serve(
 
     Args:
         application: The servicers and their life cycle.
-        settings: Where to settings.
+        settings: Where to listen.
         server: A server made by the caller, who needs interceptors; it must not have ports of
             its own.
         credentials: TLS credentials of the port; None serves plaintext.
@@ -104,10 +138,10 @@ async def serve(
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
         REFLECTION_SERVICE,
     ]
-    inside = debug.DebugService(application.role, application.inspect)
+    inside = DebugService(application.role, application.inspect)
     if application.internal:
         debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, server)
-        reflected.append(debug.SERVICE)
+        reflected.append(debug_pb2.DESCRIPTOR.services_by_name["DebugService"].full_name)
     if reflection:
         enable_server_reflection(reflected, server)
     ports = [(settings.address, credentials), *([] if second is None else [second])]

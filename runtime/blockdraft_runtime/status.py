@@ -3,6 +3,10 @@
 Every error of every service goes through here, so that each carries a machine-readable reason
 (listed in docs/errors.md), the values its message mentions, and where it helps a `BadRequest` or
 `RetryInfo` detail. Source: AIP-193.
+
+gRPC for Python ends calls that cannot be decoded with INTERNAL, as if the server were at fault.
+Services that are registered through `add_strictly` end them with INVALID_ARGUMENT, reason
+MALFORMED_REQUEST; what is too large is refused by its bytes.
 """
 
 import asyncio
@@ -10,12 +14,13 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
@@ -28,6 +33,9 @@ ERROR_DOMAIN = "blockdraft"
 # a caller sent would not reach it. The message is in there three times, once in a longer encoding.
 _MOST_MESSAGE_BYTES = 512
 _MOST_VALUE_BYTES = 256
+
+RequestCheck = Callable[[str, bytes], None]
+"""Refuses, with `ServiceError`, an encoded request to the method of a name."""
 
 
 class ServiceError(Exception):
@@ -101,6 +109,15 @@ def invalid_argument(field: str, message: str, **metadata: object) -> ServiceErr
         message,
         metadata={"field": field, **metadata},
         field=field,
+    )
+
+
+def malformed() -> ServiceError:
+    """Return the error for bytes that are no message of the method's type."""
+    return ServiceError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "MALFORMED_REQUEST",
+        "the request is not a valid message of its type; text must be UTF-8",
     )
 
 
@@ -191,3 +208,87 @@ def stream_errors(method: StreamMethod) -> StreamMethod:
             await abort(context, error)
 
     return wrapper  # type: ignore[return-value]  # same signature, which mypy cannot see
+
+
+class _Refused:
+    """Takes the place of a request that was not decoded."""
+
+    def __init__(self, error: ServiceError) -> None:
+        self.error = error
+
+
+class _Collector:
+    """Takes the place of a server in generated `add_…_to_server` functions."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Mapping[str, Any]] = {}
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Ignore the handlers in the form that hides the methods."""
+
+    def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
+        """Keep the handlers in the form that shows the methods."""
+        self.services[service] = methods
+
+
+def add_strictly(
+    add_to_server: Callable[[Any, Any], None],
+    servicer: object,
+    server: grpc.aio.Server,
+    check: RequestCheck = lambda method, data: None,
+) -> None:
+    """Register `servicer` so that requests that are not decoded get a typed error.
+
+    Its methods on streams of requests hear of such a one by the `ServiceError` that the stream
+    raises. `add_to_server` is the generated function, such as `add_…Servicer_to_server`.
+    """
+    collector = _Collector()
+    add_to_server(servicer, collector)
+    for service, methods in collector.services.items():
+        strict = {name: _strict(method, partial(check, name)) for name, method in methods.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, strict),))
+
+
+def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
+    def deserialize(data: bytes) -> object:
+        try:
+            check(data)
+            return handler.request_deserializer(data)
+        except ServiceError as error:
+            return _Refused(error)
+        except DecodeError:
+            return _Refused(malformed())
+
+    async def unary(request: object, context: Any) -> Any:
+        if isinstance(request, _Refused):
+            await abort(context, request.error)
+        return await handler.unary_unary(request, context)
+
+    async def stream(request: object, context: Any) -> AsyncIterator[Any]:
+        if isinstance(request, _Refused):
+            await abort(context, request.error)
+        async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    async def both(requests: AsyncIterator[object], context: Any) -> AsyncIterator[Any]:
+        decoded = _decoded(requests)
+        async with contextlib.aclosing(handler.stream_stream(decoded, context)) as responses:
+            async for response in responses:
+                yield response
+
+    serialize = handler.response_serializer
+    if handler.request_streaming:
+        if not handler.response_streaming:
+            raise ValueError("methods with a stream of requests and one answer are not supported")
+        return grpc.stream_stream_rpc_method_handler(both, deserialize, serialize)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(stream, deserialize, serialize)
+    return grpc.unary_unary_rpc_method_handler(unary, deserialize, serialize)
+
+
+async def _decoded(requests: AsyncIterator[object]) -> AsyncIterator[object]:
+    async for request in requests:
+        if isinstance(request, _Refused):
+            raise request.error
+        yield request

@@ -13,12 +13,12 @@ from grpc_health.v1._async import HealthServicer
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import inference_pb2_grpc
+from blockdraft_runtime import version
 from blockdraft_runtime.channel import SERVER_OPTIONS
-from blockdraft_runtime.held_loop import HeldLoop
+from blockdraft_runtime.event_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_runtime.undecodable import add_strictly
-from blockdraft_runtime.version import version
+from blockdraft_runtime.status import add_strictly
 from blockdraft_server.access.admission import Admission
 from blockdraft_server.access.auth import AuthInterceptor
 from blockdraft_server.access.files import AccessFiles

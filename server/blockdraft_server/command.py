@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
-    from blockdraft_runtime.reloaded import UnusableFilesError
-    from blockdraft_runtime.version import version
+    from blockdraft_runtime import version
+    from blockdraft_runtime.credentials import UnusableFilesError
     from blockdraft_server.app import run_server
     from blockdraft_server.traces import traces_to
 

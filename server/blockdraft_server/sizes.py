@@ -2,8 +2,7 @@
 
 import grpc
 
-from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_runtime.undecodable import malformed
+from blockdraft_runtime.status import ServiceError, invalid_argument, malformed
 from blockdraft_server.encoded import (
     MAX_FIELDS,
     MAX_OTHER_BYTES,

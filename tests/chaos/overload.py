@@ -15,7 +15,7 @@ from tests.chaos.sizes import sizes
 from tests.chaos.stack import SEQUENCES, VERIFIERS, Stack, running_stack
 
 from blockdraft_client import ApiError, AsyncClient, BlockdraftError, SamplingParams
-from blockdraft_runtime.held_loop import HeldLoop
+from blockdraft_runtime.event_loop import HeldLoop
 
 CONNECTIONS = 4
 # Long answers, so that ten times the capacity is no work for who asks.

@@ -22,8 +22,7 @@ from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
-from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_runtime.settings.verifier import (

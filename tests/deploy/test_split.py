@@ -33,7 +33,7 @@ from tests.server.support import until as until_async
 
 from blockdraft_client import AsyncClient, Client, SamplingParams
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.routing import places
 

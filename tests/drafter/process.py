@@ -12,10 +12,10 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_drafter.app import DrafterApp
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.credentials import peer_server_credentials
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings
-from blockdraft_runtime.tls.peers import peer_server_credentials
 
 
 def write_tiny_target(directory: Path, num_layers: int = 5) -> Path:

@@ -29,8 +29,7 @@ from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 

@@ -17,8 +17,7 @@ from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_server.supervise.child import ChildSpec
 from blockdraft_server.supervise.plan import DRAFTER

@@ -23,7 +23,7 @@ from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 from blockdraft_models.weights.huggingface_export import hf_config
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
 from blockdraft_models.weights.tensor_names import tensor_names
-from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.event_loop import return_free_memory
 
 MOST_OF_LARGEST_FILE = 1.3
 LARGE = tiny_config(

@@ -27,7 +27,7 @@ from blockdraft_protos.v1 import drafter_pb2
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime.channel import SERVER_OPTIONS
-from blockdraft_runtime.undecodable import add_strictly
+from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.service import VerifierService
 

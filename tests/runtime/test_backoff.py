@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_runtime.backoff import Backoff, BackoffPolicy
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
 
 POLICIES = st.tuples(st.floats(0.001, 10), st.floats(1, 1000)).map(
     lambda pair: BackoffPolicy(pair[0], pair[0] * pair[1])

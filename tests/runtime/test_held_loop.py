@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blockdraft_runtime.held_loop import TICK_SECONDS, HeldLoop
+from blockdraft_runtime.event_loop import TICK_SECONDS, HeldLoop
 
 
 class PlayedLoop:

@@ -4,7 +4,7 @@ import os
 import psutil
 import pytest
 
-from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.event_loop import return_free_memory
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:

@@ -11,9 +11,8 @@ from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_runtime.reloaded import UnusableFilesError
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
-from blockdraft_runtime.tls.peers import OtherProcess, peer_server_credentials
+from blockdraft_runtime.credentials import OtherProcess, UnusableFilesError, peer_server_credentials
+from blockdraft_runtime.settings.process import PeerTlsSettings
 
 OURS, OTHERS = Authority("ours"), Authority("others")
 

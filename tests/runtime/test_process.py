@@ -17,9 +17,9 @@ from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
+from blockdraft_runtime.credentials import OtherProcess, peer_server_credentials
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.process import ProcessSettings
-from blockdraft_runtime.tls.peers import OtherProcess, peer_server_credentials
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

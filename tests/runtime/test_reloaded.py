@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_runtime.reloaded import Reloaded, UnusableFilesError
+from blockdraft_runtime.credentials import Reloaded, UnusableFilesError
 
 
 def number(path: Path) -> Reloaded[int]:

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from blockdraft_runtime.tpu_host import Bounds, TpuHost, TpuHostError
+from blockdraft_runtime.tpu import Bounds, TpuHost, TpuHostError
 
 
 @pytest.mark.parametrize(

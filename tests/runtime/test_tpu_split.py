@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
-from blockdraft_runtime.tpu_host import TpuHost
-from blockdraft_runtime.tpu_split import (
+from blockdraft_runtime.tpu import (
     ChipSplit,
     ChipSplitError,
+    TpuHost,
     default_split,
     drafter_environment,
     fitting_splits,

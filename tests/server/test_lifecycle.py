@@ -12,8 +12,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.server.support import failure, running_server, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.credentials import peer_server_credentials
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
-from blockdraft_runtime.tls.peers import peer_server_credentials
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.server.support import Running, failure, running_server, settings_for, until
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_runtime import undecodable
+from blockdraft_runtime import status
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_server.sizes import MAX_LISTED_TOKENS
 
@@ -23,7 +23,7 @@ METHOD = "/blockdraft.v1.InferenceService/"
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return what gets the length of each request that a server decodes."""
-    strict, lengths = undecodable._strict, list[int]()
+    strict, lengths = status._strict, list[int]()
 
     def noting(handler: Any, check: Callable[[bytes], None]) -> Any:
         def deserialize(data: bytes) -> object:
@@ -32,7 +32,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return strict(handler._replace(request_deserializer=deserialize), check)
 
-    monkeypatch.setattr(undecodable, "_strict", noting)
+    monkeypatch.setattr(status, "_strict", noting)
     return lengths
 
 

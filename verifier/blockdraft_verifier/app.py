@@ -14,11 +14,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
-from blockdraft_runtime.loading import Loading
-from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime import version
+from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.verifier import VerifierSettings
-from blockdraft_runtime.undecodable import add_strictly
-from blockdraft_runtime.version import version
+from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.loop import Engine

@@ -7,9 +7,8 @@ import os
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_runtime.settings.slice import SliceSettings
-from blockdraft_runtime.settings.verifier import VerifierSettings
-from blockdraft_runtime.tpu_host import TpuHost
+from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
+from blockdraft_runtime.tpu import TpuHost
 
 CONFIGURATION = Configuration("verifier", VerifierSettings)
 
@@ -38,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from blockdraft_models.executables import keep_executables
+    from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
-    from blockdraft_runtime.tls.peers import peer_server_credentials
     from blockdraft_verifier.app import VerifierApp
     from blockdraft_verifier.exactness.command import run_self_test
     from blockdraft_verifier.follower import FollowerApp

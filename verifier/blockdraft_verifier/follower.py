@@ -8,7 +8,7 @@ from functools import partial
 
 import grpc
 
-from blockdraft_runtime.loading import Loading
+from blockdraft_runtime.event_loop import Loading
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.loading import load_target
 from blockdraft_verifier.slice.mirror import StepFollower

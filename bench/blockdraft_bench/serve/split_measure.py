@@ -22,7 +22,7 @@ from blockdraft_drafter.app import load_method
 from blockdraft_models.precision.serving import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.memory import return_free_memory
+from blockdraft_runtime.event_loop import return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.engine.listeners import TokensGained

@@ -28,8 +28,7 @@ from blockdraft_drafter.learning.versions import Version, VersionError, VersionS
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 
 logger = logging.getLogger(__name__)
 

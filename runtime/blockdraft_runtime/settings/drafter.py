@@ -5,15 +5,56 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
-from blockdraft_runtime.settings.learning import LearningSettings
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype, ProcessSettings
+from blockdraft_runtime.settings.process import (
+    DEFAULT_TARGET,
+    Dtype,
+    PeerTlsSettings,
+    ProcessSettings,
+)
 
 DTYPES = get_args(Dtype)
 SentForm = Literal["auto", "projected", "raw"]
 
 # With this status `blockdraft drafter --find` says that there is none for the target.
 NO_DRAFTER_STATUS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSettings:
+    """Whether a drafter learns while it serves, and where and how much it records."""
+
+    enabled: bool = setting(
+        False,
+        "record sequences on disk to learn from them, and take over better weights as they are "
+        "promoted; see docs/learning.md",
+        flag="learn",
+    )
+    directory: Path | None = setting(
+        None,
+        "folder of the recordings and of the drafter's versions; unset: one for each target in "
+        "`learn` in the folder of BLOCKDRAFT_CACHE",
+        flag="learn-dir",
+        metavar="DIR",
+    )
+    limit_bytes: int = setting(
+        4 << 30,
+        "most bytes of recordings; the oldest are deleted first",
+        flag="learn-limit",
+        metavar="BYTES",
+        minimum=1,
+    )
+    share: float = setting(
+        1.0,
+        "share of the sequences to record",
+        flag="learn-share",
+        metavar="SHARE",
+        above=0,
+        maximum=1,
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

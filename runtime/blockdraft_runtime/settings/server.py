@@ -10,9 +10,43 @@ from blockdraft_runtime.configuration.definition import (
     required,
     setting,
 )
-from blockdraft_runtime.settings.peer_name import PeerName
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, ProcessSettings
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, PeerTlsSettings, ProcessSettings
+
+_SCHEME = "dns:"
+_PREFIX = "dns:///"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerName:
+    """A name that stands for several processes, such as a headless service in Kubernetes."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, address: str) -> "PeerName | None":
+        """Return the name in an address `dns:///HOST:PORT`; None if it is an address of one.
+
+        Raises:
+            ValueError: If it begins like one, but is none.
+        """
+        if not address.startswith(_SCHEME):
+            return None
+        host, _, port = address.removeprefix(_PREFIX).rpartition(":")
+        known = address.startswith(_PREFIX) and host and not set("/:[]") & set(host)
+        if not known or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"a name of several is written {_PREFIX}HOST:PORT, got {address!r}")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        """Write it as an address."""
+        return f"{_PREFIX}{self.host}:{self.port}"
+
+    @property
+    def certified(self) -> str:
+        """Whom the certificates of its processes have to be for."""
+        # The dot at the end of a full name keeps the resolver from trying others.
+        return self.host.removesuffix(".")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,13 @@ from collections.abc import Callable
 
 import grpc
 
-from blockdraft_runtime.reloaded import Reloaded
+from blockdraft_runtime.credentials import (
+    Certificate,
+    Reloaded,
+    read_certificate,
+    server_credentials,
+)
 from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_runtime.tls.certificate import Certificate, read_certificate, server_credentials
 from blockdraft_server.access.auth import ApiKeys
 from blockdraft_server.access.tenants import Keys, parse_keys
 

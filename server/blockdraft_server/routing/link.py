@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
-from blockdraft_runtime.tls.peers import OtherProcess
+from blockdraft_runtime.credentials import OtherProcess
+from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_server.routing.decode_stream import DecodeStream, Peer
 from blockdraft_server.routing.feed import Feed
 

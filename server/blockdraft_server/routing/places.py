@@ -7,8 +7,8 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from blockdraft_runtime.reloaded import UnusableFilesError
-from blockdraft_runtime.settings.peer_name import PeerName
+from blockdraft_runtime.credentials import UnusableFilesError
+from blockdraft_runtime.settings.server import PeerName
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from blockdraft_protos.v1 import verifier_pb2
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_server.request import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places

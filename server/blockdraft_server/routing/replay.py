@@ -7,7 +7,7 @@ computation that is given the tokens already delivered goes on exactly where the
 from collections.abc import Callable
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
-from blockdraft_runtime.backoff import Backoff, BackoffPolicy
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
 from blockdraft_server.routing.usage import CallMeter, total_usage
 

@@ -10,11 +10,10 @@ from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_runtime.settings.slice import SliceSettings
-from blockdraft_runtime.settings.verifier import VerifierSettings
-from blockdraft_runtime.tpu_host import TpuHost
-from blockdraft_runtime.tpu_split import (
+from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
+from blockdraft_runtime.tpu import (
     ChipSplit,
+    TpuHost,
     default_split,
     drafter_environment,
     verifier_environment,

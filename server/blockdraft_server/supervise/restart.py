@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blockdraft_runtime.backoff import Backoff, BackoffPolicy
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
 
 RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
 

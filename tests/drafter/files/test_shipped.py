@@ -28,8 +28,7 @@ from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings, SentForm
-from blockdraft_runtime.settings.learning import LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings, SentForm
 
 TARGET = "smollm2-135m"
 # A greedy answer of the target that was held out of training; token ids.

@@ -15,8 +15,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.server.support import Running, running_server, settings_for, text_request, until
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_runtime.credentials import read_certificate
 from blockdraft_runtime.settings.server import TlsSettings
-from blockdraft_runtime.tls.certificate import read_certificate
 
 OLD, NEW, CALLERS = Authority("old"), Authority("new"), Authority("callers")
 

@@ -9,8 +9,8 @@ from tests.fakes.verifier import FakeVerifier, answer, running_verifier
 from tests.server.routing.test_places import FakeResolver
 from tests.server.support import Running, running_server, settings_for, text_request, until, whole
 
+from blockdraft_runtime.credentials import peer_server_credentials
 from blockdraft_runtime.settings.server import LimitsSettings
-from blockdraft_runtime.tls.peers import peer_server_credentials
 from blockdraft_server.routing import places as places_module
 
 NAME = "dns:///verifiers:50052"

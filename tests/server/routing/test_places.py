@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from tests.server.support import until
 
-from blockdraft_runtime.settings.peer_name import PeerName
-from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_runtime.settings.server import PeerName, ServerSettings
 from blockdraft_server.routing import places as places_module
 from blockdraft_server.routing.places import Place, Places, look_up
 

@@ -1,6 +1,6 @@
 import pytest
 
-from blockdraft_runtime.backoff import BackoffPolicy
+from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_server.supervise.restart import RestartPolicy, RestartTracker
 
 

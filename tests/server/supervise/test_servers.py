@@ -20,7 +20,7 @@ from tests.server.support import text_request, until, whole
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2_grpc
-from blockdraft_runtime.backoff import BackoffPolicy
+from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.restart import RestartPolicy

@@ -17,7 +17,7 @@ from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
-from blockdraft_runtime.backoff import BackoffPolicy
+from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_server.supervise.child import ChildSpec
 from blockdraft_server.supervise.restart import RestartPolicy
 from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockdraft_runtime.backoff import Backoff
+from blockdraft_runtime.channel import Backoff
 from blockdraft_verifier.drafting.patience import LEAVING_ALONE, Patience
 
 

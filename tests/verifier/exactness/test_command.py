@@ -9,8 +9,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.support import TINY_ENGINE
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_runtime.settings.slice import SliceSettings
-from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.exactness import command
 from blockdraft_verifier.exactness.classes import find_classes

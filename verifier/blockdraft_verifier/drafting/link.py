@@ -16,10 +16,10 @@ import grpc
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
-from blockdraft_runtime.backoff import Backoff, BackoffPolicy
-from blockdraft_runtime.settings.peer_tls import PeerTlsSettings
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
+from blockdraft_runtime.credentials import OtherProcess
+from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
-from blockdraft_runtime.tls.peers import OtherProcess
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import (
     FeatureWriter,

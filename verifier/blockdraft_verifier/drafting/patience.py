@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from blockdraft_runtime.backoff import Backoff, BackoffPolicy
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
 
 # The first pause is that of a few steps, as on a busy machine any drafter is late now and then; the
 # longest bounds how often a drafter that hangs, or comes back only to hang again, costs a wait.

@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator
 
 import jax
 
-from blockdraft_runtime.settings.slice import SliceSettings
+from blockdraft_runtime.settings.verifier import SliceSettings
 from blockdraft_verifier.slice.channel import (
     PATIENCE_SECONDS,
     FollowerChannel,

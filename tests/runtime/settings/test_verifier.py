@@ -1,8 +1,8 @@
 import pytest
 from tests.command_lines import parse
 
-from blockdraft_runtime.settings.slice import SliceSettings
-from blockdraft_runtime.tpu_host import TpuHost
+from blockdraft_runtime.settings.verifier import SliceSettings
+from blockdraft_runtime.tpu import TpuHost
 from blockdraft_verifier.command import CONFIGURATION
 
 GKE = {

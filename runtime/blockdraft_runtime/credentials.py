@@ -1,0 +1,243 @@
+"""Keys and certificates: read again when their files change, and shown while a port is open.
+
+Mutual TLS is only between hosts: who may open a unix socket is what the modes of its folder say.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_runtime.settings.process import PeerTlsSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class UnusableFilesError(ValueError):
+    """Files of keys or of a certificate cannot be used."""
+
+
+class Reloaded(Generic[T]):
+    """A value made of files. As long as they cannot be used, it stays what it was.
+
+    Attributes:
+        value: What they said when they could last be read.
+    """
+
+    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
+        """Read the files.
+
+        Args:
+            what: What they hold, in words for messages.
+            paths: Where they are; symbolic links are followed.
+            read: Makes the value of them; raises OSError or ValueError if that is not possible.
+
+        Raises:
+            UnusableFilesError: If they cannot be used.
+        """
+        self._what = what
+        self._paths = tuple(paths)
+        self._read = read
+        self._seen = self._state()
+        self.value = self._value()
+
+    def refresh(self) -> bool:
+        """Read the files if they have changed; return whether there is a new value."""
+        state = self._state()
+        if state == self._seen:
+            return False
+        # First: what changes while they are read is a change for the next time.
+        self._seen = state
+        try:
+            self.value = self._value()
+        except UnusableFilesError as error:
+            logger.error("%s; what was read before stays in force", error)
+            return False
+        logger.info("%s: read again", self._what)
+        return True
+
+    async def keep_current(self, seconds: float, on_change: Callable[[], None]) -> None:
+        """Look at the files every so many seconds, for ever; tell of each new value."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                if await asyncio.to_thread(self.refresh):
+                    on_change()
+            except Exception:
+                # A look must never end the looking.
+                logger.exception("%s: could not look for changes", self._what)
+
+    def _value(self) -> T:
+        try:
+            return self._read()
+        except (OSError, ValueError) as error:
+            raise UnusableFilesError(f"{self._what}: {error}") from error
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what is different after every change of the files."""
+        states: list[object] = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+            except OSError as error:
+                states.append(error.errno)
+            else:
+                states.append((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        return tuple(states)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a TLS handshake needs, in PEM.
+
+    Attributes:
+        chain: The certificates, the process's own first.
+        key: The private key.
+        authorities: Who may have signed the other side's certificate; None asks for none.
+        expires: When the first of the chain expires, in seconds since 1970.
+    """
+
+    chain: bytes
+    key: bytes
+    authorities: bytes | None
+    expires: float
+
+
+def read_certificate(
+    chain_file: Path, key_file: Path, authorities_file: Path | None
+) -> Certificate:
+    """Read and check a certificate; `Certificate` says what each file holds.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If one is malformed, if key and certificate do not belong together, as halfway
+            through an exchange, or if the certificate has expired.
+    """
+    chain, key = chain_file.read_bytes(), key_file.read_bytes()
+    authorities = None if authorities_file is None else authorities_file.read_bytes()
+    certificates = x509.load_pem_x509_certificates(chain)
+    try:
+        private = load_pem_private_key(key, password=None)
+    except TypeError as error:
+        raise ValueError(f"{key_file} is encrypted") from error
+    if private.public_key() != certificates[0].public_key():
+        raise ValueError(f"{key_file} is not the key of the first certificate in {chain_file}")
+    expiry = min(one.not_valid_after_utc for one in certificates)
+    if expiry.timestamp() <= time.time():
+        raise ValueError(f"{chain_file} has expired on {expiry:%Y-%m-%d at %H:%M UTC}")
+    if authorities is not None:
+        x509.load_pem_x509_certificates(authorities)
+    return Certificate(chain, key, authorities, expiry.timestamp())
+
+
+def server_credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
+    """Return credentials that give each new connection what `current` returns then."""
+    used = current()
+
+    # gRPC asks before every handshake, on a thread of its own.
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        found = current()
+        if found is used:
+            return None
+        used = found
+        return _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(used),
+        changed,  # type: ignore[arg-type]  # its stubs do not know that None means no change
+        require_client_authentication=used.authorities is not None,
+    )
+
+
+def peer_server_credentials(
+    address: str, tls: PeerTlsSettings | None
+) -> grpc.ServerCredentials | None:
+    """Return the credentials of a port for processes of the service; None for plaintext.
+
+    Each new connection gets what the files say then.
+
+    Raises:
+        UnusableFilesError: If the certificates cannot be used.
+    """
+    certificate = _peer_certificate(address, tls)
+    if certificate is None:
+        return None
+
+    def current() -> Certificate:
+        certificate.refresh()
+        return certificate.value
+
+    return server_credentials(current)
+
+
+class OtherProcess:
+    """A process of the service on another host: channels to it show the certificates of now."""
+
+    def __init__(self, address: str, tls: PeerTlsSettings | None, host: str | None = None) -> None:
+        """Read the certificates.
+
+        Args:
+            address: Where the other process listens.
+            tls: The certificates; None for plaintext.
+            host: Whom its certificate has to be for; None for the host of the address.
+
+        Raises:
+            UnusableFilesError: If the certificates cannot be used.
+        """
+        self._address = address
+        self._certificate = _peer_certificate(address, tls)
+        self._options: Sequence[tuple[str, int | str]] = CLIENT_OPTIONS
+        if host is not None and self._certificate is not None:
+            self._options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", host))
+
+    def renewed(self) -> bool:
+        """Return whether there are other certificates than at the last look.
+
+        A channel connects again with those that it was opened with: it has to be opened anew.
+        """
+        return self._certificate is not None and self._certificate.refresh()
+
+    def channel(self) -> grpc.Channel:
+        """Return a channel to the process."""
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self._address, options=self._options)
+        return grpc.secure_channel(self._address, credentials, options=self._options)
+
+    def aio_channel(self) -> grpc.aio.Channel:
+        """Return a channel to the process for asyncio."""
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=self._options)
+        return grpc.aio.secure_channel(self._address, credentials, options=self._options)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        if self._certificate is None:
+            return None
+        shown = self._certificate.value
+        return grpc.ssl_channel_credentials(shown.authorities, shown.key, shown.chain)
+
+
+def _peer_certificate(address: str, tls: PeerTlsSettings | None) -> Reloaded[Certificate] | None:
+    if tls is None or address.startswith(("unix:", "unix-abstract:")):
+        return None
+    files = tls.certificate, tls.key, tls.authorities
+    what = "the certificate of --peer-tls-cert"
+    return Reloaded(what, files, lambda: read_certificate(*files))
+
+
+def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificate.key, certificate.chain)], certificate.authorities
+    )

@@ -1,0 +1,123 @@
+"""What must not hold an event loop, and how long one is held all the same."""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+# Holds are told too short by up to this; looking more often would cost more than it tells.
+TICK_SECONDS = 0.01
+WINDOW_SECONDS = 60.0
+
+T = TypeVar("T")
+
+
+class Loading:
+    """Runs one function in a thread of its own, for which a process that is to stop does not wait.
+
+    The threads of executors are waited for at the end of a process, and nothing can make one stop
+    that compiles.
+    """
+
+    def __init__(self) -> None:
+        """Begin with `run`."""
+        self._thread: threading.Thread | None = None
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return what `function` returns, or raise what it raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def tell(settle: Callable[[Any], None], outcome: Any) -> None:
+            if not future.done():
+                settle(outcome)
+
+        def load() -> None:
+            settle: Callable[[Any], None] = future.set_result
+            outcome: Any
+            try:
+                outcome = function()
+            except Exception as error:
+                settle, outcome = future.set_exception, error
+            # The loop may be closed by now.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, settle, outcome)
+
+        self._thread = threading.Thread(target=load, name="loading", daemon=True)
+        self._thread.start()
+        return await future
+
+    def leave(self) -> None:
+        """End the process with status 0 if the function still runs.
+
+        An end in order would take apart what the function uses.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            logging.shutdown()
+            os._exit(0)
+
+
+def return_free_memory() -> None:
+    """Return freed heap pages to the system, where the C library has `malloc_trim`.
+
+    Compiling leaves hundreds of MiB of freed heap behind, which glibc keeps for itself: about
+    270 MiB after the verifier's warm-up for the default target.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class HeldLoop:
+    """Looks at a running event loop at regular times, and how late it comes to look.
+
+    An event loop is held for as long as one callback lets no other run.
+    """
+
+    def __init__(self, on_hold: Callable[[float], None] = lambda seconds: None) -> None:
+        """Begin with `start`; `on_hold` is told how late each look was, in seconds."""
+        self._on_hold = on_hold
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._window_end = 0.0
+        self._longest = 0.0
+        self._longest_before = 0.0
+
+    def start(self) -> None:
+        """Begin to look at the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._window_end = self._loop.time() + WINDOW_SECONDS
+        self._wait()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest hold of the last one to two minutes."""
+        return max(self._longest, self._longest_before)
+
+    def _wait(self) -> None:
+        assert self._loop is not None
+        self._due = self._loop.time() + TICK_SECONDS
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        late = max(now - self._due, 0.0)
+        if now >= self._window_end:
+            self._longest_before, self._longest = self._longest, 0.0
+            self._window_end = now + WINDOW_SECONDS
+        self._longest = max(self._longest, late)
+        self._on_hold(late)
+        self._wait()
