@@ -21,7 +21,7 @@ from blockdraft_drafter.learning.start import begin_learning, make_learner
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
 from blockdraft_models.weights.resolve import resolve_target

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import jax
 
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.processor import usable_cores
-from blockdraft_models.weights.cache_dir import default_cache_dir
 
 
 def keep_executables(folder: Path | None = None) -> None:
-    """Have JAX keep what it compiles, for processes to come.
+    """Have JAX keep what it compiles, in `xla` of the folder of BLOCKDRAFT_CACHE when None.
 
     Apart by the number of cores: XLA's CPU backend divides loops by it, and JAX would find what was
     compiled for another one.
-
-    Args:
-        folder: `xla` in the folder of BLOCKDRAFT_CACHE when None.
     """
     # A variable by which XLA's CPU client is told to use fewer.
     cores = os.environ.get("NPROC") or usable_cores()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from blockdraft_drafter.compiled.choice import NOISY_ODDS
 from blockdraft_drafter.method import GREEDY, Sampling
-from blockdraft_models.decoder.sampling_noise import gumbel_noise, seed_words
+from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
 
 _noise = jax.jit(gumbel_noise, static_argnums=2)
 

@@ -23,8 +23,8 @@ from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.method import DraftMethod
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.precision import compute_dtype
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target

@@ -24,7 +24,7 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR
+from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_training.corpus.prompts import PromptFile, read_prompts

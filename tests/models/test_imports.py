@@ -10,7 +10,7 @@ LIGHT = [
     ".decoder.config",
     ".tokenizer.tokenizer",
     ".weights.gguf_header",
-    ".weights.default_target",
+    ".cache",
     ".weights.resolve",
     ".errors",
 ]

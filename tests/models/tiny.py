@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR
+from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
 from blockdraft_models.weights.huggingface_export import hf_config
 from blockdraft_models.weights.tensor_names import tensor_names
 

@@ -9,7 +9,7 @@ import jax
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target

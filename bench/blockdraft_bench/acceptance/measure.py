@@ -22,7 +22,7 @@ from blockdraft_bench.engine.samples import (
     answer_all,
     open_store,
 )
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 
 
 def load_and_measure(

@@ -21,7 +21,7 @@ from blockdraft_bench.decode.report import Divergence
 from blockdraft_bench.engine.samples import Answered
 from blockdraft_bench.engine.teacher_forcing import plain_pass
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling_noise import gumbel_noise
+from blockdraft_models.decoder.sampling import gumbel_noise
 from blockdraft_verifier.device.buckets import next_power_of_two
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.scheduling.sequence import GenerationRequest

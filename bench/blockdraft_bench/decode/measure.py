@@ -17,7 +17,7 @@ from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.loading import DecodingMethods
 from blockdraft_bench.engine.sample_decoder import SampleDecoder
 from blockdraft_bench.engine.samples import Limits, answer_all, open_store
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 
 
 def load_and_measure(settings: DecodeSettings, datasets: Sequence[Dataset], run: Run) -> Outcome:

@@ -9,7 +9,7 @@ from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings

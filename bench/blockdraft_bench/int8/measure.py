@@ -19,7 +19,7 @@ from blockdraft_bench.engine.teacher_forcing import TeacherForcing
 from blockdraft_bench.int8.command import Int8Settings
 from blockdraft_bench.int8.logit_error import LogitError, logit_error
 from blockdraft_bench.int8.report import DatasetError, Int8Report, markdown
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 
 

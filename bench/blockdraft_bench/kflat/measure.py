@@ -11,7 +11,7 @@ from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
 from blockdraft_bench.kflat.decoder_cost import StepShape
 from blockdraft_bench.kflat.device_probe import DeviceProbe
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.feature_form import NO_FEATURES

@@ -23,7 +23,7 @@ from blockdraft_bench.peers.figure import draw
 from blockdraft_bench.peers.report import PeersReport, markdown
 from blockdraft_bench.peers.speeds import Round, compare
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_runtime.settings.drafter import DrafterSettings
 
 # What a service does unless told otherwise.

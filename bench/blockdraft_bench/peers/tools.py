@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from blockdraft_bench.common.errors import BenchError
-from blockdraft_models.weights.cache_dir import default_cache_dir
+from blockdraft_models.cache import default_cache_dir
 
 LLAMA_CPP, TRANSFORMERS = "llama.cpp", "transformers"
 _FROM_PYPI = {

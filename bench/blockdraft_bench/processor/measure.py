@@ -27,7 +27,7 @@ from blockdraft_bench.processor.report import ProcessorReport, ProcessorRow, mar
 from blockdraft_client.cli.demo import DEFAULT_PROMPT
 from blockdraft_drafter.app import load_method
 from blockdraft_models.executables import keep_executables
-from blockdraft_models.precision.serving import cpu_bfloat16_speedup, serving_dtype
+from blockdraft_models.precision import cpu_bfloat16_speedup, serving_dtype
 from blockdraft_models.processor import this_processor
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder

@@ -19,7 +19,7 @@ from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.split import Comparison, Decoding, GroupKey
 from blockdraft_drafter.app import load_method
-from blockdraft_models.precision.serving import serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.event_loop import return_free_memory

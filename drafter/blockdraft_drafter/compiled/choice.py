@@ -10,8 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of
-from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
+from blockdraft_models.decoder.sampling import (
+    SamplingArrays,
+    filter_logits,
+    gumbel_noise,
+    gumbel_noise_of,
+)
 
 SHARPNESS = 1.3
 """What the drafter's logits are multiplied by before the noise is added; measured."""

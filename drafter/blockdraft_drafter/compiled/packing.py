@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.method import GREEDY, ContextRow, Sampling
-from blockdraft_models.decoder.sampling_noise import seed_words
-from blockdraft_models.decoder.token_filters import SamplingArrays
+from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
 
 # A NumPy array where it is packed, a traced one inside the compiled step.
 HostOrDevice = Any

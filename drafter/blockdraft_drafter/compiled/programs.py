@@ -27,8 +27,8 @@ from blockdraft_drafter.compiled.weight_shapes import (
     whole_shapes,
 )
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.sampling import SamplingArrays
 from blockdraft_models.decoder.sharding import Placement, state_shapes
-from blockdraft_models.decoder.token_filters import SamplingArrays
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]

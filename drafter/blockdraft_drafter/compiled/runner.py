@@ -34,9 +34,9 @@ from blockdraft_drafter.method import (
     MethodSpec,
     Proposal,
 )
-from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.sharding import Placement
-from blockdraft_models.precision.forms import suit_processor
+from blockdraft_models.precision import cache_dtype
+from blockdraft_models.product_forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import PackedBlocks
-from blockdraft_models.decoder.modules import parameter, random_weights
+from blockdraft_models.decoder.layer import parameter, random_weights
 from blockdraft_models.decoder.products import project
 
 

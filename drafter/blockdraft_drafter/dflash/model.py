@@ -16,11 +16,9 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.markov import MarkovHead
-from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import DecoderLayer
-from blockdraft_models.decoder.modules import Linear, RMSNorm
-from blockdraft_models.decoder.rope import rotary_tables, rotate
+from blockdraft_models.decoder.layer import DecoderLayer, Linear, RMSNorm
 from blockdraft_models.decoder.sharding import EMBED
 
 

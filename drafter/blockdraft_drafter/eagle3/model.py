@@ -13,11 +13,15 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, GatedMLP
-from blockdraft_models.decoder.modules import Linear, RMSNorm
-from blockdraft_models.decoder.rope import rotary_tables, rotate
+from blockdraft_models.decoder.layer import (
+    LAYER_SCOPE,
+    AttentionProjections,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+)
 from blockdraft_models.decoder.sharding import EMBED
 
 

@@ -25,8 +25,8 @@ from blockdraft_drafter.learning.recorder import Origin, Recorder
 from blockdraft_drafter.learning.recordings import RAW, Recordings
 from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.errors import ModelError
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 

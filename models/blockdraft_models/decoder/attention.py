@@ -1,11 +1,87 @@
-"""The seam between a decoder and its KV cache, and attention over whole sequences."""
+"""Rotary position embedding in the half-rotation ("neox") layout, with Llama 3 scaling.
 
+The seam between a decoder and its KV cache, and attention over whole sequences.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+
+
+def scaling_divisors(
+    frequencies: Float[np.ndarray, " half"], scaling: RopeScaling
+) -> Float[np.ndarray, " half"]:
+    """Compute by how much Llama 3 slows each rotary frequency.
+
+    Args:
+        frequencies: Unscaled angular frequencies, radians per token.
+        scaling: The published constants.
+
+    Returns:
+        One divisor between 1 and `scaling.factor` per frequency (float64).
+    """
+    wavelengths = 2 * math.pi / frequencies
+    turns = scaling.original_max_position_embeddings / wavelengths
+    smooth = (turns - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    kept = np.clip(smooth, 0.0, 1.0)
+    return 1.0 / (kept + (1.0 - kept) / scaling.factor)
+
+
+def base_frequencies(head_dim: int, theta: float) -> Float[np.ndarray, " half"]:
+    """Return `theta ** (-2i / head_dim)`, radians per token, in float64."""
+    return theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+
+
+def rotary_tables(
+    config: DecoderConfig, positions: Int[Array, " tokens"]
+) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
+    """Compute the cosine and sine of every rotation, once for all layers.
+
+    Args:
+        config: Gives head width, base and scaling.
+        positions: Absolute position of each token in its sequence.
+
+    Returns:
+        Cosines and sines in float32: in bfloat16 neighbouring positions beyond a few hundred
+        would be rotated alike.
+    """
+    frequencies = base_frequencies(config.head_dim, config.rope_theta)
+    if config.rope_scaling is not None:
+        frequencies = frequencies / scaling_divisors(frequencies, config.rope_scaling)
+    inverse = jnp.asarray(frequencies.astype(np.float32))
+    angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+    x: Float[Array, "tokens heads head_dim"],
+    cos: Float[Array, "tokens half"],
+    sin: Float[Array, "tokens half"],
+) -> Float[Array, "tokens heads head_dim"]:
+    """Rotate dimension i against dimension i + head_dim/2 of every head.
+
+    Args:
+        x: Queries or keys.
+        cos: From `rotary_tables`.
+        sin: From `rotary_tables`.
+
+    Returns:
+        The rotated heads, in the dtype of `x`; the arithmetic is float32.
+    """
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
+
 
 LayerCache = TypeVar("LayerCache")
 

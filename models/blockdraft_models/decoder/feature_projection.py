@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from blockdraft_models.decoder.modules import normalize
+from blockdraft_models.decoder.layer import normalize
 from blockdraft_models.decoder.products import project
 
 

@@ -1,14 +1,164 @@
-"""One decoder layer: attention projections, gated MLP, residuals."""
+"""Linear maps, RMS normalization, embedding: the parts a decoder layer is made of.
+
+Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
+it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
+can be built where no mesh is set.
+
+
+One decoder layer: attention projections, gated MLP, residuals.
+"""
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.attention import Attend, LayerCache, rotate
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.modules import Linear, RMSNorm
-from blockdraft_models.decoder.rope import rotate
-from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP
+from blockdraft_models.decoder.products import SAFEST_FORM, ProductForm, mean_of_squares, project
+from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
+
+
+def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
+    """Wrap a weight together with the logical names of its axes."""
+    return nnx.Param(value, out_sharding=axes, eager_sharding=False)
+
+
+def random_weights(
+    rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
+) -> Float[Array, "rows columns"]:
+    """Draw normal weights, in float32 first so that every dtype gets the same ones.
+
+    Args:
+        rngs: Source of randomness, stream `params`; None gives zeros, for modules about to be
+            filled from a checkpoint (tracing 200 random draws takes seconds).
+        shape: Of the matrix.
+        stddev: Standard deviation.
+        dtype: Of the result.
+
+    Returns:
+        The matrix.
+    """
+    if rngs is None:
+        return jnp.zeros(shape, dtype)
+    return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
+
+
+class Linear(nnx.Module):
+    """`x @ weight.T * scale + bias`.
+
+    Attributes:
+        weight: [out in]; int8 if there is a scale.
+        scale: Float32 [out], or None for weights in the compute dtype.
+        bias: [out] or None.
+        form: How a CPU multiplies with it.
+    """
+
+    form: ProductForm = SAFEST_FORM
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        axes: tuple[str, str],
+        *,
+        bias: bool,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs | None,
+    ) -> None:
+        """Initialize to unit-variance outputs for unit-variance inputs.
+
+        Args:
+            in_features: Width of the input.
+            out_features: Width of the output.
+            axes: Logical names of the output and input axis, as stored.
+            bias: Whether to add one (initially zero).
+            dtype: Of the weights.
+            rngs: Source of randomness; None gives zeros.
+        """
+        weight = random_weights(rngs, (out_features, in_features), in_features**-0.5, dtype)
+        self.weight = parameter(weight, axes)
+        self.scale: nnx.Param[Array] | None = None
+        self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
+
+    @property
+    def matrix(self) -> Array:
+        """What rows are multiplied with, [out in]."""
+        return self.weight[...]
+
+    def hold_int8(self) -> None:
+        """Give the weight the form that `quantization.py` fills: int8 with scales, zeros."""
+        rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
+        self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
+        self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
+
+    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
+        """Apply the map to each row."""
+        if self.scale is None:
+            y = project(x, self.matrix, form=self.form)
+        else:
+            # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
+            # product, which so reads a byte a weight; on CPU a wide copy is made first.
+            y = project(x, self.matrix.astype(x.dtype), form=self.form)
+            y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...][None, :]
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square normalization over the last axis, computed in float32.
+
+    Attributes:
+        scale: [width].
+        eps: Added to the mean square.
+    """
+
+    def __init__(
+        self, width: int, eps: float, *, axis: str | None = EMBED, dtype: DTypeLike
+    ) -> None:
+        """Start with unit scale; `axis` names the normalized axis."""
+        self.scale = parameter(jnp.ones(width, dtype), (axis,))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        """Normalize each row and scale it; the result has the dtype of `x`."""
+        return normalize(x, self.scale[...], self.eps)
+
+
+def normalize(
+    x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float
+) -> Float[Array, "*rows width"]:
+    """Compute what an `RMSNorm` of this scale and epsilon does."""
+    wide = x.astype(jnp.float32)
+    mean_square = mean_of_squares(wide)[..., None]
+    scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    # Rounded before scaling, as the published models were trained.
+    return (wide * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype) * scale
+
+
+class Embedding(nnx.Module):
+    """Token embedding, also usable as a tied head.
+
+    Attributes:
+        table: [vocab hidden].
+        form: How a CPU multiplies with it.
+    """
+
+    form: ProductForm = SAFEST_FORM
+
+    def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
+        """Initialize so that a tied head gives logits of about unit variance."""
+        table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
+        self.table = parameter(table, (VOCAB, EMBED))
+
+    @property
+    def matrix(self) -> Array:
+        """What rows are multiplied with, [vocab hidden]."""
+        return self.table[...]
+
+    def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
+        """Look up one row per token."""
+        return self.table[...][token_ids]
+
 
 LAYER_SCOPE = "decoder_layer"
 """Under this name profiles and compiled programs show what a layer does."""

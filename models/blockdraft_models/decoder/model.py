@@ -7,12 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.layer import DecoderLayer
-from blockdraft_models.decoder.modules import Embedding, Linear, RMSNorm
+from blockdraft_models.decoder.layer import DecoderLayer, Embedding, Linear, RMSNorm
 from blockdraft_models.decoder.products import project
-from blockdraft_models.decoder.rope import rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB
 
 

@@ -1,5 +1,5 @@
 """Text to token ids and back; loads neither JAX nor NumPy.
 
-Read `tokenizer` first; `files` finds what it needs in a checkpoint, `gguf` builds it from GGUF
-metadata, `byte_level` is the alphabet of such vocabularies, `chat_template` renders messages.
+Read `tokenizer` first; `files` finds what it needs in a checkpoint of either format,
+`chat_template` renders messages.
 """

@@ -13,9 +13,13 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import CheckpointError, TokenizerError
-from blockdraft_models.tokenizer.byte_level import CHAR_TO_BYTE
 from blockdraft_models.tokenizer.chat_template import ChatTemplate, Message, RenderedChat
-from blockdraft_models.tokenizer.files import TokenizerFiles, read_directory, read_gguf
+from blockdraft_models.tokenizer.files import (
+    CHAR_TO_BYTE,
+    TokenizerFiles,
+    read_directory,
+    read_gguf,
+)
 
 __all__ = ["Tokenizer", "TokenizerError", "load_tokenizer"]
 

@@ -8,16 +8,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from blockdraft_models.cache import default_cache_dir
+from blockdraft_models.decoder.attention import base_frequencies, scaling_divisors
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.decoder.rope import base_frequencies, scaling_divisors
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.files import read_json
-from blockdraft_models.weights.fingerprint import decoder_fingerprint
+from blockdraft_models.weights.fingerprint import decoder_fingerprint, remembered_fingerprint
 from blockdraft_models.weights.gguf_header import GGUFHeader, read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
-from blockdraft_models.weights.remembered import remembered_fingerprint
 from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _ALL = slice(None)

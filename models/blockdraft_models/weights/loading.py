@@ -2,24 +2,49 @@
 
 Weights travel one tensor at a time from mapped files to their devices (`streaming.py`) and into an
 abstract module: the host never holds more than two of them.
+
+
+Weights from a checkpoint's files straight to the devices that hold them.
+
+Each device's part of a weight is read, converted and sent by itself, in the order of the files; at
+most two weights are on the host at a time, one on its way to the devices while the next is read.
+Weights that become int8 are quantized on the host, part by part.
 """
 
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
-from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
+from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.checkpoint import Checkpoint, open_checkpoint
+from blockdraft_models.weights.checkpoint import Checkpoint, OpenCheckpoint, open_checkpoint
+from blockdraft_models.weights.huggingface import Index
 from blockdraft_models.weights.progress import Progress
-from blockdraft_models.weights.quantization import WeightFormat, hold_int8
-from blockdraft_models.weights.streaming import stream_weights
-from blockdraft_models.weights.tensor_names import embedding_name, head_name, tensor_names
+from blockdraft_models.weights.quantization import (
+    QuantizedRows,
+    WeightFormat,
+    hold_int8,
+    is_quantized,
+    quantize_rows,
+    scale_path,
+)
+from blockdraft_models.weights.tensor_names import (
+    TensorName,
+    embedding_name,
+    head_name,
+    tensor_names,
+)
 
 __all__ = [
     "Checkpoint",
@@ -151,3 +176,120 @@ def load_embedding_and_head(
         )
     head = None if untied is None else loaded[untied.path]
     return EmbeddingAndHead(loaded[table.path], head), source.checkpoint
+
+
+def stream_weights(
+    source: OpenCheckpoint,
+    weights: Iterable[tuple[TensorName, Axes]],
+    *,
+    dtype: DTypeLike,
+    placement: Placement | None,
+    progress: Progress | None,
+    int8: bool = False,
+) -> Iterator[tuple[str, Array]]:
+    """Place weights, each on its devices.
+
+    Args:
+        source: Where they are read.
+        weights: Names and the logical axes of each.
+        dtype: Stored weights are converted to it.
+        placement: Where on a mesh each weight goes; the default device when None.
+        progress: Told of every weight; bytes are those that the devices hold.
+        int8: Quantize the matrices of layers; each comes with a `scale` beside it.
+
+    Yields:
+        The weights by their paths in `Decoder`, in the order in which the files hold them.
+
+    Raises:
+        CheckpointError: If a weight cannot be quantized.
+    """
+    axes_of = dict(weights)
+    element = jnp.dtype(dtype)
+    done, total = 0, sum(_size(name, element, int8=int8) for name in axes_of)
+    on_its_way: dict[str, Array] = {}
+    for name in source.in_stored_order(axes_of):
+        if int8 and is_quantized(name):
+            placed = _quantized(source, name, axes_of[name], placement)
+        else:
+            placed = {name.path: _converted(source, name, element, axes_of[name], placement)}
+        # Sending is asynchronous and keeps the host's copy until it is through.
+        jax.block_until_ready(on_its_way)
+        on_its_way = placed
+        done += _size(name, element, int8=int8)
+        if progress is not None:
+            progress(done, total)
+        yield from placed.items()
+
+
+def _converted(
+    source: OpenCheckpoint,
+    name: TensorName,
+    dtype: np.dtype[Any],
+    axes: Axes,
+    placement: Placement | None,
+) -> Array:
+    read = source.part_reader(name)
+
+    def part(index: Index) -> np.ndarray:
+        return np.asarray(read(index), dtype, order="C")
+
+    return _place(part, name.shape, dtype, _sharding(source, axes, placement))
+
+
+def _quantized(
+    source: OpenCheckpoint, name: TensorName, axes: Axes, placement: Placement | None
+) -> dict[str, Array]:
+    """Place int8 values and scales; a scale is of a whole row, however the row is divided."""
+    read = source.part_reader(name)
+
+    @functools.cache
+    def rows(start: int, stop: int) -> QuantizedRows:
+        weight = np.asarray(read((slice(start, stop), slice(None))), np.float32)
+        try:
+            return quantize_rows(weight)
+        except ValueError as error:
+            raise CheckpointError(f"{source.checkpoint.path}: {name.path}: {error}") from error
+
+    def rows_of(index: Index) -> QuantizedRows:
+        start, stop, _ = index[0].indices(name.shape[0])
+        return rows(start, stop)
+
+    def values(index: Index) -> np.ndarray:
+        return np.ascontiguousarray(rows_of(index).values[:, index[1]])
+
+    def scales(index: Index) -> np.ndarray:
+        return rows_of(index).scale
+
+    by_rows, whole = _sharding(source, axes[:1], placement), _sharding(source, axes, placement)
+    return {
+        name.path: _place(values, name.shape, np.dtype(np.int8), whole),
+        scale_path(name): _place(scales, name.shape[:1], np.dtype(np.float32), by_rows),
+    }
+
+
+def _sharding(
+    source: OpenCheckpoint, axes: Axes, placement: Placement | None
+) -> NamedSharding | None:
+    return None if placement is None else placement.sharding(axes, source.checkpoint.config)
+
+
+def _place(
+    part: Callable[[Index], np.ndarray],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    where: NamedSharding | None,
+) -> Array:
+    """Send each device its part; all to the default device when there is no sharding."""
+    everything: Index = (slice(None),) * len(shape)
+    if where is None:
+        placed: Array = jax.device_put(part(everything))
+        return placed
+    return jax.make_array_from_callback(
+        shape, where, lambda index: part(everything if index is None else index), dtype
+    )
+
+
+def _size(name: TensorName, dtype: np.dtype[Any], *, int8: bool) -> int:
+    if int8 and is_quantized(name):
+        return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
+    return math.prod(name.shape) * dtype.itemsize

@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float32, Int8
 
+from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.modules import Linear
 from blockdraft_models.weights.tensor_names import TensorName
 
 WeightFormat = Literal["float", "int8"]

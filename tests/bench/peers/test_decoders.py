@@ -14,9 +14,9 @@ from blockdraft_bench.engine.sample_decoder import DecodeOne
 from blockdraft_bench.peers.answers import Variant
 from blockdraft_bench.peers.decoders import Peers
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
-from blockdraft_models.weights.cache_dir import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest

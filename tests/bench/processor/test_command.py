@@ -12,8 +12,8 @@ from tests.bench.support import check_refusal, write_target
 from blockdraft_bench.processor import measure
 from blockdraft_bench.processor.command import ProcessorSettings
 from blockdraft_client.cli.main import main
+from blockdraft_models import precision
 from blockdraft_models.decoder.products import SAFEST_FORM
-from blockdraft_models.precision import serving
 from blockdraft_models.processor import this_processor, usable_cores
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import self_test
@@ -79,15 +79,15 @@ def test_measures_again_without_touching_what_is_kept(
     monkeypatch.setenv("BLOCKDRAFT_CPU_DTYPE", "bfloat16")
     (tmp_path / "xla").symlink_to(Path(os.environ["BLOCKDRAFT_CACHE"]) / "xla")
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
-    monkeypatch.setattr(serving, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
+    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     speedups = iter((1.25, 1.5))
-    monkeypatch.setattr(serving, "bfloat16_speedup", lambda: next(speedups))
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda: next(speedups))
     first = measure.measure_here(settings)
     assert (first.auto, first.bfloat16_speedup, first.identical) == ("bfloat16", 1.25, True)
-    kept = (tmp_path / serving.FILE_NAME).read_bytes()
+    kept = (tmp_path / precision.SPEEDUP_FILE).read_bytes()
     again = measure.measure_here(dataclasses.replace(settings, again=True))
     assert again.bfloat16_speedup == 1.5
-    assert (tmp_path / serving.FILE_NAME).read_bytes() == kept
+    assert (tmp_path / precision.SPEEDUP_FILE).read_bytes() == kept
     assert not Path(os.environ["BLOCKDRAFT_CACHE"]).exists()
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from blockdraft_models.decoder.attention import rotary_tables
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.decoder.rope import rotary_tables
 
 LLAMA3: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

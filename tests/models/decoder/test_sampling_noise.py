@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdraft_models.decoder.sampling_noise import gumbel_noise, gumbel_noise_of, seed_words
+from blockdraft_models.decoder.sampling import gumbel_noise, gumbel_noise_of, seed_words
 
 whole = jax.jit(gumbel_noise, static_argnums=2)
 some = jax.jit(gumbel_noise_of)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from jaxtyping import Array
 from tests.models.tiny import tiny_config
 
+from blockdraft_models import product_forms
+from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.modules import Linear
 from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM, ProductForm, project
-from blockdraft_models.precision import forms
-from blockdraft_models.precision.forms import (
+from blockdraft_models.product_forms import (
     MOST_ROWS,
     fastest_exact,
     rounds_alike,
@@ -33,7 +33,7 @@ OUT, IN = 256, 512  # large enough to be tried
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
-    forms._suitable_form.cache_clear()
+    product_forms._suitable_form.cache_clear()
     return tmp_path
 
 
@@ -82,8 +82,8 @@ def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.Monkey
 
     order = (FASTEST, ProductForm("weight", 2))
     seconds = {form: 1.0 if form in order else 2.0 for form in PRODUCT_FORMS} | {FASTEST: 0.5}
-    monkeypatch.setattr(forms, "_seconds", lambda weight, rows: seconds)
-    monkeypatch.setattr(forms, "project", product)
+    monkeypatch.setattr(product_forms, "_seconds", lambda weight, rows: seconds)
+    monkeypatch.setattr(product_forms, "project", product)
     assert suitable_form(OUT, IN) == ProductForm("weight", 2)
 
 
@@ -92,19 +92,19 @@ def test_each_width_is_tried_once(cache: Path, caplog: pytest.LogCaptureFixture)
         found = suitable_form(OUT, IN)
         assert suitable_form(OUT, IN) == found
     assert caplog.messages == [f"products of {OUT} x {IN} take the form {found} on this CPU"]
-    kept = (cache / forms.FILE_NAME).read_text()
+    kept = (cache / product_forms.FILE_NAME).read_text()
     assert f'{OUT}x{IN}": "{found}"' in kept
     # Another process takes what is kept.
     other = next(form for form in PRODUCT_FORMS if form != found)
-    (cache / forms.FILE_NAME).write_text(kept.replace(f'"{found}"', f'"{other}"'))
-    forms._suitable_form.cache_clear()
+    (cache / product_forms.FILE_NAME).write_text(kept.replace(f'"{found}"', f'"{other}"'))
+    product_forms._suitable_form.cache_clear()
     assert suitable_form(OUT, IN) == other
 
 
 def test_a_form_that_nobody_knows_is_replaced(cache: Path) -> None:
-    (cache / forms.FILE_NAME).write_text('{"another processor": "columns/3"}')
+    (cache / product_forms.FILE_NAME).write_text('{"another processor": "columns/3"}')
     assert suitable_form(OUT, IN) in PRODUCT_FORMS
-    assert "columns/3" not in (cache / forms.FILE_NAME).read_text()
+    assert "columns/3" not in (cache / product_forms.FILE_NAME).read_text()
 
 
 def test_the_chosen_form_rounds_alike_here() -> None:
@@ -124,7 +124,7 @@ def test_a_model_takes_the_forms_of_its_widths(monkeypatch: pytest.MonkeyPatch) 
     def choose(outs: int, ins: int) -> ProductForm:
         return asked.setdefault((outs, ins), PRODUCT_FORMS[len(asked) % len(PRODUCT_FORMS)])
 
-    monkeypatch.setattr(forms, "suitable_form", choose)
+    monkeypatch.setattr(product_forms, "suitable_form", choose)
     decoder = Decoder(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     words = suit_processor(decoder)
     assert list(words) == [f"{outs}x{ins} {asked[outs, ins]}" for outs, ins in sorted(asked)]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_models.precision.kept import kept_measurement
+from blockdraft_models.cache import kept_measurement
 
 # Takes long enough that processes started together meet.
 MEASURES = """
 import random, sys, time
 from pathlib import Path
-from blockdraft_models.precision.kept import kept_measurement
+from blockdraft_models.cache import kept_measurement
 
 def measure():
     print("measured", file=sys.stderr)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from blockdraft_models.precision import probe
-from blockdraft_models.precision.probe import bfloat16_speedup, speedup
+from blockdraft_models import precision
+from blockdraft_models.precision import bfloat16_speedup, speedup
 
 
 def test_a_round_that_something_disturbs_does_not_count() -> None:
@@ -21,5 +21,5 @@ def test_work_beside_all_rounds_meets_both() -> None:
 
 
 def test_the_trial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_LAYERS", 1)
+    monkeypatch.setattr(precision, "_LAYERS", 1)
     assert bfloat16_speedup() > 0

@@ -7,8 +7,7 @@ import pytest
 from gguf import GGUFWriter
 
 from blockdraft_models.errors import TokenizerError
-from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR
-from blockdraft_models.tokenizer.gguf import backend_from_gguf
+from blockdraft_models.tokenizer.files import BYTE_TO_CHAR, backend_from_gguf
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 
 BYTES = [BYTE_TO_CHAR[byte] for byte in range(256)]

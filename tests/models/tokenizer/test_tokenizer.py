@@ -13,7 +13,7 @@ from tests.models.builders import random_decoder
 from tests.models.tiny import IM_END, IM_START, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.errors import TokenizerError
-from blockdraft_models.tokenizer.byte_level import BYTE_TO_CHAR, CHAR_TO_BYTE
+from blockdraft_models.tokenizer.files import BYTE_TO_CHAR, CHAR_TO_BYTE
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

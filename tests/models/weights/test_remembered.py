@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_models.weights import remembered
-from blockdraft_models.weights.remembered import remembered_fingerprint
+from blockdraft_models.weights import fingerprint
+from blockdraft_models.weights.fingerprint import remembered_fingerprint
 
 
 class Checkpoint:
@@ -30,7 +30,7 @@ class Checkpoint:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
-    monkeypatch.setattr(remembered, "_LEAST_BYTES", 10)
+    monkeypatch.setattr(fingerprint, "_LEAST_BYTES", 10)
     return Checkpoint(tmp_path)
 
 

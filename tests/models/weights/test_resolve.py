@@ -9,9 +9,8 @@ from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.errors import ResolveError
-from blockdraft_models.weights import default_target
 from blockdraft_models.weights.loading import load_checkpoint_config
-from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_models.weights.resolve import DEFAULT_GGUF, resolve_target
 
 
 def test_what_exists_on_disk_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +25,8 @@ def test_what_exists_on_disk_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_default_target_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
-    (tmp_path / default_target.GGUF_NAME).touch()
-    assert resolve_target("smollm2-135m") == tmp_path / default_target.GGUF_NAME
+    (tmp_path / DEFAULT_GGUF).touch()
+    assert resolve_target("smollm2-135m") == tmp_path / DEFAULT_GGUF
 
 
 @pytest.mark.parametrize("spec", ["", "smollm3", "a/b/c", "missing/model.gguf", "/no/such/dir"])

@@ -14,8 +14,7 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling_noise import seed_words
-from blockdraft_models.decoder.token_filters import SamplingArrays
+from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
 from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
 from blockdraft_training.generation.step import choose
 from blockdraft_verifier.device.accept import choose_tokens

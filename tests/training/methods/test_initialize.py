@@ -15,10 +15,9 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.attention import DenseAttend, rotary_tables
 from blockdraft_models.decoder.layer import DecoderLayer
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.rope import rotary_tables
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.methods.initialize import from_target
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.decoder.sampling_noise import gumbel_noise
-from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
+from blockdraft_models.decoder.sampling import SamplingArrays, filter_logits, gumbel_noise
 from blockdraft_verifier.device.accept import (
     choose_tokens,
     count_accepted,

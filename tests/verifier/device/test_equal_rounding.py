@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.decoder.row_sums import mean_of_squares, row_sums
+from blockdraft_models.decoder.products import mean_of_squares, row_sums
 from blockdraft_verifier.device.attention.portable import (
     RaggedBatch,
     cut_into_tiles,

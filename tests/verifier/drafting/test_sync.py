@@ -11,7 +11,7 @@ from tests.verifier.drafting.by_hand import (
     refuse,
 )
 
-from blockdraft_models.decoder.sampling_noise import seed_words
+from blockdraft_models.decoder.sampling import seed_words
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.drafting import outgoing

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blockdraft_models.decoder.dtypes import cache_dtype, compute_dtype
+from blockdraft_models.precision import cache_dtype, compute_dtype
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling_noise import seed_words
+from blockdraft_models.decoder.sampling import seed_words
 from blockdraft_training.generation.attention import LayerKV, allocate
 from blockdraft_training.generation.step import (
     NO_TOKEN,

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling_noise import gumbel_noise
+from blockdraft_models.decoder.sampling import gumbel_noise
 from blockdraft_training.generation.attention import LayerKV, PromptAttend, RowAttend
 
 # What a row without an answer in the making puts out.

@@ -11,8 +11,8 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
-from blockdraft_models.decoder.dtypes import compute_dtype
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.precision import compute_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.corpus.rows import CorpusRow, read_corpus

@@ -16,9 +16,8 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_models.decoder.layer import DecoderLayer
+from blockdraft_models.decoder.layer import DecoderLayer, Linear
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.modules import Linear
 from blockdraft_training.errors import TrainingError
 
 # Share of a random fc kept beside the pass-through: the other features start with some say.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockdraft_models.weights.cache_dir import default_cache_dir
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_runtime.configuration.definition import check, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
 from blockdraft_training.settings import DFlashSettings

@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from blockdraft_models.decoder.row_sums import log_row_sums
-from blockdraft_models.decoder.sampling_noise import gumbel_noise
-from blockdraft_models.decoder.token_filters import SamplingArrays, filter_logits
+from blockdraft_models.decoder.products import log_row_sums
+from blockdraft_models.decoder.sampling import SamplingArrays, filter_logits, gumbel_noise
 
 MAX_LOG_PROBS = 20
 

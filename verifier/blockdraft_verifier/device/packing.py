@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from blockdraft_models.decoder.token_filters import SamplingArrays
+from blockdraft_models.decoder.sampling import SamplingArrays
 from blockdraft_verifier.device.attention.portable import RaggedBatch
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import token_slots

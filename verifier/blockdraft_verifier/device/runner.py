@@ -14,10 +14,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from blockdraft_models.decoder.dtypes import cache_dtype
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.precision.forms import suit_processor
+from blockdraft_models.precision import cache_dtype
+from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
 from blockdraft_verifier.device.cache import LayeredCache, allocate_kv

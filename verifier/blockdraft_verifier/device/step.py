@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.token_filters import SamplingArrays
+from blockdraft_models.decoder.sampling import SamplingArrays
 from blockdraft_verifier.device.accept import (
     LogProbs,
     choose_tokens,

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from blockdraft_models.decoder.row_sums import row_sums
+from blockdraft_models.decoder.products import row_sums
 
 CONTEXT_CHUNK_TOKENS = 64
 VALUE_LANES = 64

@@ -19,11 +19,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from blockdraft_models.decoder.modules import Embedding, Linear
+from blockdraft_models.cache import default_cache_dir, kept_measurement
+from blockdraft_models.decoder.layer import Embedding, Linear
 from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM, ProductForm, project
-from blockdraft_models.precision.kept import kept_measurement
 from blockdraft_models.processor import this_processor
-from blockdraft_models.weights.cache_dir import default_cache_dir
 
 logger = logging.getLogger(__name__)
 

@@ -1,19 +1,52 @@
-"""Measurements kept in a file, so that one process measures and all others read."""
+"""What is fetched or measured once and kept on disk for the processes to come."""
 
 import fcntl
 import json
 import logging
 import math
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blockdraft_models.weights.cache_dir import write_at_once
-
 logger = logging.getLogger(__name__)
 
 Measured = TypeVar("Measured", float, str)
+
+
+def default_cache_dir() -> Path:
+    """Return `$BLOCKDRAFT_CACHE`, or `~/.cache/blockdraft`."""
+    configured = os.environ.get("BLOCKDRAFT_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "blockdraft"
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """Write a small file whole or not at all, since other processes may be reading it.
+
+    Raises:
+        OSError: If it cannot be written; its folder is created if needed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
+        written = Path(scratch) / path.name
+        written.write_text(text, encoding="utf-8")
+        os.replace(written, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be alone among the processes that make a file; the lock is a hidden file beside it.
+
+    Raises:
+        OSError: If the folder cannot be made or written to.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The kernel drops the lock when its holder dies, so a crash blocks nobody.
+    with path.with_name(f".{path.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_positive(value: object) -> bool:
@@ -38,7 +71,10 @@ def kept_measurement(
         measure: Returns something `valid`.
         valid: Whether a value may be one of the file's.
     """
-    with _alone(path):
+    with ExitStack() as held:
+        # Where nothing can be locked nothing can be written either, of which `_write` tells.
+        with suppress(OSError):
+            held.enter_context(locked(path))
         kept = _read(path, valid)
         if key not in kept:
             kept[key] = measure()
@@ -65,15 +101,3 @@ def _write(path: Path, kept: Mapping[str, Any]) -> None:
         write_at_once(path, json.dumps(kept, indent=2) + "\n")
     except OSError as error:
         logger.warning("every start measures anew, because %s cannot be kept: %s", path, error)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with ExitStack() as held:
-        # Where nothing can be locked nothing can be written either, of which `_write` tells.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(path.with_name(f".{path.name}.lock").open("w"))
-            # The kernel drops the lock when its holder dies, so a crash blocks nobody.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
