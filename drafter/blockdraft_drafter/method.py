@@ -102,12 +102,9 @@ class Proposal:
 
     Attributes:
         token_ids: The drafted tokens, each after the one before.
-        log_chances: Natural logarithm of how likely the drafter holds it that the target chooses
-            each token, given those before it.
     """
 
     token_ids: tuple[int, ...] = ()
-    log_chances: tuple[float, ...] = ()
 
 
 @runtime_checkable

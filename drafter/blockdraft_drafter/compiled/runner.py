@@ -288,10 +288,7 @@ def _ids(draft_ids: np.ndarray | None) -> np.ndarray:
 
 def _proposal(drafted: Drafted, block: int, wanted: int) -> Proposal:
     length = min(wanted, int(drafted.counts[block]))
-    return Proposal(
-        token_ids=tuple(drafted.token_ids[block, :length].tolist()),
-        log_chances=tuple(drafted.log_chances[block, :length].tolist()),
-    )
+    return Proposal(tuple(drafted.token_ids[block, :length].tolist()))
 
 
 def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:

@@ -23,13 +23,10 @@ class Drafted(NamedTuple):
 
     Attributes:
         token_ids: Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids.
-        log_chances: Float[Array, "blocks block_size-1"], natural logarithm of how likely the target
-            chooses each, given those before it.
         counts: Int[Array, "blocks"], how many of them were drafted; what follows means nothing.
     """
 
     token_ids: Array
-    log_chances: Array
     counts: Array
 
 

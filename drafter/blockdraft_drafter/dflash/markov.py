@@ -55,30 +55,28 @@ def draft_in_turn(
     logits: Float[Array, "blocks tokens draft"],
     blocks: PackedBlocks,
     draft_ids: Int[Array, " draft"] | None,
-) -> tuple[Int[Array, "blocks tokens"], Float[Array, "blocks tokens"]]:
-    """Draft the tokens of blocks one after another.
+) -> Int[Array, "blocks tokens"]:
+    """Draft the tokens of blocks one after another, as target ids.
 
     Args:
         head: The bias.
         logits: Of the one pass, without it.
         blocks: The blocks; each one's first token follows its anchor.
         draft_ids: Target ids of the draft vocabulary; None for all.
-
-    Returns:
-        Tokens, as target ids, and the logarithm of how likely each is right.
     """
     sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
     def draft(
         before: tuple[Int[Array, " blocks"], Int[Array, " blocks"]],
         logits: Float[Array, "blocks draft"],
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    ) -> tuple[tuple[Array, Array], Array]:
         previous, position = before
         biased = logits + head(previous)
-        token, log_chance = draft_tokens(biased, position + 1, sampling, draft_ids)
-        return (token, position + 1), (token, log_chance)
+        token, _ = draft_tokens(biased, position + 1, sampling, draft_ids)
+        return (token, position + 1), token
 
     # The anchor's position is the number of positions before it.
     before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
-    _, (tokens, log_chances) = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
-    return tokens.T, log_chances.T
+    _, tokens = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
+    drafted: Int[Array, "blocks tokens"] = tokens.T
+    return drafted

@@ -61,15 +61,12 @@ class DFlashSteps(DraftSteps):
         logits = target.logits(drafting.reshape(-1, width))
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
-            drafted, log_chances = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
-            return context, Drafted(drafted, log_chances, blocks.wanted)
+            drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
+            return context, Drafted(drafted, blocks.wanted)
         positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
         sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
-        drafted, log_chances = (
-            part.reshape(-1, tokens)
-            for part in draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
-        )
-        return context, Drafted(drafted, log_chances, blocks.wanted)
+        drafted, _ = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
+        return context, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
 
 
 def denoise(

@@ -113,9 +113,7 @@ class Eagle3Steps(DraftSteps):
             passes.append(last)
             counts += goes_on.astype(counts.dtype)
             chance *= jnp.exp(last.log_chance)
-        tokens, log_chances = [one.token for one in passes], [one.log_chance for one in passes]
-        drafted = Drafted(jnp.stack(tokens, axis=1), jnp.stack(log_chances, axis=1), counts)
-        return context, drafted
+        return context, Drafted(jnp.stack([one.token for one in passes], axis=1), counts)
 
 
 def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:

@@ -547,7 +547,6 @@ class Proposal(_message.Message):
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOG_CHANCES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
     context_length: _builtins.int
@@ -556,23 +555,16 @@ class Proposal(_message.Message):
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The drafted tokens, each after the one before."""
 
-    @_builtins.property
-    def log_chances(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural logarithm of how likely the drafter holds it that the target chooses each token, given
-        those before it.
-        """
-
     def __init__(
         self,
         *,
         sequence_id: _builtins.int = ...,
         context_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        log_chances: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "log_chances", b"log_chances", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,7 +53,6 @@ def test_a_context_of_older_weights_can_still_be_drafted_from() -> None:
     features = np.ones((2, WIDTH), np.float32)
     [proposal] = method.step([ContextRow(0, 20, features, 7, 3)])
     assert len(proposal.token_ids) == 3
-    assert np.isfinite(proposal.log_chances).all()
 
 
 def other_scale(model: DFlash) -> None:

@@ -20,7 +20,7 @@ from tests.drafter.builders import (
     target_parts,
 )
 from tests.drafter.reference_dflash import reference_draft
-from tests.drafter.sampled import log_chance, random_sampling, reference_scores
+from tests.drafter.sampled import random_sampling, reference_scores
 
 from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
@@ -105,14 +105,8 @@ class Setup:
         anchor: int,
         sampling: Sampling = GREEDY,
     ) -> None:
-        tokens, logits = self.expected(features, anchor, sampling)
-        count = len(proposal.token_ids)
-        assert list(proposal.token_ids) == tokens[:count].tolist()
-        log_chances = [
-            log_chance(self.scores(line, len(features) + 1 + index, sampling), sampling)
-            for index, line in enumerate(logits[:count])
-        ]
-        np.testing.assert_allclose(proposal.log_chances, log_chances, rtol=1e-4, atol=1e-5)
+        tokens, _ = self.expected(features, anchor, sampling)
+        assert list(proposal.token_ids) == tokens[: len(proposal.token_ids)].tolist()
 
 
 def make_setup(architecture: str, tied: bool = True, warm: bool = False, **overrides: Any) -> Setup:
@@ -342,7 +336,6 @@ def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
     row = ContextRow(0, 0, features.astype(np.float32), 5, 3)
     [wide], [rounded] = (method.step([row]) for method in methods)
     assert rounded.token_ids[0] == wide.token_ids[0]
-    assert rounded.log_chances[0] == pytest.approx(wide.log_chances[0], abs=0.1)
 
 
 def test_a_failed_step_leaves_a_usable_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from blockdraft_drafter.compiled.choice import SHARPNESS
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
+from blockdraft_drafter.compiled.steps import Drafted
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
@@ -119,10 +120,15 @@ def expected(
     return chosen, np.array(log_chances)
 
 
-def check(proposal: Proposal, chosen: list[int], log_chances: np.ndarray) -> None:
-    count = len(proposal.token_ids)
-    assert list(proposal.token_ids) == chosen[:count]
-    np.testing.assert_allclose(proposal.log_chances, log_chances[:count], rtol=1e-4, atol=1e-5)
+def check(proposal: Proposal, chosen: list[int]) -> None:
+    assert list(proposal.token_ids) == chosen[: len(proposal.token_ids)]
+
+
+def passes_made(drafted: Drafted) -> int:
+    """At least so many: what stands in the place of a pass repeats the tokens before it."""
+    tokens: NDArray[np.int32] = np.asarray(drafted.token_ids)
+    repeated = (tokens[:, 1:] == tokens[:, :-1]).all(axis=0)
+    return len(repeated) + 1 - int(np.cumprod(repeated[::-1]).sum())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -155,7 +161,7 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     # Nothing new to append: drafting starts from what was kept of the last position.
     both = method.step([row(0, 9, 9, BLOCK_SIZE - 1), row(2, 140, 140, 3)])
     for slot, proposal in zip((0, 2), both, strict=True):
-        check(proposal, *expected(drafter, features[slot], tokens[slot], tied=tied))
+        check(proposal, expected(drafter, features[slot], tokens[slot], tied=tied)[0])
     assert len(both[0].token_ids) == BLOCK_SIZE - 1
     assert len(both[1].token_ids) == 3
     # Sampled ones beside greedy ones, in the same program.
@@ -168,7 +174,7 @@ def test_drafts_equal_the_reference(variant: str) -> None:
         for one, proposal in zip(mixed, method.step(mixed), strict=True):
             slot, sampling = one.slot, one.sampling
             known = features[slot], tokens[slot]
-            check(proposal, *expected(drafter, *known, tied=tied, sampling=sampling))
+            check(proposal, expected(drafter, *known, tied=tied, sampling=sampling)[0])
             different += list(proposal.token_ids) != expected(drafter, *known, tied=tied)[0]
     assert different > 1, "the noise should matter"
     assert not recompiled
@@ -193,12 +199,9 @@ def test_no_pass_is_made_for_tokens_that_nobody_wants() -> None:
         ]
         for row, proposal in zip(rows, method.step(rows), strict=True):
             assert len(proposal.token_ids) == row.draft_length
-            check(proposal, *expected(drafter, features[row.slot], tokens[row.slot]))
+            check(proposal, expected(drafter, features[row.slot], tokens[row.slot])[0])
         new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
-        log_chances = method._draft(new, pack_blocks(rows, 2)).log_chances
-        # A pass gives no token a probability of exactly one.
-        assert (log_chances[:, : max(wanted)] < 0).all()
-        assert (log_chances[:, max(wanted) :] == 0).all()
+        assert passes_made(method._draft(new, pack_blocks(rows, 2))) <= max(wanted)
 
 
 def test_drafts_end_where_they_are_unlikely() -> None:
@@ -225,13 +228,12 @@ def test_drafts_end_where_they_are_unlikely() -> None:
             # One token in any case, then one for each at which it is still likely enough.
             count = 1 + int((chances[row.slot][: wanted - 1] >= least).sum())
             assert len(proposal.token_ids) == count
-            check(proposal, *whole[row.slot])
+            check(proposal, whole[row.slot][0])
         # As many passes as the longer of both, and no more.
         new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
         drafted = method._draft(new, pack_blocks(rows, 2))
         passes = int(drafted.counts.max())
-        assert (drafted.log_chances[:, :passes] < 0).all()
-        assert (drafted.log_chances[:, passes:] == 0).all()
+        assert passes_made(drafted) <= passes
 
 
 def test_projected_features_give_the_same_drafts() -> None:
@@ -248,7 +250,7 @@ def test_projected_features_give_the_same_drafts() -> None:
         ids = tuple(tokens[start:stop])
         row = ContextRow(0, start, projected[start:stop], tokens[stop], 4, ids)
         [proposal] = method.step([row])
-        check(proposal, *expected(drafter, features[:stop], tokens[: stop + 1]))
+        check(proposal, expected(drafter, features[:stop], tokens[: stop + 1])[0])
 
 
 def test_a_slot_forgets_its_last_sequence() -> None:
@@ -259,7 +261,7 @@ def test_a_slot_forgets_its_last_sequence() -> None:
     old, new = (rng.standard_normal((n, width)).astype(np.float32) for n in (30, 2))
     method.step([ContextRow(1, 0, old, 7, 4, (3,) * 30)])
     [proposal] = method.step([ContextRow(1, 0, new, 9, 4, (5, 6))])
-    check(proposal, *expected(drafter, new, [5, 6, 9]))
+    check(proposal, expected(drafter, new, [5, 6, 9])[0])
     # Nothing is known of a sequence of one token: a draft from an anchor alone is still a draft,
     # and does not depend on whose slot it was.
     alone = [method.step([ContextRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]

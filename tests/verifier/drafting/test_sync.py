@@ -1,6 +1,5 @@
 """Accepted-token sync against a drafter made by hand that answers as it should."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -222,36 +221,6 @@ def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     times = bench.sync.collect(wait="all")
     assert times.computed == 0.25
     assert times.transport == 0.0
-
-
-@pytest.mark.parametrize(
-    ("log_chances", "taken"),
-    [
-        ([], True),
-        ([-1.0, -2.0], True),
-        ([0.0, -math.inf], True),
-        ([-1.0], False),
-        ([-1.0, -2.0, -3.0], False),
-        ([-1.0, 0.5], False),
-        ([math.nan, -1.0], False),
-        ([-1.0, math.inf], False),
-    ],
-)
-def test_chances_are_those_of_the_tokens(
-    bench: Bench, log_chances: list[float], taken: bool
-) -> None:
-    sequence = bench.sequence(5)
-    bench.asked(sequence)
-
-    def add(response: pb.DraftResponse) -> None:
-        response.proposals[0].token_ids[:] = [7, 8]
-        response.proposals[0].log_chances[:] = log_chances
-
-    bench.answer(change=add)
-    bench.sync.collect(wait="all")
-    proposal = Proposal((7, 8), tuple(log_chances), ended_early=True)
-    assert sequence.proposal == (proposal if taken else None)
-    assert bench.repairs == ({} if taken else {"malformed_proposal": 1})
 
 
 def test_closing_ends_it(bench: Bench) -> None:

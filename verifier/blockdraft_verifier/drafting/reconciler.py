@@ -18,8 +18,6 @@ REPAIR_CAUSES = (
     "malformed_proposal",
     "resent_context",
 )
-# How far above 0 the logarithm of a chance may be computed.
-ROUNDING = 1e-3
 # A context refused this often without a proposal in between will be refused again.
 MAX_REFUSALS = 3
 
@@ -63,15 +61,11 @@ class Reconciler:
     ) -> None:
         """Take a proposal over, unless anything about it is off."""
         sequence = context.sequence
-        tokens, log_chances = tuple(proposal.token_ids), tuple(proposal.log_chances)
+        tokens = tuple(proposal.token_ids)
         if proposal.context_length != expected:
             self._rebuild(context, "context_mismatch")
-        elif (
-            len(tokens) > draft_length
-            or (tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size)
-            or len(log_chances) not in (0, len(tokens))
-            # What is not a number is not below anything either.
-            or not all(log_chance <= ROUNDING for log_chance in log_chances)
+        elif len(tokens) > draft_length or (
+            tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size
         ):
             self._rebuild(context, "malformed_proposal")
         elif draft_length > 0:
@@ -79,7 +73,7 @@ class Reconciler:
             # A sequence that did not wait has gone on without it.
             if sequence.committed == expected:
                 ended_early = len(tokens) < draft_length
-                sequence.proposal = Proposal(tokens, log_chances, ended_early=ended_early)
+                sequence.proposal = Proposal(tokens, ended_early=ended_early)
                 sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:

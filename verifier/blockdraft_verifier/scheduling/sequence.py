@@ -91,14 +91,11 @@ class Proposal:
 
     Attributes:
         token_ids: The tokens.
-        log_chances: Natural logarithm of how likely the drafter holds it that each is right, given
-            those before it; empty if it does not say.
         source: Who drafted them.
         ended_early: Whether more were asked for.
     """
 
     token_ids: tuple[int, ...]
-    log_chances: tuple[float, ...] = ()
     source: DraftSource = DraftSource.DRAFTER
     ended_early: bool = False
 
