@@ -5,24 +5,23 @@ nothing has been decoded for a moment, so that the gaps within an answer are lef
 """
 
 import http.client
+import logging
 import re
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 
+logger = logging.getLogger(__name__)
+
 # Sequences that are decoded or wait for it; asked for by name, so that nothing else is gathered.
 _GAUGES = ("blockdraft_verifier_running_sequences", "blockdraft_verifier_waiting_sequences")
-_VALUE = re.compile(rf"^(?:{'|'.join(_GAUGES)})(?:\{{[^}}]*\}})? (\S+)$", re.M)
+_VALUE = re.compile(rf"^({'|'.join(_GAUGES)})(?:\{{[^}}]*\}})? (\S+)$", re.M)
 _TIMEOUT_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
 
 class Pace:
-    """Waits until nothing is decoded.
-
-    Attributes:
-        waited_seconds: In all.
-    """
+    """Waits until nothing is decoded, and counts for how long: `waited_seconds`."""
 
     def __init__(
         self,
@@ -32,14 +31,7 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Begin.
-
-        Args:
-            busy: Whether something is decoded just now.
-            settle_seconds: How long nothing must have been, once something was.
-            clock: Seconds.
-            sleep: Lets seconds pass.
-        """
+        """Wait while `busy`, and once something was, until nothing has been for a while."""
         self.waited_seconds = 0.0
         self._busy, self._settle = busy, settle_seconds
         self._clock, self._sleep = clock, sleep
@@ -64,30 +56,37 @@ class Verifiers:
     """Whether verifiers decode, as their metrics tell."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """Ask at these addresses.
-
-        Raises:
-            ValueError: If one is no address of HTTP.
-        """
+        """Ask at these addresses; `ValueError` if one is no address of HTTP."""
         self._addresses = [_address(url) for url in urls]
         self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._silent: set[str] = set()
 
     def busy(self) -> bool:
-        """Return whether one has sequences; who cannot be reached decodes nothing."""
-        return any(self._sequences(host, path) > 0 for host, path in self._addresses)
+        """Return whether one has sequences, or may have: one that gives no answer may."""
+        return any(self._decodes(host, path) for host, path in self._addresses)
 
-    def _sequences(self, host: str, path: str) -> float:
+    def _decodes(self, host: str, path: str) -> bool:
         connection = self._connections.get(host)
         if connection is None:
             connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
             self._connections[host] = connection
         try:
             connection.request("GET", path)
-            text = connection.getresponse().read().decode("utf-8", "replace")
-            return sum(float(value) for value in _VALUE.findall(text))
-        except (OSError, http.client.HTTPException, ValueError):
+            response = connection.getresponse()
+            found = _VALUE.findall(response.read().decode("utf-8", "replace"))
+            if response.status != http.HTTPStatus.OK or {name for name, _ in found} != {*_GAUGES}:
+                raise ValueError("no metrics of a verifier")
+            busy = sum(float(value) for _, value in found) > 0
+        except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()  # the next request opens it again
-            return 0.0
+            if isinstance(error, ConnectionRefusedError):
+                return False  # no process is there
+            if host not in self._silent:
+                logger.warning("verifier %s gives no answer, learning waits: %s", host, error)
+            self._silent.add(host)
+            return True
+        self._silent.discard(host)
+        return busy
 
 
 def _address(url: str) -> tuple[str, str]:
