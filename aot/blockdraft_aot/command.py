@@ -43,7 +43,6 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     from rich.console import Console
     from rich.progress import Progress
 
-    from blockdraft_aot.learning.survey import check_learns
     from blockdraft_aot.model_shapes import NO_DRAFTER, drafter_shape, target_shape
     from blockdraft_aot.pair import Pair
     from blockdraft_aot.report import as_json, as_text
@@ -55,8 +54,6 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     topologies = [describe_topology(name) for name in names if name is not None]
     target = target_shape(settings.target)
     drafter = drafter_shape(settings.drafter, target, settings.block_size)
-    if settings.survey.learn:
-        check_learns(drafter)
     pair = Pair(target, drafter, settings.weights, settings.lookup_block)
     roles = {}
     with Progress(console=Console(stderr=True)) as progress:

@@ -17,7 +17,6 @@ class Memory:
         usable: What may be used at all.
         weights: The model's.
         context: Of the drafter's context buffer; 0 for a verifier, whose pages take the rest.
-        learning: What learning holds beside drafting; 0 without it.
         temporaries: Of the program that needs most while it runs.
         results: Of the program that returns most.
         code: Of all programs, loaded at once.
@@ -29,7 +28,6 @@ class Memory:
     temporaries: int
     results: int
     code: int
-    learning: int = 0
 
     @property
     def consumers(self) -> Mapping[str, int]:
@@ -40,7 +38,6 @@ class Memory:
             "temporaries": self.temporaries,
             "results": self.results,
             "code": self.code,
-            **({"learning": self.learning} if self.learning else {}),
         }
 
     @property
@@ -90,19 +87,11 @@ def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
     return pages
 
 
-def check_drafter(memory: Memory, what: str = "the drafter does not fit") -> None:
-    """Check that a drafter fits.
-
-    Args:
-        memory: Of one of its chips.
-        what: What to say if not.
-
-    Raises:
-        DoesNotFitError: If not; names the largest consumer.
-    """
+def check_drafter(memory: Memory) -> None:
+    """Raise `DoesNotFitError`, which names the largest consumer, if a drafter does not fit."""
     if memory.left < 0:
         raise DoesNotFitError(
-            f"{what}: it lacks {_gb(-memory.left)} of {_gb(memory.usable)} "
+            f"the drafter does not fit: it lacks {_gb(-memory.left)} of {_gb(memory.usable)} "
             f"usable; {_largest(memory)}"
         )
 

@@ -26,7 +26,7 @@ class Program:
     """One program to compile.
 
     Attributes:
-        kind: "verify", "prefill", "append", "draft", "learn" or "update".
+        kind: "verify", "prefill", "append" or "draft".
         rows: Sequences; 0 where rows of features go to any of them.
         tokens: Tokens, or rows of features.
         lower: Traces it.

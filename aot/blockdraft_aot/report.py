@@ -6,7 +6,6 @@ from typing import Any
 
 from blockdraft_aot.classes_report import classes_json, classes_text, paddings_json
 from blockdraft_aot.fit import Memory, batch_by_context
-from blockdraft_aot.learning.survey import LearningSurvey
 from blockdraft_aot.modelled import Modelled
 from blockdraft_aot.pair import Pair
 from blockdraft_aot.settings import ServingLimits
@@ -42,8 +41,6 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
             batches = ", ".join(f"{batch} x {length}" for length, batch in fitting.items())
             parts += [f"pages that fit: {role.pages} (--num-pages); sequences x tokens: {batches}"]
             parts += ["", *classes_text(role.classes, role.paddings, role.topology.name)]
-        if role.learning is not None:
-            parts += ["", *_learning_text(role.learning)]
         parts += [""]
     parts += ["Modelled from compiled programs; nothing was run."]
     return "\n".join(parts) + "\n"
@@ -64,42 +61,7 @@ def _role(role: RoleSurvey, limits: ServingLimits) -> dict[str, Any]:
         )
         fields["classes_of_rounding"] = classes_json(role.classes)
         fields["padding_of_plain_steps"] = paddings_json(role.paddings)
-    if role.learning is not None:
-        fields["learning"] = _learning(role.learning)
     return fields
-
-
-def _learning(learning: LearningSurvey) -> dict[str, Any]:
-    return {
-        "memory_bytes": {**learning.memory.consumers, "usable": learning.memory.usable},
-        "held_bytes": learning.held,
-        "programs": [_program(each) for each in learning.programs],
-        "step_seconds": learning.step_seconds,
-        "wait_seconds": learning.wait_seconds,
-        "draft_seconds": learning.draft_seconds,
-        "tokens_per_second": learning.tokens_per_second(1.0),
-    }
-
-
-def _learning_text(learning: LearningSurvey) -> Iterable[str]:
-    yield (
-        f"learning on the same chips, {learning.sequences} sequences of up to {learning.length} "
-        f"tokens a step, {learning.micro_batch} at a time"
-    )
-    yield from _table(learning.programs)
-    yield ""
-    yield f"GB of one chip for learning: {_gb(learning.held)}"
-    yield f"GB with drafting: {_gb(learning.memory.consumers)}; {_left(learning.memory)}"
-    yield (
-        f"a step takes {learning.step_seconds * 1e3:.2f} ms; a draft waits for learning at most "
-        f"{learning.wait_seconds * 1e3:.2f} ms, and the longest takes "
-        f"{learning.draft_seconds * 1e3:.2f} ms itself"
-    )
-    share = 0.1
-    yield (
-        f"with {share:.0%} of the chips' time, {learning.tokens_per_second(share):,.0f} tokens a "
-        "second are learned from"
-    )
 
 
 def _gb(sizes: Mapping[str, int]) -> str:

@@ -40,9 +40,6 @@ class SurveySettings:
     ends_only: bool = setting(
         False, "compile only the smallest and the largest program of each kind"
     )
-    learn: bool = setting(
-        False, "compile the step of learning while serving too, for the drafter's chips"
-    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""

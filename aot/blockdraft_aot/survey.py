@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 from blockdraft_aot.classes import Padding, RoundingClass, classes_of
 from blockdraft_aot.compiled import bytes_on_one_device
 from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
-from blockdraft_aot.learning.survey import LearningSurvey, survey_learning
 from blockdraft_aot.modelled import Modelled, compile_on
 from blockdraft_aot.pair import Pair
 from blockdraft_aot.programs import (
@@ -47,7 +46,6 @@ class RoleSurvey:
         pages: Pages of K/V that fit; None for a drafter.
         classes: Which of a verifier's programs round alike; empty for a drafter.
         paddings: What the padding of a verifier's plain steps costs, per number of rows.
-        learning: What learning takes of a drafter's chips; None without it.
     """
 
     topology: Topology
@@ -56,7 +54,6 @@ class RoleSurvey:
     pages: int | None
     classes: tuple[RoundingClass, ...] = ()
     paddings: tuple[Padding, ...] = ()
-    learning: LearningSurvey | None = None
 
 
 def survey_verifier(
@@ -132,19 +129,7 @@ def survey_drafter(
         context=bytes_on_one_device(programs.steps.context()),
     )
     check_drafter(memory)
-    learning = None
-    if settings.learn:
-        learning = survey_learning(
-            topology,
-            pair,
-            compiled,
-            memory,
-            bytes_on_one_device(programs.weights.model),
-            jnp.dtype(DTYPE),
-            lambda found: _chosen(found, settings),
-            on_program,
-        )
-    return RoleSurvey(topology, compiled, memory, None, learning=learning)
+    return RoleSurvey(topology, compiled, memory, None)
 
 
 def _chosen(programs: Iterable[Program], settings: SurveySettings) -> list[Program]:

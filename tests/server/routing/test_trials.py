@@ -26,6 +26,10 @@ class Verifiers:
     def _of(self, computation: str | None) -> list[Link]:
         return [link for name, link in self.links.items() if computation in (None, name)]
 
+    @property
+    def kept(self) -> Any:
+        return self.trials.kept
+
     def begin(self, computation: str | None) -> asyncio.Task[Any]:
         async def changed(_: str | None) -> None:
             await self._looked.wait()
@@ -59,18 +63,18 @@ async def test_trials_take_turns_in_the_order_asked_on_the_verifier_soonest_free
     verifiers = Verifiers(one=Link(untried=2), other=Link(untried=1))
     first, second = verifiers.begin(None), verifiers.begin(None)
     await verifiers.look()
-    assert verifiers.trials.kept is verifiers.links["other"]
+    assert verifiers.kept is verifiers.links["other"]
     assert not first.done()
     verifiers.links["other"].untried = 0
     await verifiers.look()
     assert first.done()
     assert not second.done()
     verifiers.trials.end()
-    assert verifiers.trials.kept is verifiers.links["other"]
+    assert verifiers.kept is verifiers.links["other"]
     await verifiers.look()
     assert second.result() is verifiers.links["other"]
     verifiers.trials.end()
-    assert verifiers.trials.kept is None
+    assert verifiers.kept is None
 
 
 async def test_who_waits_no_longer_keeps_no_verifier() -> None:
@@ -78,7 +82,7 @@ async def test_who_waits_no_longer_keeps_no_verifier() -> None:
     first, second = verifiers.begin("one"), verifiers.begin("one")
     await verifiers.look()
     for waiting in (first, second):
-        assert verifiers.trials.kept is verifiers.links["one"]
+        assert verifiers.kept is verifiers.links["one"]
         waiting.cancel()
         await verifiers.look()
-    assert verifiers.trials.kept is None
+    assert verifiers.kept is None

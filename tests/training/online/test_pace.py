@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,8 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(**how: object) -> Iterator[tuple[Verifiers, type[Answers]]]:
-    answers = type("Those", (Answers,), how)
+def answering(**how: object) -> Iterator[tuple[Verifiers, Any]]:
+    answers: Any = type("Those", (Answers,), how)
     server = HTTPServer(("127.0.0.1", 0), answers)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -1,1 +1,0 @@
-"""Learning beside drafting on the same chips: its programs, what they take and cost."""
