@@ -1,8 +1,8 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; everything else on the page is written by hand. `make docs` runs this file, `make
-lint` runs it with `--check`.
+`<!-- end -->`; `bench *` stands for all commands of `bench`. Everything else on the page is written
+by hand. `make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
@@ -10,20 +10,20 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from blockdraft_bench import command as bench_command
 from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_runtime.configuration.values import choices
 from blockdraft_training import command as train_command
 from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
-MARKED = re.compile(r"(<!-- flags of ([\w ,]+) -->\n).*?(<!-- end -->)", re.S)
-HEAD = "| Flag | Default | Meaning |\n|---|---|---|\n"
+MARKED = re.compile(r"(<!-- flags of ([\w ,*]+) -->\n).*?(<!-- end -->)", re.S)
+# What every command has; the page says it once.
+_EVERYWHERE = ("-h", "--help", "--help-all", "--config")
 _GROUPS = (("bench", bench_command), ("train", train_command), ("learn", learn_command))
 # A default longer than this is named, not quoted.
 LONGEST_DEFAULT = 48
@@ -44,23 +44,74 @@ def generate(page: str) -> str:
     Raises:
         ValueError: If a command has no table.
     """
-    named = [name for match in MARKED.finditer(page) for name in match[2].split(", ")]
+    named = {name for match in MARKED.finditer(page) for name in _commands(match[2])}
     # Those of the benchmarks are still written by hand, where they do not declare their settings.
     wanted = {name for name in modules() if not name.startswith("bench ") or _configuration(name)}
-    if missing := sorted(wanted - set(named)):
+    if missing := sorted(wanted - named):
         raise ValueError(f"{PAGE.name} has no table for {', '.join(missing)}")
-    return MARKED.sub(lambda match: f"{match[1]}{table(match[2].split(', '))}{match[3]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}{table(_commands(match[2]))}{match[3]}", page)
+
+
+@dataclass
+class Row:
+    """A flag with one meaning, and its default for each command that has it."""
+
+    names: str
+    meaning: str
+    defaults: dict[str, str]
 
 
 def table(commands: list[str]) -> str:
-    """Return the flags of commands as a table; of a flag that several have, the first one's."""
-    rows: dict[str, str] = {}
+    """Return the flags of commands as one table, which says which commands have each of them."""
+    rows: list[Row] = []
     for command in commands:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(modules()[command]).add_arguments(parser)
-        for names, default, meaning in _rows(parser, _configuration(command)):
-            rows.setdefault(names, f"| {names} | {default} | {meaning} |\n")
-    return HEAD + "".join(rows.values())
+        for new in _rows(command):
+            same = (row for row in rows if (row.names, row.meaning) == (new.names, new.meaning))
+            old = next(same, None)
+            if old is None:
+                rows.append(new)
+            else:
+                old.defaults |= new.defaults
+    if len(commands) == 1:
+        lines = (f"| {row.names} | {row.defaults[commands[0]]} | {row.meaning} |\n" for row in rows)
+        return "| Flag | Default | Meaning |\n|---|---|---|\n" + "".join(lines)
+    lines = (
+        f"| {row.names} | {_owners(row, commands)} | {_defaults(row)} | {row.meaning} |\n"
+        for row in rows
+    )
+    return "| Flag | Of | Default | Meaning |\n|---|---|---|---|\n" + "".join(lines)
+
+
+def _commands(marked: str) -> list[str]:
+    """Return the commands of a mark, in which `bench *` stands for all of `bench` with a table."""
+    found: list[str] = []
+    for name in marked.split(", "):
+        group = name.removesuffix("*")
+        several = [one for one in modules() if one.startswith(group) and _has_table(one)]
+        found += several if group != name else [name]
+    return found
+
+
+def _has_table(command: str) -> bool:
+    return not command.startswith("bench ") or _configuration(command) is not None
+
+
+def _owners(row: Row, commands: list[str]) -> str:
+    return "" if len(row.defaults) == len(commands) else ", ".join(map(_short, row.defaults))
+
+
+def _defaults(row: Row) -> str:
+    """Return the default that most have, and the others with the commands that have them."""
+    by_value: dict[str, list[str]] = {}
+    for command, value in row.defaults.items():
+        by_value.setdefault(value, []).append(_short(command))
+    ordered = sorted(by_value.items(), key=lambda each: -len(each[1]))
+    others = [f"{', '.join(names)}: {value}" for value, names in ordered[1:]]
+    return "; ".join([ordered[0][0], *others])
+
+
+def _short(command: str) -> str:
+    return command.rpartition(" ")[2]
 
 
 def _configuration(command: str) -> Configuration[Any] | None:
@@ -69,12 +120,13 @@ def _configuration(command: str) -> Configuration[Any] | None:
     return found
 
 
-def _rows(
-    parser: argparse.ArgumentParser, configuration: Configuration[Any] | None
-) -> Iterator[tuple[str, str, str]]:
+def _rows(command: str) -> Iterator[Row]:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(modules()[command]).add_arguments(parser)
+    configuration = _configuration(command)
     settings = {} if configuration is None else configuration.settings
     for action in parser._actions:
-        flags = [flag for flag in action.option_strings if flag not in ("-h", "--help")]
+        flags = [flag for flag in action.option_strings if flag not in _EVERYWHERE]
         if not flags:
             continue
         names = ", ".join(f"`{flag}`" for flag in flags)
@@ -82,11 +134,12 @@ def _rows(
         if setting is None:
             switch = isinstance(action, argparse._StoreConstAction) and action.default is None
             default = "off" if switch else _default(action.default, action.required)
-            yield names, default, _allowed(action.choices or ()) + _meaning(action)
+            meaning = _allowed(action.choices or ()) + _meaning(action)
         else:
             default = _default(setting.default, setting.default is MISSING)
             unit = ", in seconds" if setting.said.metavar == "SECONDS" else ""
-            yield names, default, _allowed(choices(setting)) + _prose(setting.said.help) + unit
+            meaning = _allowed(setting.choices) + _prose(setting.said.help) + unit
+        yield Row(names, meaning, {command: default})
 
 
 def _allowed(values: Iterable[Any]) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_runtime.configuration.definition import Setting
-from blockdraft_runtime.configuration.values import choices
+from blockdraft_runtime.configuration.values import Setting
 
 MODULES = (
     "blockdraft_server.command",
@@ -45,8 +44,8 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
 
 def _items(setting: Setting) -> st.SearchStrategy[Any]:
     said = setting.said
-    if allowed := choices(setting):
-        return st.sampled_from(allowed)
+    if setting.choices:
+        return st.sampled_from(setting.choices)
     if setting.kind is bool:
         return st.booleans()
     if setting.kind is int:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from dataclasses import MISSING
@@ -15,9 +16,7 @@ from hypothesis import strategies as st
 from tests.command_lines import CONFIGURATIONS, MODULES, parse, values_of
 
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_runtime.configuration.definition import Setting, build
-from blockdraft_runtime.configuration.sources import variable
-from blockdraft_runtime.configuration.values import to_texts
+from blockdraft_runtime.configuration.values import Setting, build
 from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan
 from blockdraft_server.supervise.settings import ServeSettings
 
@@ -130,7 +129,7 @@ def companions(configuration: Configuration[Any], setting: Setting) -> list[str]
 def flags_for(setting: Setting, value: Any) -> list[str]:
     if setting.kind is bool:
         return [f"--{setting.name}"] if value else [f"--no-{setting.name}"]
-    return [f"--{setting.name}={text}" for text in to_texts(setting, value)]
+    return [f"--{setting.name}={text}" for text in setting.to_texts(value)]
 
 
 @pytest.mark.parametrize(("configuration", "setting"), CASES)
@@ -141,8 +140,8 @@ def test_flag_before_variable_before_file_before_default(
     section = configuration.command.replace(" ", ".")
     file = tmp_path / "settings.toml"
     file.write_text(f"[{section}]\n{setting.name} = {toml(first)}\n", "utf-8")
-    name = variable(configuration.command, setting.name)
-    [text] = to_texts(setting, second)
+    name = configuration.variable(setting.name)
+    [text] = setting.to_texts(second)
     config = f"--config={file}"
     assert resolve_one(configuration, setting, [config]) == first
     assert resolve_one(configuration, setting, [config], {name: text}) == second
@@ -157,7 +156,7 @@ def test_flag_before_variable_before_file_before_default(
 def test_a_bad_value_is_named_with_its_source(
     configuration: Configuration[Any], setting: Setting, tmp_path: Path
 ) -> None:
-    name = variable(configuration.command, setting.name)
+    name = configuration.variable(setting.name)
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got 'bad'$"):
         configuration.resolve({}, {name: "bad"})
     if setting.kind is not bool:
@@ -185,11 +184,27 @@ def test_what_is_out_of_range_is_refused(
             configuration.resolve(parse(configuration, f"--{setting.name}={value:g}"), {})
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
-def test_help_says_all(configuration: Configuration[Any]) -> None:
-    parser = argparse.ArgumentParser()
+def printed_help(
+    configuration: Configuration[Any], flag: str, capsys: pytest.CaptureFixture[str]
+) -> str:
+    parser = argparse.ArgumentParser(f"blockdraft {configuration.command}")
     configuration.add_arguments(parser)
-    text = " ".join(parser.format_help().split())
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args([flag])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def is_brief(configuration: Configuration[Any]) -> bool:
+    return any(setting.said.common for setting in configuration.settings.values())
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_help_says_all(
+    configuration: Configuration[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = "--help-all" if is_brief(configuration) else "--help"
+    text = " ".join(printed_help(configuration, flag, capsys).split())
     for setting in configuration.settings.values():
         assert f"--{setting.name}" in text
         # Long words are broken at hyphens.
@@ -197,6 +212,21 @@ def test_help_says_all(configuration: Configuration[Any]) -> None:
         assert shown[1]
         if isinstance(setting.default, int) and not isinstance(setting.default, bool):
             assert shown[2].startswith(f"(default: {setting.default})")
+
+
+def test_help_of_what_serves_is_one_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    brief = [each for each in CONFIGURATIONS.values() if is_brief(each)]
+    assert {each.command for each in brief} == {"serve", "server", "verifier", "drafter"}
+    for configuration in brief:
+        text = printed_help(configuration, "--help", capsys)
+        assert len(text.splitlines()) <= 48
+        shown = set(re.findall(r"^  --([a-z-]+)", text, re.M)) - {"help", "help-all", "config"}
+        common = {name for name, one in configuration.settings.items() if one.said.common}
+        assert shown == common
+        assert len(common) <= 22
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)

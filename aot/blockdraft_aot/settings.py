@@ -82,7 +82,7 @@ class CompileSettings:
     )
     lookup_block: int = setting(
         EngineSettings().lookup_block,
-        "as `--lookup-block` of `serve`; 1 for a service with --no-lookup",
+        "most tokens of a verification of what lookup found; 1 for a service with --no-lookup",
         minimum=1,
     )
     limits: ServingLimits = group(ServingLimits)

@@ -59,6 +59,6 @@ def test_generated_tables_are_current() -> None:
 
 
 def test_a_command_without_a_table_is_noticed() -> None:
-    page = read(PAGE).replace("<!-- flags of drafter -->", "")
-    with pytest.raises(ValueError, match="no table for drafter"):
+    page = read(PAGE).replace("<!-- flags of demo -->", "")
+    with pytest.raises(ValueError, match="no table for demo"):
         generate(page)

@@ -176,7 +176,7 @@ def test_two_processes_decode_what_one_does_and_drain_together(
     hosts.target = deep_target
     drafter = hosts.start(
         *("drafter", "drafter", "--drafter", "random", "--block-size", "4"),
-        *("--draft-layers", "1", "--max-sequences", "1", "--max-context-tokens", "64"),
+        *("--max-sequences", "1", "--max-context-tokens", "64"),
     )
     flags = ("--drafter", drafter.address, "--draft-policy", "fixed")
     leader, follower = (hosts.verifier(number, *flags) for number in (0, 1))

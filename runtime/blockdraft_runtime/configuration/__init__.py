@@ -15,7 +15,7 @@ over the file, the file over the default. A command uses it like this:
         settings = CONFIGURATION.read(args)  # a bad value ends the process like a bad flag
         ...
 
-Read `definition` (what a field says), `values` (texts to values and back), `sources` (flags,
-variables, file), `command` (all of it for one command). Nothing but the standard library is
-imported here, and of that only what is quick.
+Read `definition` (what a field says), `values` (the settings of a dataclass, as texts and back),
+`command` (flags, variables and file of one command). Nothing but the standard library is imported
+here, and of that only what is quick.
 """

@@ -1,6 +1,7 @@
-"""The settings of one command: its flags, what they say, and the flags that say a thing."""
+"""The settings of one command: its flags, variables and file, and the flags that say a thing."""
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -10,9 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from blockdraft_runtime.configuration.definition import Setting, build, settings_of
-from blockdraft_runtime.configuration.sources import Given, given_values, variable
-from blockdraft_runtime.configuration.values import choices, to_texts
+from blockdraft_runtime.configuration.values import Setting, build, settings_of
 
 S = TypeVar("S")
 
@@ -29,6 +28,7 @@ class Configuration(Generic[S]):
         """
         self.command = command
         self.kind = kind
+        self._section = command.replace(" ", ".")
 
     @cached_property
     def settings(self) -> dict[str, Setting]:
@@ -38,25 +38,48 @@ class Configuration(Generic[S]):
     @cached_property
     def variables(self) -> frozenset[str]:
         """The environment variables that the command reads."""
-        return frozenset(variable(self.command, name) for name in (*self.settings, "config"))
+        return frozenset(self.variable(name) for name in (*self.settings, "config"))
+
+    def variable(self, name: str) -> str:
+        """Return the environment variable of a setting."""
+        return re.sub(r"[ -]", "_", f"blockdraft {self.command} {name}").upper()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add a flag for every setting, and `--config`."""
-        section = self.command.replace(" ", ".")
+        """Add a flag for every setting, and `--config`.
+
+        Where some settings are declared as common, `--help` shows the first words on these alone,
+        on one screen, and `--help-all` all on all of them.
+        """
         parser.epilog = (
-            f"Each flag may also be given as a variable, {variable(self.command, 'NAME')}, or as a "
-            f"key of section [{section}] in the file of --config. A flag wins over a variable, a "
-            "variable over the file."
+            f"Each flag may also be given as a variable, {self.variable('NAME')}, or as a "
+            f"key of section [{self._section}] in the file of --config. A flag wins over a "
+            "variable, a variable over the file."
         )
+        brief = any(setting.said.common for setting in self.settings.values())
         titles: dict[str, argparse._ArgumentGroup] = {}
+        whole: dict[str, str] = {}
         for setting in self.settings.values():
             title = setting.title
-            if title and title not in titles:
+            # One screen has no room for headings.
+            if title and title not in titles and not brief:
                 titles[title] = parser.add_argument_group(f"settings of the {title}")
-            _add_flag(titles.get(title, parser), setting)
+            said = setting.said.help
+            action = _add_flag(titles.get(title, parser), setting)
+            action.help = whole[action.dest] = _help(setting, said)
+            if brief:
+                first = _help(setting, said.partition(";")[0])
+                action.help = first if setting.said.common else argparse.SUPPRESS
         parser.add_argument(
-            "--config", metavar="FILE", help=f"TOML file with a section [{section}] of settings"
+            "--config", metavar="FILE", help=f"TOML file with a section [{self._section}]"
         )
+        if brief:
+            parser.usage = "%(prog)s [--FLAG VALUE ...]"
+            parser.add_argument(
+                "--help-all",
+                action=_HelpAll,
+                whole=whole,
+                help=f"show all {len(whole)} flags, and exit",
+            )
 
     def read(self, args: argparse.Namespace) -> S:
         """Return the settings that flags, environment and file give.
@@ -77,18 +100,32 @@ class Configuration(Generic[S]):
             OSError: If the file cannot be read.
             ValueError: If a value is bad; the message says where it came from.
         """
-        flags = {name: args.get(_destination(name)) for name in self.settings}
-        file = args.get("config") or environ.get(variable(self.command, "config"))
-        given = given_values(
-            self.command, self.settings, flags, environ, Path(file) if file else None
-        )
-        values = {
-            path: one.value for name, one in given.items() for path in self.settings[name].paths
-        }
+        file = args.get("config") or environ.get(self.variable("config"))
+        section = self._read_section(Path(file)) if file else {}
+        values: dict[tuple[str, ...], Any] = {}
+        sources: dict[str, str] = {}
+        for name, setting in self.settings.items():
+            flag, key = args.get(_destination(name)), self.variable(name)
+            if flag is not None:
+                value = _of_flag(setting, flag)
+            elif key in environ:
+                sources[name] = key
+                value = setting.from_text(environ[key], key)
+            elif name in section:
+                sources[name] = f"{name} in [{self._section}] of {file}"
+                value = setting.from_file(section[name], sources[name])
+            else:
+                continue
+            values |= dict.fromkeys(setting.paths, value)
         try:
             return build(self.kind, values)
         except ValueError as error:
-            raise ValueError(f"{error}{_origins(str(error), given)}") from error
+            # Says where the settings that it names come from, unless they are flags.
+            named = set(re.findall(r"--([a-z0-9-]+)", str(error)))
+            origins = [f"--{name} is {said}" for name, said in sources.items() if name in named]
+            raise ValueError(
+                f"{error} ({', '.join(origins)})" if origins else str(error)
+            ) from error
 
     def flags(self, settings: S) -> tuple[str, ...]:
         """Return the command line that means `settings`: a flag for all that is not the default."""
@@ -106,21 +143,45 @@ class Configuration(Generic[S]):
         self.add_arguments(parser)
         return run(parser.parse_args(argv))
 
+    def _read_section(self, file: Path) -> dict[str, Any]:
+        # Imported here: few are started with a file.
+        import tomllib
 
-def _described_default(setting: Setting) -> str | None:
-    """Return the text that means the default of a setting; None if there is none."""
-    default = setting.default
-    if default is MISSING or default is None or isinstance(default, bool):
-        return None
-    return f"{default:g}" if isinstance(default, float) else " ".join(to_texts(setting, default))
+        try:
+            table: Any = tomllib.loads(file.read_text("utf-8"))
+        except OSError as error:
+            raise OSError(f"{file} of --config cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ValueError(f"{file} of --config is no TOML: {error}") from error
+        for word in self._section.split("."):
+            names = list(table)
+            table = table.get(word)
+            if not isinstance(table, dict):
+                near = _nearest(word, names)
+                raise ValueError(f"{file} has no section [{self._section}]{near}")
+        for key in table:
+            if key not in self.settings:
+                near = _nearest(key, list(self.settings))
+                raise ValueError(f"{file}: [{self._section}] has no setting {key}{near}")
+        return dict(table)
 
 
-def _add_flag(group: "argparse._ActionsContainer", setting: Setting) -> None:
-    default = _described_default(setting)
-    text = f"{setting.said.help} (default: {default})" if default else setting.said.help
-    if setting.default is MISSING:
-        text += " (required)"
-    more: dict[str, Any] = {"help": text.replace("%", "%%"), "dest": _destination(setting.name)}
+class _HelpAll(argparse.Action):
+    """Prints the help with what `--help` leaves out, and ends the process."""
+
+    def __init__(self, option_strings: list[str], dest: str, whole: dict[str, str], help: str):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+        self._whole = whole
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for action in parser._actions:
+            action.help = self._whole.get(action.dest, action.help)
+        parser.print_help()
+        parser.exit()
+
+
+def _add_flag(group: "argparse._ActionsContainer", setting: Setting) -> argparse.Action:
+    more: dict[str, Any] = {"dest": _destination(setting.name)}
     if setting.kind is bool:
         negated = setting.name.startswith("no-")
         more["action"] = "store_true" if negated else argparse.BooleanOptionalAction
@@ -128,19 +189,44 @@ def _add_flag(group: "argparse._ActionsContainer", setting: Setting) -> None:
         more["metavar"] = _metavar(setting)
         if setting.many and setting.said.separator is None:
             more |= {"nargs": "+", "action": "extend"}
-    group.add_argument(f"--{setting.name}", default=None, **more)
+    return group.add_argument(f"--{setting.name}", default=None, **more)
+
+
+def _help(setting: Setting, said: str) -> str:
+    default = _described_default(setting)
+    text = f"{said} (default: {default})" if default else said
+    if setting.default is MISSING:
+        text += " (required)"
+    return text.replace("%", "%%")
+
+
+def _described_default(setting: Setting) -> str | None:
+    """Return the text that means the default of a setting; None if there is none."""
+    default = setting.default
+    if default is MISSING or default is None or isinstance(default, bool):
+        return None
+    return f"{default:g}" if isinstance(default, float) else " ".join(setting.to_texts(default))
 
 
 def _metavar(setting: Setting) -> str:
     if setting.said.metavar is not None:
         return setting.said.metavar
-    if allowed := choices(setting):
-        return "{" + ",".join(map(str, allowed)) + "}"
+    if setting.choices:
+        return "{" + ",".join(map(str, setting.choices)) + "}"
     return {int: "N", float: "X", Path: "PATH"}.get(setting.kind, "TEXT")
 
 
 def _destination(name: str) -> str:
     return name.replace("-", "_")
+
+
+def _of_flag(setting: Setting, flag: str | list[str] | bool) -> Any:
+    if isinstance(flag, bool):
+        return flag
+    source = f"--{setting.name}"
+    if isinstance(flag, list):
+        return setting.from_texts(flag, source)
+    return setting.from_text(flag, source)
 
 
 def _value(settings: Any, setting: Setting) -> Any:
@@ -156,15 +242,9 @@ def _flags(setting: Setting, value: Any) -> list[str]:
         return []
     if setting.kind is bool:
         return [f"--{setting.name}" if value else f"--no-{setting.name}"]
-    return [f"--{setting.name}={text}" for text in to_texts(setting, value)]
+    return [f"--{setting.name}={text}" for text in setting.to_texts(value)]
 
 
-def _origins(message: str, given: Mapping[str, Given]) -> str:
-    """Return where the settings that a message names come from, unless they are flags."""
-    named = set(re.findall(r"--([a-z0-9-]+)", message))
-    sources = [
-        f"--{name} is {one.source}"
-        for name, one in given.items()
-        if name in named and one.source != f"--{name}"
-    ]
-    return f" ({', '.join(sources)})" if sources else ""
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""

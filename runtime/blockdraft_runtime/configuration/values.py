@@ -1,119 +1,219 @@
-"""Texts and values of a file to the values of settings, and back to texts."""
+"""The settings of a dataclass: found by name, made of texts and of a file, and put together."""
 
+import dataclasses
 import math
 import shlex
-from typing import Any
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass
+from typing import Any, TypeVar
 
 from blockdraft_runtime.configuration.definition import (
-    Setting,
-    check_choice,
-    check_range,
-    choices_of,
+    KEY,
+    Declaration,
+    Group,
+    choices,
+    without_none,
 )
 
+FieldPath = tuple[str, ...]
+"""Names of the fields that lead from the outermost dataclass to a value."""
+
+T = TypeVar("T")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def from_text(setting: Setting, text: str, source: str) -> Any:
-    """Return the value that a variable or a flag's single text means.
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a command. A value that means nothing is a ValueError naming its source.
 
-    A list is written as on a command line: items separated by blanks, quoted as in a shell.
-
-    Raises:
-        ValueError: Naming the source, if the text means none.
+    Attributes:
+        name: Its flag without the dashes, which is also its key in a file.
+        paths: Where its value goes; several if parts of the settings share it.
+        kind: Type of the value, without None; of one item if it is a list.
+        many: Whether it is a list.
+        optional: Whether it may be None.
+        default: Value where nothing is said; MISSING if something must be.
+        said: What the declaration says besides.
+        title: For whom it is, if the groups it is in say so.
     """
-    if not setting.many:
-        return _one(setting, text, source)
-    separator = setting.said.separator
-    return from_texts(setting, text.split(separator) if separator else shlex.split(text), source)
 
+    name: str
+    paths: tuple[FieldPath, ...]
+    kind: Any
+    many: bool
+    optional: bool
+    default: Any
+    said: Declaration
+    title: str = ""
 
-def from_texts(setting: Setting, texts: list[str], source: str) -> Any:
-    """Return the list that several texts mean.
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values that it must be one of; none if it may be any of its type."""
+        return choices(self.kind)
 
-    Raises:
-        ValueError: Naming the source, if a text means no value, or two must not mean the same.
-    """
-    return _checked(setting, tuple(_one(setting, text, source) for text in texts), source)
+    def from_text(self, text: str, source: str) -> Any:
+        """Return the value that a variable or a flag's single text means.
 
+        A list is written as on a command line: items separated by blanks, quoted as in a shell.
+        """
+        if not self.many:
+            return self._one(text, source)
+        separator = self.said.separator
+        return self.from_texts(text.split(separator) if separator else shlex.split(text), source)
 
-def from_file(setting: Setting, value: object, source: str) -> Any:
-    """Return the value that one of a TOML file means.
+    def from_texts(self, texts: Sequence[str], source: str) -> tuple[Any, ...]:
+        """Return the list that several texts mean."""
+        items = tuple(self._one(text, source) for text in texts)
+        if self.said.distinct and len(set(items)) < len(items):
+            raise ValueError(f"{source} has the same value twice")
+        return items
 
-    Raises:
-        ValueError: Naming the source, if it is of another type or out of range.
-    """
-    if setting.many:
+    def from_file(self, value: object, source: str) -> Any:
+        """Return the value that one of a TOML file means."""
+        if not self.many:
+            return self._one(self._text_of_file(value, source), source)
         if not isinstance(value, list):
             raise ValueError(f"{source} must be a list, got {value!r}")
-        items = tuple(_one_of_file(setting, item, source) for item in value)
-        return _checked(setting, items, source)
-    return _one_of_file(setting, value, source)
+        return self.from_texts([self._text_of_file(item, source) for item in value], source)
+
+    def to_texts(self, value: Any) -> list[str]:
+        """Return the texts that mean a value: one, or one for each item of a list."""
+        texts = [_text(item) for item in (value if self.many else (value,))]
+        return [self.said.separator.join(texts)] if self.said.separator else texts
+
+    def _one(self, text: str, source: str) -> Any:
+        # Where unset is not the default there must be a word for it.
+        if self.optional and self.default is not None and text == "none":
+            return None
+        value = self._parse(text, source)
+        self.said.check(self.kind, value, source)
+        return value
+
+    def _parse(self, text: str, source: str) -> Any:
+        if self.said.parse is not None:
+            try:
+                return self.said.parse(text)
+            except ValueError as error:
+                raise ValueError(f"{source}: {error}") from error
+        if self.choices:
+            return {str(value): value for value in self.choices}.get(text, text)
+        if self.kind is bool:
+            if text.lower() not in _TRUE + _FALSE:
+                raise ValueError(f"{source} must be true or false, got {text!r}")
+            return text.lower() in _TRUE
+        if self.kind in (int, float):
+            try:
+                number = self.kind(text)
+                if math.isfinite(number):
+                    return number
+                raise ValueError
+            except ValueError:
+                word = "whole number" if self.kind is int else "number"
+                raise ValueError(f"{source} must be a {word}, got {text!r}") from None
+        return self.kind(text)
+
+    def _text_of_file(self, value: object, source: str) -> str:
+        """TOML knows types: numbers and truth values must not come as text, nor text as numbers."""
+        wanted = self.kind if self.kind in (bool, int, float) else str
+        if self.choices:
+            wanted = type(self.choices[0])
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+            raise ValueError(f"{source} must be {words[wanted]}, got {value!r}")
+        return _text(value)
 
 
-def to_texts(setting: Setting, value: Any) -> list[str]:
-    """Return the texts that mean a value: one, or one for each item of a list."""
-    items = value if setting.many else (value,)
-    texts = [_text(item) for item in items]
-    return [setting.said.separator.join(texts)] if setting.said.separator else texts
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return the settings of a dataclass and of the groups in it, by name, in their order.
+
+    Raises:
+        TypeError: If two fields of one name differ in type or default, so that no value suits both.
+    """
+    found: dict[str, Setting] = {}
+    for new in _walk(kind, {}, (), ""):
+        old = found.setdefault(new.name, new)
+        if old is new:
+            continue
+        if (old.kind, old.many, old.default) != (new.kind, new.many, new.default):
+            raise TypeError(f"--{new.name} means two things: {old} and {new}")
+        titles = f"{old.title} and {new.title}".replace(" and ", ", ", old.title.count(" and "))
+        found[new.name] = dataclasses.replace(old, paths=old.paths + new.paths, title=titles)
+    return found
 
 
-def choices(setting: Setting) -> tuple[Any, ...]:
-    """Return the values that a setting must be one of; none if it may be any of its type."""
-    return choices_of(setting.kind)
+def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
+    """Return settings with `values` and the defaults of all else.
+
+    A group that is None by default becomes one as soon as one of its values is there.
+
+    Raises:
+        ValueError: If required values are missing, or values contradict each other.
+    """
+    return _make(kind, None, values, ())
 
 
-def _checked(setting: Setting, items: tuple[Any, ...], source: str) -> tuple[Any, ...]:
-    if setting.said.distinct and len(set(items)) < len(items):
-        raise ValueError(f"{source} has the same value twice")
-    return items
+def _walk(
+    kind: type, defaults: Mapping[str, Any], path: FieldPath, title: str
+) -> Iterator[Setting]:
+    hints = typing.get_type_hints(kind)
+    for one in dataclasses.fields(kind):
+        default = defaults[one.name] if one.name in defaults else _default(one)
+        said = one.metadata.get(KEY)
+        inner, optional = without_none(hints[one.name])
+        here = (*path, one.name)
+        if isinstance(said, Declaration):
+            many = typing.get_origin(inner) is tuple
+            yield Setting(
+                name=said.flag or one.name.replace("_", "-"),
+                paths=(here,),
+                kind=typing.get_args(inner)[0] if many else inner,
+                many=many,
+                optional=optional,
+                default=default,
+                said=said,
+                title=title,
+            )
+        elif isinstance(said, Group):
+            # What a group that is there must have is unset as long as the group is not.
+            known = {
+                each.name: None if default is None else getattr(default, each.name)
+                for each in dataclasses.fields(inner)
+            }
+            for found in _walk(inner, known, here, said.title or title):
+                if found.name not in said.without:
+                    yield found
 
 
-def _one(setting: Setting, text: str, source: str) -> Any:
-    # Where unset is not the default there must be a word for it.
-    if setting.optional and setting.default is not None and text == "none":
-        return None
-    value = _parse(setting, text, source)
-    check_range(setting.said, value, source)
-    return value
+def _make(kind: type[T], base: Any, values: Mapping[FieldPath, Any], path: FieldPath) -> T:
+    hints = typing.get_type_hints(kind)
+    given: dict[str, Any] = {}
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass, by contract
+        here = (*path, one.name)
+        if here in values:
+            given[one.name] = values[here]
+        elif any(found[: len(here)] == here for found in values):
+            inner, _ = without_none(hints[one.name])
+            default = _default(one) if base is None else getattr(base, one.name)
+            given[one.name] = _make(inner, default, values, here)
+    if base is not None:
+        return typing.cast(T, dataclasses.replace(base, **given))
+    needed = [one for one in settings_of(kind).values() if one.default is MISSING]
+    missing = [one for one in needed if one.paths[0][0] not in given]
+    if missing and path:
+        raise ValueError(f"{_and(needed)} need each other")
+    if missing:
+        raise ValueError(f"{_and(missing)} must be given")
+    return kind(**given)
 
 
-def _parse(setting: Setting, text: str, source: str) -> Any:
-    if setting.said.parse is not None:
-        try:
-            return setting.said.parse(text)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from error
-    if allowed := choices(setting):
-        meant = {str(value): value for value in allowed}.get(text, text)
-        check_choice(allowed, meant, source)
-        return meant
-    if setting.kind is bool:
-        if text.lower() not in _TRUE + _FALSE:
-            raise ValueError(f"{source} must be true or false, got {text!r}")
-        return text.lower() in _TRUE
-    if setting.kind in (int, float):
-        try:
-            number = setting.kind(text)
-            if math.isfinite(number):
-                return number
-            raise ValueError
-        except ValueError:
-            word = "whole number" if setting.kind is int else "number"
-            raise ValueError(f"{source} must be a {word}, got {text!r}") from None
-    return setting.kind(text)
+def _and(settings: Sequence[Setting]) -> str:
+    *first, last = (f"--{one.name}" for one in settings)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
-def _one_of_file(setting: Setting, value: object, source: str) -> Any:
-    """TOML knows types: numbers and truth values must not come as text, nor text as numbers."""
-    wanted = setting.kind if setting.kind in (bool, int, float) else str
-    if allowed := choices(setting):
-        wanted = type(allowed[0])
-    fits = type(value) is wanted or (wanted is float and type(value) is int)
-    if not fits:
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-        raise ValueError(f"{source} must be {words[wanted]}, got {value!r}")
-    return _one(setting, _text(value), source)
+def _default(one: "Field[Any]") -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _text(value: object) -> str:

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
 from blockdraft_runtime.settings.process import (
     DEFAULT_TARGET,
+    DTYPE_HELP,
+    TARGET_HELP,
     Dtype,
     PeerTlsSettings,
     ProcessSettings,
 )
 
-DTYPES = get_args(Dtype)
 SentForm = Literal["auto", "projected", "raw"]
 
 # With this status `blockdraft drafter --find` says that there is none for the target.
@@ -28,6 +29,7 @@ class LearningSettings:
         "record sequences on disk to learn from them, and take over better weights as they are "
         "promoted; see docs/learning.md",
         flag="learn",
+        common=True,
     )
     directory: Path | None = setting(
         None,
@@ -62,22 +64,18 @@ class DrafterSettings:
     """Everything the drafter is told: what it loads and how much it can hold.
 
     Attributes:
-        learning: Whether it learns, and where what it learns from is kept.
-        process: Where it listens, and how it stops.
+        max_feature_rows: Most feature rows per sequence in one request.
+        draft_layers: Layers of a random DFlash drafter.
     """
 
-    target: str = setting(
-        DEFAULT_TARGET,
-        "target model it drafts for; its embedding and head are used",
-        metavar="SPEC",
-    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
     drafter: str = setting(
         "auto",
-        "draft model: a directory or hub id in DFlash or EAGLE-3 form; `eagle3` or `dflash`, the "
-        "one shipped for this target; `auto`, the first of these that is shipped, or with --learn "
-        "`dflash`, else the one published for a target with this hub id; `random[:SEED]` or "
-        "`random-eagle3[:SEED]`, untrained",
+        "draft model: `auto`, the one shipped or published for this target, or with --learn "
+        "`dflash`; `dflash` or `eagle3`, the one shipped; a directory or hub id in one of these "
+        "forms; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
         metavar="SPEC",
+        common=True,
     )
     max_sequences: int = setting(
         16, "context slots; sequences beyond them are decoded plainly", minimum=1
@@ -85,7 +83,7 @@ class DrafterSettings:
     max_context_tokens: int = setting(
         2048, "positions per slot; longer sequences go on plainly", minimum=1
     )
-    max_feature_rows: int = setting(256, "most feature rows per sequence in one request", minimum=1)
+    max_feature_rows: int = 256
     feature_form: SentForm = setting(
         "auto",
         "what the verifier sends of a position: the outputs of the target's layers, `raw`, or what "
@@ -99,12 +97,8 @@ class DrafterSettings:
         "not say",
         minimum=2,
     )
-    draft_layers: int = setting(2, "layers of a random DFlash drafter", minimum=1)
-    dtype: Dtype = setting(
-        "auto",
-        "element type of weights and contexts; `auto` is bfloat16 on TPU, the faster of both on "
-        "CPU, which is measured once, and float32 elsewhere",
-    )
+    draft_layers: int = 2
+    dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     compilation_cache: Path | None = setting(
         None,
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",

@@ -10,7 +10,12 @@ from blockdraft_runtime.configuration.definition import (
     required,
     setting,
 )
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, PeerTlsSettings, ProcessSettings
+from blockdraft_runtime.settings.process import (
+    DEFAULT_TARGET,
+    TARGET_HELP,
+    PeerTlsSettings,
+    ProcessSettings,
+)
 
 _SCHEME = "dns:"
 _PREFIX = "dns:///"
@@ -107,8 +112,11 @@ class TlsSettings:
         "PEM certificate chain, the server's own first; needs --tls-key",
         flag="tls-cert",
         metavar="FILE",
+        common=True,
     )
-    key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE")
+    key: Path = required(
+        "PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE", common=True
+    )
     client_authorities: Path | None = setting(
         None,
         "PEM certificates of authorities, one of which has to have signed the certificate that "
@@ -125,16 +133,10 @@ class ServerSettings:
     Attributes:
         tls: The certificate; None serves plaintext.
         peer_tls: Certificates between server and verifiers; None for plaintext.
-        limits: Bounds that protect the server.
-        process: Where it listens, and how it stops.
         poll_seconds: Time between two looks at a verifier's health and load.
     """
 
-    target: str = setting(
-        DEFAULT_TARGET,
-        "target model, for its tokenizer; must be what the verifiers serve",
-        metavar="SPEC",
-    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
     verifiers: tuple[str, ...] = setting(
         ("unix:/tmp/blockdraft-verifier.sock",),
         "address of a verifier, or a name that stands for several, as `dns:///verifiers:50052`, "
@@ -143,13 +145,17 @@ class ServerSettings:
         metavar="ADDRESS",
     )
     model_name: str | None = setting(
-        None, "name of the model in requests; unset: the target's", metavar="NAME"
+        None,
+        "name of the model in requests; unset: the target's",
+        metavar="NAME",
+        common=True,
     )
     api_key_file: Path | None = setting(
         None,
         "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "
         "them; read again when it changes",
         metavar="FILE",
+        common=True,
     )
     trace_endpoint: str | None = setting(
         None,
@@ -161,6 +167,7 @@ class ServerSettings:
         False,
         "refuse to start without --api-key-file and TLS, and do not tell callers what services "
         "there are (reflection)",
+        common=True,
     )
     tls_elsewhere: bool = setting(
         False,
@@ -172,6 +179,7 @@ class ServerSettings:
         "server processes behind one port; each admits its share of the requests. `serve` starts "
         "them; `server` is one of so many, started by you",
         minimum=1,
+        common=True,
     )
     tls: TlsSettings | None = optional_group()
     peer_tls: PeerTlsSettings | None = optional_group()

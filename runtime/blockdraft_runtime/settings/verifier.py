@@ -13,6 +13,8 @@ from blockdraft_runtime.configuration.definition import (
 )
 from blockdraft_runtime.settings.process import (
     DEFAULT_TARGET,
+    DTYPE_HELP,
+    TARGET_HELP,
     Dtype,
     PeerTlsSettings,
     ProcessSettings,
@@ -26,7 +28,7 @@ DraftPolicy = Literal["adaptive", "fixed"]
 class SchedulerSettings:
     """Limits of a step, of a sequence and of the queue."""
 
-    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
+    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1, common=True)
     max_step_tokens: int = setting(
         128, "most tokens of one forward pass; at least --max-sequences", minimum=1
     )
@@ -35,11 +37,13 @@ class SchedulerSettings:
         "most tokens of one sequence, prompt and answer together; the pages must hold at least "
         "one such sequence",
         minimum=1,
+        common=True,
     )
     max_waiting: int = setting(
         256,
         "sequences that may wait beyond those decoded at once; replays have as many places again",
         minimum=0,
+        common=True,
     )
 
     def __post_init__(self) -> None:
@@ -57,7 +61,13 @@ class EngineSettings:
     """How the engine loop runs.
 
     Attributes:
-        scheduler: Limits of a step and of a sequence.
+        prompt_slowdown: How many times as long as without it a step of decoding sequences may take
+            when it also computes a part of a prompt; less lets answers flow, more begins others
+            sooner.
+        lookup_block: Most tokens of a verification of what lookup found, the target's newest token
+            included.
+        draft_patience_seconds: How long a step waits for a proposal at least; longer where drafting
+            usually takes longer and pays, never longer than `draft_timeout_seconds`.
     """
 
     scheduler: SchedulerSettings = group(SchedulerSettings)
@@ -66,34 +76,21 @@ class EngineSettings:
         384,
         "pages of the KV cache; when they run out, the youngest sequence is preempted",
         minimum=1,
+        common=True,
     )
-    dtype: Dtype = setting(
-        "auto",
-        "element type of weights and cache; `auto` is bfloat16 on TPU, the faster of both on CPU, "
-        "which is measured once, and float32 elsewhere",
-    )
+    dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     weights: Literal["float", "int8"] = setting(
         "float",
         "`int8` rounds the matrices of the target's layers to a byte an element as they are "
         "loaded; slower on CPU",
-    )
-    least_step_tokens: int | None = setting(
-        None,
-        "fewest tokens of a compiled step, rounded up to a power of two; shorter steps are padded, "
-        "so that they round like longer ones; unset: 16 on TPU, 1 elsewhere",
-        minimum=1,
+        common=True,
     )
     allow_inexact: bool = setting(
         False,
         "serve a bfloat16 target although steps of different shapes round differently here, so "
         "that answers may depend on drafts and on other requests; unset: such shapes are padded",
     )
-    prompt_slowdown: float = setting(
-        2.0,
-        "how many times as long as without it a step of decoding sequences may take when it also "
-        "computes a part of a prompt; less lets answers flow, more begins others sooner",
-        minimum=1,
-    )
+    prompt_slowdown: float = 2.0
     draft_policy: DraftPolicy = setting(
         "adaptive",
         "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "
@@ -102,12 +99,9 @@ class EngineSettings:
     lookup: bool = setting(
         True,
         "also drafts what followed earlier in prompt and answer, where that pays; needs no drafter",
+        common=True,
     )
-    lookup_block: int = setting(
-        16,
-        "most tokens of a verification of what lookup found, the target's newest token included",
-        minimum=2,
-    )
+    lookup_block: int = 16
     draft_groups: Literal[1, 2] = setting(
         1,
         "`2` verifies one half of the sequences while the other is drafted for; meant for a "
@@ -120,23 +114,7 @@ class EngineSettings:
         metavar="SECONDS",
         above=0,
     )
-    draft_patience_seconds: float = setting(
-        0.02,
-        "how long a step waits for a proposal at least; longer where drafting usually takes longer "
-        "and pays, never longer than --draft-timeout",
-        flag="draft-patience",
-        metavar="SECONDS",
-        minimum=0,
-    )
-
-    step_timeout_seconds: float = setting(
-        10.0,
-        "how long a forward pass may take before the process ends, to be started again; 20 times "
-        "the slowest measured at the start if that is longer",
-        flag="step-timeout",
-        metavar="SECONDS",
-        above=0,
-    )
+    draft_patience_seconds: float = 0.02
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -189,31 +167,21 @@ class VerifierSettings:
     """Everything the verifier is told.
 
     Attributes:
-        engine: How the engine loop runs.
+        drafter_wait_seconds: How long start-up waits for the drafter before compiling and serving
+            without it.
         slice: Which process of a slice of several hosts this is; None for a single process.
         peer_address: A second address, beside the one in `process`; None for none.
         peer_tls: Certificates between the processes; None for plaintext.
-        process: Where it listens, and how it stops.
     """
 
-    target: str = setting(
-        DEFAULT_TARGET,
-        "target model: a known name, a directory, a `.gguf` file or a hub id",
-        metavar="SPEC",
-    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
     drafter_address: str | None = setting(
         "unix:/tmp/blockdraft-drafter.sock",
         "address of the drafter, or `none` to decode plainly",
         flag="drafter",
         metavar="ADDRESS",
     )
-    drafter_wait_seconds: float = setting(
-        120.0,
-        "how long start-up waits for the drafter before compiling and serving without it",
-        flag="drafter-wait",
-        metavar="SECONDS",
-        minimum=0,
-    )
+    drafter_wait_seconds: float = 120.0
     engine: EngineSettings = group(EngineSettings)
     compilation_cache: Path | None = setting(
         None,

@@ -96,8 +96,7 @@ class ServePlan:
             ),
         )
         # What a process is told is on its command line; what it would read itself must not differ.
-        left_out = {*settings.unset_variables}
-        left_out |= SERVER.variables | VERIFIER.variables | DRAFTER.variables
+        left_out = SERVER.variables | VERIFIER.variables | DRAFTER.variables
         return cls(
             None if settings.no_server else server,
             verifier,

@@ -32,12 +32,14 @@ class ServeSettings:
     no_drafter: bool = setting(
         False,
         "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
+        common=True,
     )
     tpu_split: str | None = setting(
         None,
         "TPU chips of verifier and drafter, such as `2+2`; `V+0` decodes plainly; unset: half "
         "each, or all for the verifier with --no-drafter",
         metavar="V+D",
+        common=True,
     )
     tpu_host: str | None = setting(
         None,
@@ -45,18 +47,12 @@ class ServeSettings:
         "TPU_TOPOLOGY say, if anything",
         metavar="TYPE",
     )
-    unset_variables: tuple[str, ...] = setting(
-        (),
-        "variable of the environment that the processes do not inherit, such as one of TPU_* that "
-        "tells libtpu of chips of other processes; repeatable",
-        flag="unset-variable",
-        metavar="NAME",
-    )
     metrics_port: int | None = setting(
         None,
         "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
         "next ones, in this order; unset: none",
         metavar="PORT",
+        common=True,
     )
     run_dir: Path | None = setting(
         None,

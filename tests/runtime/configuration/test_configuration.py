@@ -14,8 +14,8 @@ from blockdraft_runtime.configuration.definition import (
     optional_group,
     required,
     setting,
-    settings_of,
 )
+from blockdraft_runtime.configuration.values import settings_of
 
 
 @dataclass(frozen=True, slots=True)

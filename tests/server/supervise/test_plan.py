@@ -216,17 +216,6 @@ def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message:
         plan(*flags, TPU_ACCELERATOR_TYPE="v5p-8")
 
 
-def test_processes_inherit_all_but_what_is_to_be_unset() -> None:
-    flags = ("--unset-variable=TPU_TOPOLOGY", "--unset-variable=TPU_HOST_BOUNDS")
-    told = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
-    environ = {"TPU_TOPOLOGY": "2x2x1", "TPU_HOST_BOUNDS": "1,1,1", "HOME": "/home"}
-    for child in ServePlan.of(told, FOLDER, environ).children():
-        assert child.environment == {"HOME": "/home"}
-    # What chips there are is read before.
-    chips = ServePlan.of(told, FOLDER, {**environ, "TPU_ACCELERATOR_TYPE": "v5p-8"}).chips
-    assert chips["verifier"]["TPU_VISIBLE_CHIPS"] == "0,1"
-
-
 @pytest.mark.parametrize("worker_id", [0, 3])
 def test_every_host_of_a_slice_runs_a_process_of_the_verifier(worker_id: int) -> None:
     result = plan(

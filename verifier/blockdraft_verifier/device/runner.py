@@ -220,7 +220,7 @@ class ModelRunner:
         """Compile the step for every bucket; see `warm_up` for the arguments."""
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
-        least = least_step_tokens(self.settings.least_step_tokens, jax.default_backend())
+        least = least_step_tokens(None, jax.default_backend())
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)

@@ -93,7 +93,7 @@ class Engine:
             if link is not None
             else None
         )
-        self.watch = StepWatch(settings.step_timeout_seconds)
+        self.watch = StepWatch()
         self._features: FeatureStore | None = None
         self.lengths = DraftLengths(settings)
         self._listeners = Listeners()

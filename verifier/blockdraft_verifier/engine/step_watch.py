@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 
 # Steps vary with what else the processors do, and the first of a kind may page weights in.
 OVERDUE_FACTOR = 20.0
+# Whatever a machine does beside, no step of a small target takes this long.
+LEAST_OVERDUE_SECONDS = 10.0
 
 
 class StepWatch:
     """Times the step under way; the engine's thread runs it, any other may ask."""
 
     def __init__(
-        self, least_seconds: float, clock: Callable[[], float] = time.perf_counter
+        self,
+        least_seconds: float = LEAST_OVERDUE_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Watch for steps that take longer than `least_seconds`, at the least."""
         self._least_seconds = least_seconds
