@@ -14,13 +14,7 @@ _FLAGS = ("flags", "Features")
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor, and how much of it this process may use.
-
-    Attributes:
-        name: As it calls itself; that of the architecture if it says nothing.
-        instructions: Those for bfloat16 it has; none where the system does not tell.
-        cores: How many this process may use.
-    """
+    """A processor, its instructions for bfloat16, and how many cores this process may use."""
 
     name: str
     instructions: tuple[str, ...]
@@ -33,11 +27,7 @@ class Processor:
 
 
 def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
-    """Return the processor this process runs on.
-
-    Args:
-        cpuinfo: Where Linux tells about it.
-    """
+    """Return the processor this process runs on; the architecture where no name is told."""
     fields = processor_facts(cpuinfo)
     flags = {flag for name in _FLAGS for flag in fields.get(name, "").split()}
     return Processor(
@@ -48,10 +38,7 @@ def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
 
 
 def processor_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Return everything that Linux tells of the first core; all are taken to be alike.
-
-    Empty on other systems.
-    """
+    """Return all that Linux tells of the first core, as of all; nothing on other systems."""
     fields: dict[str, str] = {}
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():

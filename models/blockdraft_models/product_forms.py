@@ -48,9 +48,7 @@ def suit_processor(model: nnx.Module) -> tuple[str, ...]:
 
     The first time that a processor meets a width, it is tried, which takes seconds. Other platforms
     have a form of their own, and the processes of a slice, which must not differ, the safest.
-
-    Returns:
-        The form of each width in words, such as "1536x576 weight/8".
+    Returns the form of each width in words, such as "1536x576 weight/8".
     """
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return ()
@@ -90,9 +88,7 @@ def fastest_exact(
 ) -> ProductForm:
     """Return the fastest form that rounds alike for any number of rows, or else the safest.
 
-    Args:
-        seconds: What each form takes.
-        exact: Whether a form rounds alike; asked of the fastest first.
+    Whether one does is asked of the fastest first.
     """
     handicapped = {
         form: taken * (1.0 if form == SAFEST_FORM else _LEAST_GAIN)
@@ -103,12 +99,7 @@ def fastest_exact(
 
 
 def rounds_alike(product: Product, rows: Float[Array, "rows in"]) -> bool:
-    """Return whether the bits of a row's product depend on nothing but the row.
-
-    Args:
-        product: Of any number of rows.
-        rows: Compared beside all others, and beside fewer.
-    """
+    """Return whether each row's product has the same bits beside all others and beside fewer."""
     together = np.asarray(product(rows))
     return all(
         np.array_equal(np.asarray(product(rows[:count])), together[:count])

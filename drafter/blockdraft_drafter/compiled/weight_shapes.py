@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.sharding import VOCAB, Placement
+from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 
@@ -17,10 +17,9 @@ def matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> An
     def shape(matrix: Any) -> jax.ShapeDtypeStruct:
         if placement is None:
             return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
-        axis = placement.rules[VOCAB]
         # A draft vocabulary is not the one that `placement` would divide.
-        if axis is not None and matrix.shape[0] % placement.mesh.shape[axis]:
-            axis = None
+        divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
+        axis = MODEL_AXIS if divided else None
         where = NamedSharding(placement.mesh, PartitionSpec(axis, None))
         return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=where)
 

@@ -1,7 +1,4 @@
-"""Rotary position embedding in the half-rotation ("neox") layout, with Llama 3 scaling.
-
-The seam between a decoder and its KV cache, and attention over whole sequences.
-"""
+"""The seam between a decoder and its KV cache, attention over whole sequences, and positions."""
 
 import math
 from dataclasses import dataclass
@@ -13,75 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-
-
-def scaling_divisors(
-    frequencies: Float[np.ndarray, " half"], scaling: RopeScaling
-) -> Float[np.ndarray, " half"]:
-    """Compute by how much Llama 3 slows each rotary frequency.
-
-    Args:
-        frequencies: Unscaled angular frequencies, radians per token.
-        scaling: The published constants.
-
-    Returns:
-        One divisor between 1 and `scaling.factor` per frequency (float64).
-    """
-    wavelengths = 2 * math.pi / frequencies
-    turns = scaling.original_max_position_embeddings / wavelengths
-    smooth = (turns - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
-    kept = np.clip(smooth, 0.0, 1.0)
-    return 1.0 / (kept + (1.0 - kept) / scaling.factor)
-
-
-def base_frequencies(head_dim: int, theta: float) -> Float[np.ndarray, " half"]:
-    """Return `theta ** (-2i / head_dim)`, radians per token, in float64."""
-    return theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-
-
-def rotary_tables(
-    config: DecoderConfig, positions: Int[Array, " tokens"]
-) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
-    """Compute the cosine and sine of every rotation, once for all layers.
-
-    Args:
-        config: Gives head width, base and scaling.
-        positions: Absolute position of each token in its sequence.
-
-    Returns:
-        Cosines and sines in float32: in bfloat16 neighbouring positions beyond a few hundred
-        would be rotated alike.
-    """
-    frequencies = base_frequencies(config.head_dim, config.rope_theta)
-    if config.rope_scaling is not None:
-        frequencies = frequencies / scaling_divisors(frequencies, config.rope_scaling)
-    inverse = jnp.asarray(frequencies.astype(np.float32))
-    angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(
-    x: Float[Array, "tokens heads head_dim"],
-    cos: Float[Array, "tokens half"],
-    sin: Float[Array, "tokens half"],
-) -> Float[Array, "tokens heads head_dim"]:
-    """Rotate dimension i against dimension i + head_dim/2 of every head.
-
-    Args:
-        x: Queries or keys.
-        cos: From `rotary_tables`.
-        sin: From `rotary_tables`.
-
-    Returns:
-        The rotated heads, in the dtype of `x`; the arithmetic is float32.
-    """
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
-
 
 LayerCache = TypeVar("LayerCache")
 
@@ -102,30 +30,19 @@ class Attend(Protocol[LayerCache]):
         cache: LayerCache,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
-        """Attends.
+        """Return what each query attends to, and this layer's cache including `k` and `v`.
 
-        Args:
-            q: Queries, normalized and rotated.
-            k: Keys, normalized and rotated.
-            v: Values.
-            cache: This layer's cache, opaque to the decoder.
-
-        Returns:
-            The attended values of each query, and the cache including `k` and `v`. Scores are
-            scaled by `head_dim ** -0.5`.
+        Queries and keys come normalized and rotated; scores are scaled by `head_dim ** -0.5`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DenseAttend:
-    """Causal attention of `batch` whole sequences of equal length, without a cache.
+    """Causal attention of `batch` whole sequences of `length` tokens, without a cache.
 
-    Pad shorter sequences at the end: causality keeps padding out of the real tokens' results.
-
-    Attributes:
-        batch: Number of sequences.
-        length: Tokens per sequence; tokens are flattened sequence by sequence.
+    Tokens are flattened sequence by sequence. Pad shorter sequences at the end: causality keeps
+    padding out of the real tokens' results.
     """
 
     batch: int
@@ -161,3 +78,48 @@ class DenseAttend:
         weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
         attended = jnp.einsum("bkgqs,bskd->bqkgd", weights, values)
         return attended.reshape(tokens, heads, head_dim), cache
+
+
+def base_frequencies(head_dim: int, theta: float) -> Float[np.ndarray, " half"]:
+    """Return `theta ** (-2i / head_dim)`, radians per token, in float64."""
+    return theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+
+
+def scaling_divisors(
+    frequencies: Float[np.ndarray, " half"], scaling: RopeScaling
+) -> Float[np.ndarray, " half"]:
+    """Return by how much Llama 3 slows each rotary frequency: 1 to `scaling.factor`, float64."""
+    wavelengths = 2 * math.pi / frequencies
+    turns = scaling.original_max_position_embeddings / wavelengths
+    smooth = (turns - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    kept = np.clip(smooth, 0.0, 1.0)
+    return 1.0 / (kept + (1.0 - kept) / scaling.factor)
+
+
+def rotary_tables(
+    config: DecoderConfig, positions: Int[Array, " tokens"]
+) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
+    """Return the cosine and sine of every token's rotations, once for all layers.
+
+    In float32: in bfloat16 neighbouring positions beyond a few hundred would be rotated alike.
+    """
+    frequencies = base_frequencies(config.head_dim, config.rope_theta)
+    if config.rope_scaling is not None:
+        frequencies = frequencies / scaling_divisors(frequencies, config.rope_scaling)
+    inverse = jnp.asarray(frequencies.astype(np.float32))
+    angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+    x: Float[Array, "tokens heads head_dim"],
+    cos: Float[Array, "tokens half"],
+    sin: Float[Array, "tokens half"],
+) -> Float[Array, "tokens heads head_dim"]:
+    """Rotate dimension i against dimension i + head_dim/2 of every head, in float32."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)

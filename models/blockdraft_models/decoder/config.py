@@ -19,6 +19,10 @@ _NOT_ARCHITECTURE = ("name", "max_position_embeddings", "bos_token_id", "eos_tok
 # Several times what any published decoder has, and few enough to be listed one by one.
 _MOST_LAYERS = 1024
 _LARGEST_SIZE = 2**31 - 1
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_layers"),
+    *("num_heads", "num_kv_heads", "head_dim", "max_position_embeddings"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class RopeScaling:
     """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`).
 
     Attributes:
-        factor: How much the lowest frequencies are slowed down.
+        factor: By how much the lowest frequencies are slowed.
         low_freq_factor: Wavelengths above `original_max_position_embeddings / low_freq_factor`
             are slowed by the whole `factor`.
         high_freq_factor: Wavelengths below `original_max_position_embeddings / high_freq_factor`
@@ -61,13 +65,9 @@ class DecoderConfig:
         vocab_size: Rows of the embedding, padding included.
         hidden_size: Width of the residual stream.
         intermediate_size: Width of the gated MLP.
-        num_layers: Decoder layers.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads; divides `num_heads`.
-        head_dim: Width of one head; even, because rotary embedding pairs dimensions.
-        rms_norm_eps: Added to the mean square before the root.
+        num_kv_heads: Divides `num_heads`, those of queries.
+        head_dim: Even, because rotary embedding pairs dimensions.
         rope_theta: Rotary base.
-        rope_scaling: Llama 3 frequency stretching, or None.
         tie_word_embeddings: Whether the head is the transposed embedding.
         attention_bias: Whether the four attention projections have biases.
         qk_norm: Whether queries and keys are RMS-normalized per head before RoPE (Qwen3).
@@ -96,17 +96,8 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse shapes no decoder can have."""
-        sizes = {
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "num_kv_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_position_embeddings,
-        }
-        for field, size in sizes.items():
+        for field in _SIZES:
+            size = getattr(self, field)
             if size < 1:
                 raise ValueError(f"{field} must be positive, got {size}")
             most = _MOST_LAYERS if field == "num_layers" else _LARGEST_SIZE
@@ -130,14 +121,7 @@ class DecoderConfig:
     def from_hf(
         cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
     ) -> "DecoderConfig":
-        """Read a parsed `config.json`.
-
-        Args:
-            config: The parsed file; `model_type` llama or qwen3.
-            generation_config: The parsed `generation_config.json`; its stop tokens win.
-
-        Returns:
-            The equivalent configuration.
+        """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
 
         Raises:
             ValueError: If a field is missing or asks for something this decoder does not compute.
@@ -148,16 +132,10 @@ class DecoderConfig:
     def from_gguf(
         cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
     ) -> "DecoderConfig":
-        """Read the key-value section of a GGUF file.
+        """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
 
-        Args:
-            metadata: Keys such as `llama.block_count`; architecture llama or qwen3.
-            tensor_names: Names of the file's tensors. GGUF has no keys for tied embeddings and
-                biases: they show in which tensors exist. Without names, tied and bias-free.
-
-        Returns:
-            The equivalent configuration, without Llama 3's RoPE scaling, which is not in the
-            metadata.
+        GGUF has no keys for tied embeddings and biases: they show in which tensors exist. Without
+        their names, tied and bias-free.
 
         Raises:
             ValueError: If a key is missing or asks for something this decoder does not compute.
@@ -176,11 +154,6 @@ class DecoderConfig:
         return {"rope_type": "llama3", **asdict(self.rope_scaling)}
 
     def canonical_json(self) -> str:
-        """Describe the computed function, for fingerprints.
-
-        Returns:
-            JSON with sorted keys, without spaces, and without name, context limit and special
-            tokens, which differ between publications of the same weights.
-        """
+        """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces."""
         fields = {k: v for k, v in asdict(self).items() if k not in _NOT_ARCHITECTURE}
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))

@@ -24,8 +24,8 @@ class FeatureProjection:
 
     Attributes:
         weight: Float[Array, "hidden features"], as published.
-        scale: Float[Array, "hidden"], of the root-mean-square normalization; None for none.
-        eps: Added to its mean square.
+        scale: Float[Array, "hidden"], of the normalization; None for none.
+        eps: Of the normalization.
     """
 
     weight: Any

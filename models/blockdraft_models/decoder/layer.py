@@ -1,11 +1,9 @@
-"""Linear maps, RMS normalization, embedding: the parts a decoder layer is made of.
+"""One decoder layer, and what it is made of: linear maps, RMS normalization, embedding.
 
 Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
-it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules
-can be built where no mesh is set.
-
-
-One decoder layer: attention projections, gated MLP, residuals.
+it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules can be built where
+no mesh is set. `rngs=None` gives zeros, for modules about to be filled from a checkpoint: tracing
+200 random draws takes seconds.
 """
 
 import jax
@@ -18,6 +16,9 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.products import SAFEST_FORM, ProductForm, mean_of_squares, project
 from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
 
+LAYER_SCOPE = "decoder_layer"
+"""Under this name profiles and compiled programs show what a layer does."""
+
 
 def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
     """Wrap a weight together with the logical names of its axes."""
@@ -27,18 +28,7 @@ def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
 def random_weights(
     rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
 ) -> Float[Array, "rows columns"]:
-    """Draw normal weights, in float32 first so that every dtype gets the same ones.
-
-    Args:
-        rngs: Source of randomness, stream `params`; None gives zeros, for modules about to be
-            filled from a checkpoint (tracing 200 random draws takes seconds).
-        shape: Of the matrix.
-        stddev: Standard deviation.
-        dtype: Of the result.
-
-    Returns:
-        The matrix.
-    """
+    """Draw normal weights, in float32 first so that every dtype gets the same ones."""
     if rngs is None:
         return jnp.zeros(shape, dtype)
     return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
@@ -66,15 +56,9 @@ class Linear(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initialize to unit-variance outputs for unit-variance inputs.
+        """Initialize to unit-variance outputs for unit-variance inputs, and a bias of zero.
 
-        Args:
-            in_features: Width of the input.
-            out_features: Width of the output.
-            axes: Logical names of the output and input axis, as stored.
-            bias: Whether to add one (initially zero).
-            dtype: Of the weights.
-            rngs: Source of randomness; None gives zeros.
+        `axes` are the logical names of the output and the input axis, as the weight is stored.
         """
         weight = random_weights(rngs, (out_features, in_features), in_features**-0.5, dtype)
         self.weight = parameter(weight, axes)
@@ -105,12 +89,7 @@ class Linear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Root-mean-square normalization over the last axis, computed in float32.
-
-    Attributes:
-        scale: [width].
-        eps: Added to the mean square.
-    """
+    """Root-mean-square normalization over the last axis, computed in float32."""
 
     def __init__(
         self, width: int, eps: float, *, axis: str | None = EMBED, dtype: DTypeLike
@@ -127,7 +106,7 @@ class RMSNorm(nnx.Module):
 def normalize(
     x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float
 ) -> Float[Array, "*rows width"]:
-    """Compute what an `RMSNorm` of this scale and epsilon does."""
+    """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square."""
     wide = x.astype(jnp.float32)
     mean_square = mean_of_squares(wide)[..., None]
     scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
@@ -136,12 +115,7 @@ def normalize(
 
 
 class Embedding(nnx.Module):
-    """Token embedding, also usable as a tied head.
-
-    Attributes:
-        table: [vocab hidden].
-        form: How a CPU multiplies with it.
-    """
+    """Token embedding, also usable as a tied head; `form` is how a CPU multiplies with it then."""
 
     form: ProductForm = SAFEST_FORM
 
@@ -160,20 +134,10 @@ class Embedding(nnx.Module):
         return self.table[...][token_ids]
 
 
-LAYER_SCOPE = "decoder_layer"
-"""Under this name profiles and compiled programs show what a layer does."""
-
-
 class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
 
-    Attributes:
-        query: hidden to heads * head_dim.
-        key: hidden to kv_heads * head_dim.
-        value: hidden to kv_heads * head_dim.
-        output: heads * head_dim to hidden.
-        query_norm: Per-head RMSNorm (Qwen3) or None.
-        key_norm: Per-head RMSNorm (Qwen3) or None.
+    `query_norm` and `key_norm` normalize each head (Qwen3), or are None.
     """
 
     def __init__(
@@ -184,14 +148,7 @@ class AttentionProjections(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initialize random projections.
-
-        Args:
-            config: The decoder.
-            input_size: Width of the input, if it is not `hidden_size`.
-            dtype: Of the weights.
-            rngs: Source of randomness; None gives zeros.
-        """
+        """Initialize projections of inputs that are `hidden_size` wide unless told otherwise."""
         self.config = config
         hidden, bias = config.hidden_size, config.attention_bias
         inputs = hidden if input_size is None else input_size
@@ -233,13 +190,7 @@ class AttentionProjections(nnx.Module):
 
 
 class GatedMLP(nnx.Module):
-    """SwiGLU: `down(silu(gate(x)) * up(x))`.
-
-    Attributes:
-        gate: hidden to intermediate.
-        up: hidden to intermediate.
-        down: intermediate to hidden.
-    """
+    """SwiGLU: `down(silu(gate(x)) * up(x))`."""
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize random projections."""
@@ -254,14 +205,7 @@ class GatedMLP(nnx.Module):
 
 
 class DecoderLayer(nnx.Module):
-    """A pre-norm layer: attention and MLP, each added to the residual stream.
-
-    Attributes:
-        attention_norm: Before attention.
-        attention: The projections.
-        mlp_norm: Before the MLP.
-        mlp: The MLP.
-    """
+    """A pre-norm layer: attention and MLP, each added to the residual stream."""
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize a random layer."""

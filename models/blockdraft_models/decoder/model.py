@@ -30,30 +30,17 @@ class DecoderOutput(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """A Llama-style decoder over flat tokens.
+    """A Llama-style decoder over flat tokens; the head is None where the embedding doubles as it.
 
     Layers are unrolled: on CPU a step over one token takes half the time that scanning over
     stacked weights takes, and no step was slower (docs/adr/0004). The price is compilation, a few
     seconds for 30 layers; for a TPU it is minutes, hence `scanned.py`.
-
-    Attributes:
-        config: What was built.
-        embedding: Token embedding.
-        layers: The decoder layers.
-        norm: The final norm.
-        head: Untied output head, or None when the embedding doubles as head.
     """
 
     def __init__(
         self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs | None
     ) -> None:
-        """Initialize random weights.
-
-        Args:
-            config: Architecture.
-            dtype: Of weights and activations.
-            rngs: Source of randomness, stream `params`; None gives zeros.
-        """
+        """Initialize random weights, zeros without `rngs`; `dtype` is that of activations too."""
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)
         self.layers = nnx.List(
@@ -95,9 +82,6 @@ class Decoder(nnx.Module):
             attend: Attention over these tokens and the cache.
             capture: Ids of layers whose outputs (after the residual) to return. Id i is the
                 output of layer i, as in `target_layer_ids` of DFlash checkpoints.
-
-        Returns:
-            Hidden states, captured features and updated caches.
 
         Raises:
             ValueError: If the caches do not match the layers, or a captured id is not a layer.

@@ -1,15 +1,9 @@
-"""Products of rows with a weight, in the form that each backend computes fastest.
+"""Products with a weight and sums of rows, as each backend computes them fast and alike.
 
-Every product with a weight is `project`. What is particular here is particular to XLA's CPU
-backend (docs/adr/0009, docs/adr/0014, docs/adr/0043); that it is one is decided when lowering, so
-that compiling for TPU on a host without one is right too.
-
-
-Sums of rows whose rounding does not depend on how many rows there are.
-
-XLA's CPU backend adds up the elements of a row in an order that changes with the size of the whole
-array: there are thresholds at 4,096 and at 262,144 elements. A product with ones it adds up in the
-same order for any number of rows from two on (docs/adr/0018). Other backends get the plain sum.
+Every product with a weight is `project`, every sum of a row that results depend on `row_sums`. What
+is particular here is particular to XLA's CPU backend, which rounds a row otherwise beside another
+number of rows (docs/adr/0009, 0014, 0018, 0043); that it is one is decided when lowering, so that
+compiling for TPU on a host without one is right too.
 """
 
 import math
@@ -29,6 +23,16 @@ _FEW_ROWS = range(2, 65)
 # Up to here a `ProductForm` says how to multiply.
 _MOST_ROWS_OF_A_FORM = 8
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
+
+# The backend adds up the elements of a row in an order that changes with the size of the whole
+# array: there are thresholds at 4,096 and at 262,144 elements. A product with ones it adds up in
+# the same order for any number of rows from two on.
+# Products of fewer terms are added up in other orders, so that narrow rows are padded with zeros.
+_LEAST_TERMS = 64
+# Wider rows, those of a vocabulary, are cut into blocks, whose sums are summed again.
+_MOST_TERMS = 1024
+# Numbers that the widest instructions take at once.
+_VECTOR = 16
 
 
 @jax.tree_util.register_static
@@ -56,7 +60,7 @@ PRODUCT_FORMS = (
     *(ProductForm("weight", multiple) for multiple in (4, 2)),
     *(ProductForm("rows", multiple) for multiple in (8, 4, 2)),
 )
-"""Those that `precision.forms` chooses from."""
+"""Those that `product_forms` chooses from."""
 
 
 def project(
@@ -66,16 +70,13 @@ def project(
     dtype: DTypeLike | None = None,
     form: ProductForm = SAFEST_FORM,
 ) -> Float[Array, "rows out"]:
-    """Compute `x @ weight.T`, the form of every product with a weight.
+    """Compute `x @ weight.T` with a weight as published.
 
     Args:
         x: The rows.
-        weight: Stored [out, in], as published.
+        weight: Stored [out, in].
         dtype: Of the result; that of the operands when None. Sums of bfloat16 are float32.
         form: Of few rows of bfloat16 on CPU.
-
-    Returns:
-        One row of results per row of `x`.
     """
     if x.dtype == jnp.bfloat16:
         return _project_bfloat16(x, weight, jnp.dtype(dtype or x.dtype).name, form)
@@ -170,19 +171,8 @@ def _transposed(matrix: Array) -> Array:
     return transposed
 
 
-# Products of fewer terms are added up in other orders, so that narrow rows are padded with zeros.
-_LEAST_TERMS = 64
-# Wider rows, those of a vocabulary, are cut into blocks, whose sums are summed again.
-_MOST_TERMS = 1024
-# Numbers that the widest instructions take at once.
-_VECTOR = 16
-
-
 def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Return the sum of each row of a float32 array.
-
-    On CPU the same row gives the same bits beside any number of others.
-    """
+    """Return the sum of each float32 row, on CPU the same bits beside any number of others."""
     sums: Array = jax.lax.platform_dependent(x, cpu=_by_products, default=_plain)
     return sums
 

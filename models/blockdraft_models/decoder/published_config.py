@@ -6,9 +6,7 @@ from typing import Any
 ARCHITECTURES = ("llama", "qwen3")
 
 _LLAMA3_KEYS = (
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
+    *("factor", "low_freq_factor", "high_freq_factor"),
     "original_max_position_embeddings",
 )
 
@@ -16,16 +14,9 @@ _LLAMA3_KEYS = (
 def fields_from_hf(
     config: Mapping[str, Any], generation_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Read a Hugging Face `config.json` of a Llama or Qwen3 model.
+    """Return the fields, `rope_scaling` as a mapping or None, of a Hugging Face `config.json`.
 
     Defaults are those of `LlamaConfig` and `Qwen3Config` in transformers.
-
-    Args:
-        config: The parsed file.
-        generation_config: The parsed `generation_config.json`, or an empty mapping.
-
-    Returns:
-        Keyword arguments of `DecoderConfig`, with `rope_scaling` as a mapping or None.
 
     Raises:
         ValueError: If a field is missing or unsupported.
@@ -64,16 +55,9 @@ def fields_from_hf(
 
 
 def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> dict[str, Any]:
-    """Read the key-value section of a GGUF file of a Llama or Qwen3 model.
+    """Return the fields, without `rope_scaling`, of the key-value section of a GGUF file.
 
     Key names are those of the GGUF specification (ggml `docs/gguf.md`).
-
-    Args:
-        metadata: The parsed keys.
-        tensor_names: Names of the file's tensors.
-
-    Returns:
-        Keyword arguments of `DecoderConfig`; `rope_scaling` is always None.
 
     Raises:
         ValueError: If a key is missing or unsupported.
@@ -175,15 +159,10 @@ def _required(values: Mapping[str, Any], name: str) -> Any:
 
 
 def count(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a whole number.
-
-    Args:
-        values: A parsed configuration.
-        name: Key in it.
-        default: If the key is absent or null; None if there has to be one.
+    """Return a whole number, or the default if it is absent or null; None if it has to be there.
 
     Raises:
-        ValueError: If there is none, or it is something else.
+        ValueError: If it is missing, or something else.
     """
     value = _required(values, name) if default is None else values.get(name)
     if value is None:

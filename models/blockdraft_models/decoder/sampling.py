@@ -1,14 +1,10 @@
-"""The noise by which tokens are sampled, a function of seed and position alone (docs/adr/0003).
+"""How tokens are sampled: by noise of seed and position alone, among those that filters leave.
 
 Serving and the making of corpora choose with the same noise, so an answer can be made again by
-itself, and the service gives it too when asked with the same seed and temperature.
-
-
-Which tokens sampling may choose: top-k, then top-p of the rest, then min-p.
-
-Target and drafter choose under the same filters. These keep whole sets of equal logits and are
-computed by bisection on the logits' bits, not by sorting: a sort of the vocabulary per position is
-slow on every platform.
+itself, and the service gives it too when asked with the same seed and temperature (docs/adr/0003).
+Target and drafter choose under the same filters: top-k, then top-p of the rest, then min-p. These
+keep whole sets of equal logits and are computed by bisection on the logits' bits, not by sorting: a
+sort of the vocabulary per position is slow on every platform (docs/adr/0008).
 """
 
 from collections.abc import Callable
@@ -21,64 +17,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.products import row_sums
 
-SEED_BITS = 64
-
-
-def seed_words(seed: int) -> UInt[np.ndarray, "2"]:
-    """Return the low and the high half of a seed, as `gumbel_noise` takes it.
-
-    Raises:
-        ValueError: If the seed is negative or has more than 64 bits.
-    """
-    if not 0 <= seed < 1 << SEED_BITS:
-        raise ValueError(f"a seed must be from 0 to 2**{SEED_BITS} - 1, got {seed}")
-    return np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)
-
-
-def gumbel_noise(
-    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], vocab_size: int
-) -> Float[Array, "choices vocab"]:
-    """Return standard Gumbel noise for the choice of the token at each position.
-
-    Args:
-        seed: The halves of each seed.
-        position: Absolute position of each token to be chosen.
-        vocab_size: Tokens to choose from.
-    """
-
-    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " vocab"]:
-        key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        return jax.random.gumbel(jax.random.fold_in(key, at), (vocab_size,), jnp.float32)
-
-    return jax.vmap(noise)(seed, position)
-
-
-def gumbel_noise_of(
-    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], token_ids: Int[Array, " some"]
-) -> Float[Array, "choices some"]:
-    """Return `gumbel_noise` of some tokens, without computing that of the others.
-
-    Args:
-        seed: The halves of each seed.
-        position: Absolute position of each token to be chosen.
-        token_ids: The tokens, as ids of the whole vocabulary.
-    """
-
-    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " some"]:
-        key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), at)
-        # Partitionable threefry enciphers the index of an element, as folding it in does, and
-        # makes 32 random bits of the two words that come out. The rest is `jax.random.gumbel`.
-        words = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, token_ids))
-        mantissa = (words[:, 0] ^ words[:, 1]) >> jnp.uint32(9)
-        one = jnp.uint32(0x3F800000)
-        uniform = jax.lax.bitcast_convert_type(mantissa | one, jnp.float32) - 1.0
-        return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
-
-    return jax.vmap(noise)(seed, position)
-
-
-PROBABILITY_STEPS = 2**30
-"""Probabilities are added up as multiples of one over this number."""
+_SEED_BITS = 64
+# Probabilities are added up as multiples of one over this number.
+_PROBABILITY_STEPS = 2**30
 _LEAST = -(2**31)
 
 
@@ -100,15 +41,51 @@ class SamplingArrays(NamedTuple):
     seed: UInt[Array, "rows 2"]
 
 
+def seed_words(seed: int) -> UInt[np.ndarray, "2"]:
+    """Return the low and the high half of a seed, as `gumbel_noise` takes it.
+
+    Raises:
+        ValueError: If the seed is negative or has more than 64 bits.
+    """
+    if not 0 <= seed < 1 << _SEED_BITS:
+        raise ValueError(f"a seed must be from 0 to 2**{_SEED_BITS} - 1, got {seed}")
+    return np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)
+
+
+def gumbel_noise(
+    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], vocab_size: int
+) -> Float[Array, "choices vocab"]:
+    """Return standard Gumbel noise for the choice of the token at each absolute position."""
+
+    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " vocab"]:
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
+        return jax.random.gumbel(jax.random.fold_in(key, at), (vocab_size,), jnp.float32)
+
+    return jax.vmap(noise)(seed, position)
+
+
+def gumbel_noise_of(
+    seed: UInt[Array, "choices 2"], position: Int[Array, " choices"], token_ids: Int[Array, " some"]
+) -> Float[Array, "choices some"]:
+    """Return `gumbel_noise` of some tokens, without computing that of the others."""
+
+    def noise(words: UInt[Array, "2"], at: Int[Array, ""]) -> Float[Array, " some"]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), at)
+        # Partitionable threefry enciphers the index of an element, as folding it in does, and
+        # makes 32 random bits of the two words that come out. The rest is `jax.random.gumbel`.
+        words = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, token_ids))
+        mantissa = (words[:, 0] ^ words[:, 1]) >> jnp.uint32(9)
+        one = jnp.uint32(0x3F800000)
+        uniform = jax.lax.bitcast_convert_type(mantissa | one, jnp.float32) - 1.0
+        return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
+
+    return jax.vmap(noise)(seed, position)
+
+
 def filter_logits(
     logits: Float[Array, "choices vocab"], options: SamplingArrays
 ) -> Float[Array, "choices vocab"]:
-    """Return `logits` with -inf where top_k, then top_p of the rest, then min_p drop a token.
-
-    Args:
-        logits: Logits after division by the temperature.
-        options: One row per choice.
-    """
+    """Return logits, already divided by the temperature, with -inf where a filter drops a token."""
     vocab_size = logits.shape[-1]
     order = _ordered_bits(logits)
     top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)
@@ -124,8 +101,8 @@ def filter_logits(
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities = weights / row_sums(weights)[:, None]
     # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
-    shares = jnp.round(probabilities * PROBABILITY_STEPS).astype(jnp.int32)
-    wanted = jnp.round(options.top_p * PROBABILITY_STEPS).astype(jnp.int32)
+    shares = jnp.round(probabilities * _PROBABILITY_STEPS).astype(jnp.int32)
+    wanted = jnp.round(options.top_p * _PROBABILITY_STEPS).astype(jnp.int32)
     # Rounding may leave the whole sum under top_p = 1; then everything stays.
     whole = options.top_p >= 1.0
     nucleus = jax.lax.cond(

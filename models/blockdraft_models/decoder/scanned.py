@@ -26,22 +26,14 @@ class ScannedDecoder(Decoder):
     so updated in place, which slicing a layer out of it would not be.
 
     Attributes:
-        config: What was built.
-        embedding: Token embedding.
         layer: One decoder layer; each of its weights is [layers, ...].
-        norm: The final norm.
-        head: Untied output head, or None when the embedding doubles as head.
     """
 
     def __init__(self, decoder: Decoder, placement: Placement | None = None) -> None:
-        """Stack a decoder's layers, on the devices they lie on.
+        """Stack the layers of a decoder, which cannot be used afterwards, where they were placed.
 
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
-
-        Args:
-            decoder: Cannot be used afterwards; its other parts become this one's.
-            placement: Where its weights were placed.
         """
         self.config = decoder.config
         self.embedding = decoder.embedding

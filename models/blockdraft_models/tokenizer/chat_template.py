@@ -35,11 +35,7 @@ class ChatTemplate:
     """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Compile a template.
-
-        Args:
-            source: Jinja text.
-            special_tokens: Variables such as `bos_token`.
+        """Compile Jinja text, with special tokens as variables such as `bos_token`.
 
         Raises:
             TokenizerError: If the template does not compile.
@@ -73,14 +69,6 @@ class ChatTemplate:
         are swapped for single private-use characters before rendering, so that the template
         still sees the content (it may trim it, or look for `</think>`) but what is control token
         afterwards came from the template.
-
-        Args:
-            messages: Each with `role` and `content`.
-            control_tokens: Matches any control token.
-            add_generation_prompt: Whether to open the assistant's turn.
-
-        Returns:
-            The rendered text and how to restore the messages' own spelling.
 
         Raises:
             TokenizerError: If a message is malformed or the template refuses the conversation.

@@ -1,9 +1,4 @@
-"""GPT-2's alphabet: every byte written as one printable character.
-
-What a checkpoint's files say about its tokenizer: Hugging Face directories and GGUF.
-
-Byte-level BPE tokenizers built from GGUF metadata.
-"""
+"""What a checkpoint's files say about its tokenizer: Hugging Face directories and GGUF."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +14,7 @@ from blockdraft_models.weights.gguf_header import read_header
 
 
 def _alphabet() -> dict[int, str]:
+    """Return GPT-2's alphabet: every byte written as one printable character."""
     # Printable Latin-1 stands for itself; the others take code points from 256 on, in order
     # (`bytes_to_unicode` of openai/gpt-2 `src/encoder.py`).
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -42,8 +38,6 @@ class TokenizerFiles:
 
     Attributes:
         backend: Splits text and merges bytes.
-        bos_token_id: Token that starts a text, or None.
-        eos_token_ids: Tokens that end a generation.
         adds_bos: Whether encoding adds BOS; None if only the backend's post-processor knows.
         template: Chat template source, or None.
         special_tokens: Template variables such as `bos_token`.
@@ -61,14 +55,13 @@ def read_gguf(path: Path) -> TokenizerFiles:
     """Read the tokenizer of a `.gguf` file.
 
     Raises:
-        CheckpointError: If it is not a GGUF file.
-        TokenizerError: If its tokenizer is not supported.
+        ModelError: If it is not a GGUF file, or its tokenizer is not supported.
     """
     metadata = read_header(path).metadata
     backend = backend_from_gguf(metadata)
 
     def token(name: str) -> int | None:
-        return typed(metadata, f"tokenizer.ggml.{name}_token_id", int)
+        return _typed(metadata, f"tokenizer.ggml.{name}_token_id", int)
 
     tokens = metadata["tokenizer.ggml.tokens"]
     special = {
@@ -80,8 +73,8 @@ def read_gguf(path: Path) -> TokenizerFiles:
         backend,
         bos_token_id=token("bos"),
         eos_token_ids=_distinct(token("eos"), token("eot"), token("eom")),
-        adds_bos=typed(metadata, "tokenizer.ggml.add_bos_token", bool),
-        template=typed(metadata, "tokenizer.chat_template", str),
+        adds_bos=_typed(metadata, "tokenizer.ggml.add_bos_token", bool),
+        template=_typed(metadata, "tokenizer.chat_template", str),
         special_tokens=special,
     )
 
@@ -90,8 +83,7 @@ def read_directory(path: Path) -> TokenizerFiles:
     """Read `tokenizer.json` and what surrounds it in a Hugging Face directory.
 
     Raises:
-        CheckpointError: If a JSON file is damaged.
-        TokenizerError: If `tokenizer.json` is missing or damaged.
+        ModelError: If `tokenizer.json` is missing, or any file is damaged.
     """
     config = read_json(path / "tokenizer_config.json")
     model = {**read_json(path / "config.json"), **read_json(path / "generation_config.json")}
@@ -101,7 +93,7 @@ def read_directory(path: Path) -> TokenizerFiles:
     try:
         backend = Backend.from_file(str(file))
     except Exception as error:  # the binding raises bare Exception
-        raise TokenizerError(f"cannot read {file}: {one_line(error)}") from error
+        raise TokenizerError(f"cannot read {file}: {_one_line(error)}") from error
     special = {
         f"{name}_token": content
         for name in ("bos", "eos", "unk", "pad")
@@ -149,11 +141,6 @@ def _switch(config: Mapping[str, Any], name: str) -> bool | None:
 
 
 def _token_id(value: Any) -> int | None:
-    """Return an id that a file names, or None.
-
-    Raises:
-        TokenizerError: If it is none.
-    """
     if value is None or (type(value) is int and value >= 0):
         return value
     raise TokenizerError(f"{str(value)[:50]!r} is no token id")
@@ -176,12 +163,7 @@ _WORDS = (
 _LLAMA3, _QWEN2 = _WORDS % r"\p{N}{1,3}", _WORDS % r"\p{N}"
 
 
-def typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | None:
-    """Return a value of a file's metadata, or None if it is not there.
-
-    Raises:
-        TokenizerError: If it is of another type.
-    """
+def _typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | None:
     value = metadata.get(name)
     # Of Python's types, a truth value is a number too.
     if value is not None and type(value) is not kind:
@@ -191,13 +173,13 @@ def typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | 
     return value
 
 
-def one_line(error: BaseException) -> str:
-    """Return what an error says on a line of its own; those of the binding may take several."""
+def _one_line(error: BaseException) -> str:
+    # What errors of the binding say may take several.
     return " ".join(str(error).split())
 
 
 def _texts(metadata: Mapping[str, Any], name: str) -> list[str] | None:
-    values = typed(metadata, name, list)
+    values = _typed(metadata, name, list)
     if values is not None and not all(type(value) is str for value in values):
         raise TokenizerError(f"{name} of the GGUF file holds what is no text")
     _check_unicode(name, "".join(values or ()))
@@ -212,13 +194,7 @@ def _check_unicode(name: str, text: str) -> None:
 
 
 def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Build the tokenizer a GGUF file describes.
-
-    Args:
-        metadata: The file's key-value section.
-
-    Returns:
-        A BPE tokenizer whose control tokens are special added tokens.
+    """Build the BPE tokenizer of a GGUF file; its control tokens are special added tokens.
 
     Raises:
         TokenizerError: If the vocabulary is missing, inconsistent or not byte-level BPE, or the
@@ -231,18 +207,18 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     merges = _texts(metadata, "tokenizer.ggml.merges")
     if not tokens or merges is None:
         raise TokenizerError("the GGUF file has no vocabulary or no merges")
-    types = typed(metadata, "tokenizer.ggml.token_type", list) or [1] * len(tokens)
+    types = _typed(metadata, "tokenizer.ggml.token_type", list) or [1] * len(tokens)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(types) != len(tokens) or len(vocab) != len(tokens):
         raise TokenizerError("the GGUF vocabulary is inconsistent: lengths differ or tokens repeat")
-    pre = typed(metadata, "tokenizer.ggml.pre", str) or "default"
+    pre = _typed(metadata, "tokenizer.ggml.pre", str) or "default"
     splitter = _splitter(pre)
     pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
         # Llama 3 takes a word that is a token as it is, even where no merges lead to it.
         model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in ("llama-bpe", "llama3"))
     except Exception as error:  # the binding raises bare Exception
-        said = one_line(error)
+        said = _one_line(error)
         raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {said}") from error
     backend = Tokenizer(model)
     backend.pre_tokenizer = splitter

@@ -21,8 +21,6 @@ from blockdraft_models.tokenizer.files import (
     read_gguf,
 )
 
-__all__ = ["Tokenizer", "TokenizerError", "load_tokenizer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
@@ -50,15 +48,12 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Encode text.
+        """Encode text, starting with BOS only if the model's files ask for it.
 
         Args:
             text: Any Unicode text.
             allow_special: Whether the spelling of a control token becomes that token. Never
                 set it for text from a user.
-
-        Returns:
-            Token ids, starting with BOS only if the model's files ask for it.
 
         Raises:
             TokenizerError: If the text holds lone surrogates.
@@ -69,14 +64,9 @@ class Tokenizer:
         return prefix + self._encode_plain(text)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Decode token ids.
+        """Decode token ids; bytes that are no UTF-8 become U+FFFD.
 
-        Args:
-            ids: Token ids.
-            skip_special: Whether control tokens are left out or spelled.
-
-        Returns:
-            The text; bytes that are no UTF-8 become U+FFFD.
+        Control tokens are left out, or spelled.
 
         Raises:
             TokenizerError: If an id is negative.
@@ -92,13 +82,8 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes one token stands for.
 
-        A token may end within a UTF-8 character; only the concatenation is text.
-
-        Args:
-            token_id: A token id.
-
-        Returns:
-            Raw bytes; empty for control tokens and for ids in the padding of the vocabulary.
+        A token may end within a UTF-8 character; only the concatenation is text. Control tokens
+        and ids in the padding of the vocabulary stand for none.
 
         Raises:
             TokenizerError: If the id is negative.
@@ -123,20 +108,15 @@ class Tokenizer:
             messages: Each with `role` and `content`.
             add_generation_prompt: Whether to open the assistant's turn.
 
-        Returns:
-            Token ids; BOS only if the template writes it.
-
         Raises:
             TokenizerError: If there is no template or it refuses the messages.
         """
-        return self._encode_trusted(self._render(messages, add_generation_prompt))
-
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> RenderedChat:
         if self._template is None:
             raise TokenizerError("the model has no chat template; send plain text instead")
-        return self._template.render(
+        rendered = self._template.render(
             messages, self._special_pattern, add_generation_prompt=add_generation_prompt
         )
+        return self._encode_trusted(rendered)
 
     def _encode_trusted(self, rendered: RenderedChat) -> list[int]:
         ids: list[int] = []
@@ -160,13 +140,7 @@ class Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer and chat template of a checkpoint.
-
-    Args:
-        path: A Hugging Face directory with `tokenizer.json`, or a `.gguf` file.
-
-    Returns:
-        The tokenizer.
+    """Load the tokenizer of a Hugging Face directory with `tokenizer.json`, or a `.gguf` file.
 
     Raises:
         TokenizerError: If there is none, or it is damaged or not byte-level BPE.

@@ -1,10 +1,11 @@
 """What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -28,32 +29,15 @@ _PUBLISHED_SCALINGS = (
 )
 
 
-@runtime_checkable
-class Weights(Protocol):
-    """Named tensors that can be read one at a time."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor by name, in the order in which files hold them."""
-        ...
-
-    def files(self) -> list[Path]:
-        """Return the files that hold them."""
-        ...
-
-    def read(self, name: str, rows: slice = ...) -> Any:
-        """Read a tensor, or some of its rows, into a fresh array."""
-        ...
+Weights = SafetensorsWeights | GGUFWeights
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint, identified.
+    """A directory or file, identified.
 
-    Attributes:
-        config: The decoder it holds.
-        fingerprint: 16 hex digits over the values of all weights: equal for the same weights
-            whatever the format, and different, for all practical purposes, otherwise.
-        path: The directory or file.
+    The fingerprint is 16 hex digits over the values of all weights: equal for the same weights
+    whatever the format, and different, for all practical purposes, otherwise.
     """
 
     config: DecoderConfig
@@ -63,24 +47,20 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class OpenCheckpoint:
-    """A checkpoint whose tensors can be read.
-
-    Attributes:
-        checkpoint: What it is.
-        weights: Its tensors under the names of the format.
-        is_gguf: Which format.
-    """
+    """A checkpoint whose tensors can be read; `weights` has them by the names of its format."""
 
     checkpoint: Checkpoint
     weights: Weights
-    is_gguf: bool
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file; else a Hugging Face directory."""
+        return isinstance(self.weights, GGUFWeights)
 
     def read(self, name: TensorName, rows: slice = _ALL) -> Any:
-        """Read a tensor as [out, in] with q and k rows in the order RoPE expects.
+        """Read rows of a tensor as [out, in], those of q and k in the order RoPE expects.
 
-        Args:
-            name: One of the decoder's.
-            rows: Which rows; those of q and k by whole heads.
+        These can only be read by whole heads.
         """
         stored = self.weights.read(self._stored_name(name), rows)
         if self.is_gguf and name.permuted_heads:
@@ -94,9 +74,8 @@ class OpenCheckpoint:
         Of safetensors it reads no more than the part; of GGUF, whose rows may be quantized and out
         of order, it holds the whole tensor.
         """
-        weights = self.weights
-        if isinstance(weights, SafetensorsWeights):
-            return lambda index: weights.read_part(name.hf, index)
+        if isinstance(self.weights, SafetensorsWeights):
+            return functools.partial(self.weights.read_part, name.hf)
         whole = self.read(name)
         return lambda index: whole[index]
 
@@ -111,14 +90,7 @@ class OpenCheckpoint:
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
-    """Open and check a checkpoint.
-
-    Args:
-        path: A Hugging Face directory or a `.gguf` file.
-
-    Yields:
-        The checkpoint; every tensor of the decoder is present with the expected shape, and no
-        other tensor is.
+    """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors.
 
     Raises:
         CheckpointError: If it is damaged, incomplete or of an unsupported kind; names the
@@ -127,14 +99,14 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
     if path.is_dir():
         config = _config_from_directory(path)
         with SafetensorsWeights(path) as shards:
-            yield _identify(path, config, shards, is_gguf=False)
+            yield _identify(path, config, shards)
     elif path.suffix == ".gguf":
         header = read_header(path)
         config = _checked(path, lambda: DecoderConfig.from_gguf(header.metadata, header.tensors))
         with GGUFWeights(header) as tensors:
             scaling = _gguf_rope_scaling(config, header, tensors)
             config = replace(config, rope_scaling=scaling)
-            yield _identify(path, config, tensors, is_gguf=True)
+            yield _identify(path, config, tensors)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
 
@@ -154,7 +126,8 @@ def _checked(path: Path, build: Any) -> DecoderConfig:
     return config
 
 
-def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: bool) -> Any:
+def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
+    is_gguf = isinstance(weights, GGUFWeights)
     expected = {(t.gguf if is_gguf else t.hf): t.shape for t in tensor_names(config)}
     found = {
         name: shape
@@ -164,7 +137,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: b
     check_tensors(path, expected, found)
     if isinstance(weights, SafetensorsWeights):
         weights.check_floats(expected)
-    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, is_gguf)
+    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights)
     fingerprint = remembered_fingerprint(
         weights.files(),
         config.canonical_json(),
@@ -173,18 +146,13 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights, *, is_gguf: b
         ),
         default_cache_dir() / "fingerprints",
     )
-    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, is_gguf)
+    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights)
 
 
 def check_tensors(
     path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Check that files hold the tensors that a configuration asks for, and no others.
-
-    Args:
-        path: Where they were read, for the message.
-        expected: Shapes by name.
-        found: Shapes by name.
+    """Check that files hold tensors of these shapes by name, and no others.
 
     Raises:
         CheckpointError: If they do not; names the missing, unexpected or wrongly shaped ones.

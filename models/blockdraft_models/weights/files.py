@@ -15,14 +15,7 @@ _LONGEST_NAME = 200
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Args:
-        path: The file.
-        required: Whether its absence is an error.
-
-    Returns:
-        The object; empty if the file is absent.
+    """Read a JSON object; an empty one if the file is absent and need not be there.
 
     Raises:
         CheckpointError: If the file is required and absent, lies elsewhere, is too large, or is

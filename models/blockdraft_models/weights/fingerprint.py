@@ -4,11 +4,9 @@ A value is hashed as the float32 it stands for, so the same weights have one fin
 safetensors of any float type and as GGUF. It is SHA-256, for which processors have instructions:
 BLAKE2 took almost three times as long.
 
-
-Fingerprints kept on disk, because taking one reads the whole checkpoint.
-
-One small file for each, named by a hash of everything that it was taken of: the files with their
-sizes and times, and the configuration. A changed weight file has another name here.
+Fingerprints are kept on disk, because taking one reads the whole checkpoint: one small file each,
+named by a hash of all that it was taken of, the files with their sizes and times, and the
+configuration. A changed weight file has another name there.
 """
 
 import hashlib
@@ -28,7 +26,14 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
+logger = logging.getLogger(__name__)
+
 _HEX_DIGITS = 16
+# Goes up when fingerprints are taken otherwise, so that the earlier ones are forgotten.
+_DEFINITION = 1
+# Less is read in an instant, and is not worth a file.
+_LEAST_BYTES = 16 << 20
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}\n")
 # Values that a thread holds at a time, as float32. Bounds the memory.
 _BLOCK_BYTES = 1 << 20
 # More of them wait for memory and files rather than for hashes.
@@ -41,15 +46,12 @@ RowReader = Callable[[TensorName, slice], Any]
 def decoder_fingerprint(
     config: DecoderConfig, in_stored_order: Iterable[TensorName], read: RowReader
 ) -> str:
-    """Identify a decoder.
+    """Identify a decoder by 16 hex digits.
 
     Args:
         config: What its weights compute.
         in_stored_order: All its tensors, in the order in which they are best read.
-        read: Reads rows of a tensor; called by several threads at once.
-
-    Returns:
-        16 hex digits.
+        read: Called by several threads at once.
     """
     # Both release Python's lock: reading and converting by NumPy, and hashing.
     with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
@@ -71,14 +73,9 @@ def values_digest(blocks: Iterable[Any]) -> bytes:
 
 
 def combined(description: str, digests: Iterable[bytes]) -> str:
-    """Return the fingerprint of tensors in a fixed order.
+    """Return 16 hex digits of `values_digest`s in a fixed order.
 
-    Args:
-        description: Says what the tensors are, shapes included.
-        digests: By `values_digest`.
-
-    Returns:
-        16 hex digits.
+    The description says what the tensors are, shapes included.
     """
     digest = hashlib.sha256(description.encode())
     for part in digests:
@@ -94,26 +91,13 @@ def _blocks(name: TensorName, read: RowReader) -> Iterator[Any]:
         yield read(name, slice(start, min(start + step, rows)))
 
 
-logger = logging.getLogger(__name__)
-
-# Goes up when fingerprints are taken otherwise, so that the earlier ones are forgotten.
-_DEFINITION = 1
-# Less is read in an instant, and is not worth a file.
-_LEAST_BYTES = 16 << 20
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}\n")
-
-
 def remembered_fingerprint(
     files: Sequence[Path], description: str, take: Callable[[], str], folder: Path
 ) -> str:
-    """Return the fingerprint of a checkpoint, taken now or earlier.
+    """Return the fingerprint of weights, and of what else describes them, taken now or earlier.
 
-    Args:
-        files: Its weights.
-        description: What the fingerprint depends on besides.
-        take: Reads the weights.
-        folder: Where fingerprints are kept; created if needed. If it cannot be used, or what it
-            holds is damaged, the fingerprint is taken anew.
+    If the folder where fingerprints are kept cannot be used, or what it holds is damaged, the
+    fingerprint is taken anew.
     """
     size = sum(file.stat().st_size for file in files)
     if size < _LEAST_BYTES:

@@ -42,14 +42,7 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """Everything of a GGUF file but the tensor data.
-
-    Attributes:
-        path: The file.
-        metadata: Key-value section; arrays are lists.
-        tensors: By name.
-        size: Of the file, in bytes.
-    """
+    """Everything of a GGUF file, of `size` bytes, but the tensor data."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -103,13 +96,7 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read metadata and the tensor directory.
-
-    Args:
-        path: A `.gguf` file.
-
-    Returns:
-        The parsed header; the file is closed again.
+    """Read metadata and the tensor directory of a `.gguf` file.
 
     Raises:
         CheckpointError: If it is not a complete GGUF file of version 2 or 3.

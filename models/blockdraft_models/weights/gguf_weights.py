@@ -55,15 +55,7 @@ class GGUFWeights:
         return {name: tensors[name].shape for name in in_order}
 
     def read(self, name: str, rows: slice = _ALL) -> Float[np.ndarray, "..."]:
-        """Dequantize a tensor.
-
-        Args:
-            name: One of `shapes()`.
-            rows: Which rows to read, with step one.
-
-        Returns:
-            A fresh float32 array.
-        """
+        """Dequantize rows of a tensor, with step one, into a fresh float32 array."""
         tensor, stored = self._header.tensors[name], self._stored[name]
         byte_shape = (*tensor.shape[:-1], stored.row_bytes)
         raw = self._data[tensor.offset : tensor.offset + stored.bytes].reshape(byte_shape)

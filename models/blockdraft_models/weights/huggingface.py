@@ -84,28 +84,15 @@ class SafetensorsWeights:
                 )
 
     def read(self, name: str, rows: slice = _ALL) -> Any:
-        """Read a tensor.
+        """Read rows of a tensor, with step one, into a fresh array.
 
-        Args:
-            name: One of `shapes()`.
-            rows: Which rows to read, all of them there, with step one.
-
-        Returns:
-            A fresh array in the stored dtype (bfloat16 by ml_dtypes).
+        It has the stored dtype, bfloat16 by ml_dtypes.
         """
         shard = self._tensors[name].shard
         return shard.get_tensor(name) if rows == _ALL else shard.get_slice(name)[rows]
 
     def read_part(self, name: str, index: Index) -> Any:
-        """Read a part of a tensor, and only that.
-
-        Args:
-            name: One of `shapes()`.
-            index: The part.
-
-        Returns:
-            A fresh array in the stored dtype (bfloat16 by ml_dtypes).
-        """
+        """Read a part of a tensor, and only that, as `read` does."""
         stored = self._tensors[name]
         whole = all(
             part.indices(size) == (0, size, 1)

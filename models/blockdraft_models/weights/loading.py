@@ -1,19 +1,13 @@
-"""Loading decoders, or the parts of one a drafter shares, from checkpoints.
+"""Loading decoders, or the parts of one a drafter shares, from a checkpoint to the devices.
 
-Weights travel one tensor at a time from mapped files to their devices (`streaming.py`) and into an
-abstract module: the host never holds more than two of them.
-
-
-Weights from a checkpoint's files straight to the devices that hold them.
-
-Each device's part of a weight is read, converted and sent by itself, in the order of the files; at
-most two weights are on the host at a time, one on its way to the devices while the next is read.
-Weights that become int8 are quantized on the host, part by part.
+Each device's part of a weight is read from the mapped files, converted and sent by itself, in the
+order of the files; at most two weights are on the host at a time, one on its way to the devices
+while the next is read. Weights that become int8 are quantized on the host, part by part.
 """
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +22,8 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.checkpoint import Checkpoint, OpenCheckpoint, open_checkpoint
+from blockdraft_models.weights.checkpoint import Checkpoint as Checkpoint
+from blockdraft_models.weights.checkpoint import OpenCheckpoint, open_checkpoint
 from blockdraft_models.weights.huggingface import Index
 from blockdraft_models.weights.progress import Progress
 from blockdraft_models.weights.quantization import (
@@ -46,22 +41,11 @@ from blockdraft_models.weights.tensor_names import (
     tensor_names,
 )
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "EmbeddingAndHead",
-    "load_checkpoint_config",
-    "load_decoder",
-    "load_embedding_and_head",
-]
-
 
 class EmbeddingAndHead(NamedTuple):
-    """The target's weights that a drafter uses as its own; a pytree.
+    """The target's weights, [vocab hidden], that a drafter uses as its own; a pytree.
 
-    Attributes:
-        embedding: Float[Array, "vocab hidden"].
-        head: Float[Array, "vocab hidden"], or None when the embedding doubles as head.
+    The head is None when the embedding doubles as head.
     """
 
     embedding: Array
@@ -75,12 +59,6 @@ class EmbeddingAndHead(NamedTuple):
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
     """Identify a checkpoint, of which all weights are read unless its fingerprint is remembered.
-
-    Args:
-        path: A Hugging Face directory or a `.gguf` file.
-
-    Returns:
-        Configuration and fingerprint.
 
     Raises:
         CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind.
@@ -106,9 +84,6 @@ def load_decoder(
         placement: Where on a mesh each weight goes; the default device when None.
         progress: Called after every weight with the bytes placed and the bytes in all.
 
-    Returns:
-        The decoder and what it was loaded from.
-
     Raises:
         CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind;
             nothing was placed on a device then. Also if int8 is asked of weights that are not
@@ -125,12 +100,12 @@ def load_decoder(
         graph, state = nnx.split(nnx.eval_shape(build))
         flat = dict(nnx.to_flat_state(state))
         keys = {".".join(map(str, key)): key for key in flat}
-        wanted = [
-            (name, flat[keys[name.path]].get_metadata()["out_sharding"])
+        wanted = {
+            name: flat[keys[name.path]].get_metadata()["out_sharding"]
             for name in tensor_names(config)
-        ]
-        for path_in_decoder, weight in stream_weights(
-            source, wanted, dtype=dtype, placement=placement, progress=progress, int8=int8
+        }
+        for path_in_decoder, weight in _stream_weights(
+            source, wanted, dtype, placement, progress, int8=int8
         ):
             key = keys.pop(path_in_decoder)
             flat[key] = flat[key].replace(weight)
@@ -146,64 +121,33 @@ def load_embedding_and_head(
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> tuple[EmbeddingAndHead, Checkpoint]:
-    """Load only the embedding and the head of a target.
-
-    Args:
-        path: A Hugging Face directory or a `.gguf` file.
-        dtype: Of the weights.
-        placement: Where on a mesh each weight goes; the default device when None.
-        progress: Called after each of the two with the bytes placed and the bytes in all.
-
-    Returns:
-        The weights and what they were loaded from.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind;
-            nothing was placed on a device then.
-    """
+    """Load only the embedding and the head of a target; see `load_decoder`."""
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
         table, untied = embedding_name(config), head_name(config)
         wanted = [table] if untied is None else [table, untied]
         loaded = dict(
-            stream_weights(
-                source,
-                [(name, (VOCAB, EMBED)) for name in wanted],
-                dtype=dtype,
-                placement=placement,
-                progress=progress,
+            _stream_weights(
+                source, dict.fromkeys(wanted, (VOCAB, EMBED)), dtype, placement, progress
             )
         )
     head = None if untied is None else loaded[untied.path]
     return EmbeddingAndHead(loaded[table.path], head), source.checkpoint
 
 
-def stream_weights(
+def _stream_weights(
     source: OpenCheckpoint,
-    weights: Iterable[tuple[TensorName, Axes]],
-    *,
+    axes_of: Mapping[TensorName, Axes],
     dtype: DTypeLike,
     placement: Placement | None,
     progress: Progress | None,
+    *,
     int8: bool = False,
 ) -> Iterator[tuple[str, Array]]:
-    """Place weights, each on its devices.
+    """Yield weights on their devices by their paths in `Decoder`, in the order of the files.
 
-    Args:
-        source: Where they are read.
-        weights: Names and the logical axes of each.
-        dtype: Stored weights are converted to it.
-        placement: Where on a mesh each weight goes; the default device when None.
-        progress: Told of every weight; bytes are those that the devices hold.
-        int8: Quantize the matrices of layers; each comes with a `scale` beside it.
-
-    Yields:
-        The weights by their paths in `Decoder`, in the order in which the files hold them.
-
-    Raises:
-        CheckpointError: If a weight cannot be quantized.
+    With int8 each matrix of the layers is followed by its `scale`.
     """
-    axes_of = dict(weights)
     element = jnp.dtype(dtype)
     done, total = 0, sum(_size(name, element, int8=int8) for name in axes_of)
     on_its_way: dict[str, Array] = {}

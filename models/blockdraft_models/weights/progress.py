@@ -18,15 +18,9 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
-    """Show bytes on stderr while the context is open.
+    """Show bytes, of `total` if it is known beforehand, on stderr while the context is open.
 
-    Args:
-        title: What is being done, such as "Fetching x".
-        total: Bytes in all, if they are known beforehand.
-
-    Yields:
-        What to tell the progress. Where stderr is no terminal it logs a line every five seconds,
-        so what takes less is not mentioned.
+    Where stderr is no terminal it logs a line every five seconds: what takes less is not mentioned.
     """
     if not sys.stderr.isatty():
         yield _LoggedProgress(title)

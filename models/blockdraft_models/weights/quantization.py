@@ -25,12 +25,7 @@ _BLOCK_ELEMENTS = 1 << 16
 
 
 class QuantizedRows(NamedTuple):
-    """Rows of a matrix as `values * scale[:, None]`, symmetric around zero.
-
-    Attributes:
-        values: Whole numbers from -127 to 127.
-        scale: Of each row, positive; 0 for a row of zeros.
-    """
+    """Rows as `values * scale[:, None]`, values from -127 to 127; scale is 0 for a row of zeros."""
 
     values: Int8[np.ndarray, "rows columns"]
     scale: Float32[np.ndarray, " rows"]
@@ -40,9 +35,6 @@ def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
     """Round each row to 255 equally spaced values, its largest element being one of the ends.
 
     No element changes by more than half its row's scale.
-
-    Args:
-        weight: A matrix, or whole rows of it.
 
     Raises:
         ValueError: If an element is infinite or not a number.
@@ -72,14 +64,7 @@ def scale_path(name: TensorName) -> str:
 
 
 def hold_int8(decoder: Decoder) -> Decoder:
-    """Give every matrix of a decoder's layers room for int8 weights and their scales, zeros.
-
-    Args:
-        decoder: Is changed; cannot have been scanned.
-
-    Returns:
-        The same.
-    """
+    """Give every matrix of a decoder's layers, not yet scanned, zeros of int8 and scales."""
     for layer in decoder.layers:
         for _, module in nnx.iter_graph(layer):
             if isinstance(module, Linear):

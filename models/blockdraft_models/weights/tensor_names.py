@@ -12,8 +12,6 @@ class TensorName:
 
     Attributes:
         path: Dotted attribute path in `Decoder`.
-        hf: Name in safetensors files.
-        gguf: Name in GGUF files.
         shape: As both formats and the decoder store it; matrices are [out, in].
         permuted_heads: llama.cpp interleaves the rotary halves of q and k rows of
             Llama-architecture models; the number of heads to undo that for, else 0.
@@ -24,11 +22,6 @@ class TensorName:
     gguf: str
     shape: tuple[int, ...]
     permuted_heads: int = 0
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether this is the scale of a normalization."""
-        return self.path.endswith(".scale")
 
 
 def embedding_name(config: DecoderConfig) -> TensorName:

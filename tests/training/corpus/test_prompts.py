@@ -9,7 +9,8 @@ import pytest
 from tests.models.tiny import IM_START
 from tests.training.talkative_target import write_talkative_target
 
-from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from blockdraft_models.errors import TokenizerError
+from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_training.corpus.prompts import (
     Prompt,
     PromptFile,

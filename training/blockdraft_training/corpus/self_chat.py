@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from blockdraft_models.tokenizer.tokenizer import Tokenizer, TokenizerError
+from blockdraft_models.errors import TokenizerError
+from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, turn_id
 from blockdraft_training.corpus.line_file import LineFile
 from blockdraft_training.corpus.prompts import Prompt, PromptFile, read_prompts
