@@ -149,7 +149,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             shortest_step_seconds=loaded.method.shortest_step_seconds,
             projection=self._projection,
             learns=loaded.learner is not None,
-            version=None if loaded.learner is None else loaded.learner.serving.to_proto(),
+            version=None if loaded.learner is None else loaded.learner.serving,
         )
 
     @stream_errors

@@ -32,7 +32,7 @@ from blockdraft_training.online.settings import LearnSettings
 BLOCK_SIZE = 8
 # Some sixty sequences of the eighty that are recorded: old ones go, and enough of those that stay
 # are held out to be compared on, at least eight (of forty it were six to eight).
-LIMIT_BYTES = 384 * 1024
+LIMIT_BYTES = 416 * 1024
 SHARE = 0.9
 EVERY_REQUESTS = 25
 # A drafter looks for another version once a second, and loads it for a moment.
@@ -128,7 +128,7 @@ class Versions:
         """Let another version serve; in three of ten cases the one before."""
         store, current = self.store, self.store.current()
         with suppress(VersionError):  # the trainer may have deleted it, or gone back first
-            if store.before_current() is not None and self._draw.random() < 0.3:
+            if len(list(store.promoted())) > 1 and self._draw.random() < 0.3:
                 store.roll_back("by chance")
             else:
                 others = [each.number for each in store.list() if each != current]
@@ -183,7 +183,7 @@ class Watch:
 
     def steps(self) -> int:
         """Return how many steps the trainer has made, but for those that it has not told of."""
-        return Journal.read(self._directory).total_steps
+        return (Journal.read(self._directory) or Journal()).total_steps
 
     def _look(self) -> None:
         self.recorded.update(self._recordings.names())

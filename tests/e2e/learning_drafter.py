@@ -93,7 +93,8 @@ class Learning:
         # A disk may be slower than a service that stops would wait for.
         self.learner._recorder.close(PATIENCE_SECONDS)
         self.learner.close()
-        return [found for _, found in Recordings(self.directory / "recordings", 1).readable()]
+        recordings = Recordings(self.directory / "recordings", 1)
+        return [recordings.read(name) for name in recordings.names()]
 
 
 def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:

@@ -134,11 +134,12 @@ def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_pat
     named = load_any(
         tmp_path / "named", learning.target.checkpoint, block_size=4, dtype=jnp.float32
     )
-    version, drafter = load_current(
+    start = load_current(
         learning.store, named, tmp_path / "named", learning.target.checkpoint, jnp.float32
     )
+    version = start.version
     assert (version.number, version.kind, version.state) == (3, "shipped", "promoted")
-    assert drafter is named
+    assert start.drafter is named
     base = learning.store.base()
     assert base is not None
     assert base.number == 3

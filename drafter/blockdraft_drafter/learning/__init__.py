@@ -1,8 +1,8 @@
 """Learning while serving, as far as it concerns the drafter.
 
-`recordings`, `versions` and `journal` are what drafter and trainer share, on disk, and `base`, the
-version that learning begins with. Read `recorder` (sequences on their way to disk), `service_tau`
-(whether a version accepts what the one before it did), `stream` (what one Draft stream tells
-both), `trials` (versions that nobody knows to be harmless), `learner` (all streams together, and
-the weights that draft), `start` (which version serves at first), `metrics`.
+`recordings`, `versions` and `journal` are what drafter and trainer share, on disk. Read `stream`
+(what one Draft stream tells), `recorder` (sequences on their way to disk), `service_tau` (whether a
+version accepts what the one before it did), `trials` (versions that nobody knows to be harmless),
+`learner` (all streams together, and the weights that draft), `start` (which version serves at
+first), `metrics`.
 """

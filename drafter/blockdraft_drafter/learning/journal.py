@@ -63,67 +63,40 @@ class Journal:
         self.parent, self.steps, self.looks, self.next_look = parent, 0, 0, first_look
 
     def write(self, directory: Path) -> None:
-        """Replace the file in a folder.
-
-        Raises:
-            OSError: If it cannot be written; the earlier one stays.
-        """
-        path = directory / _NAME
+        """Replace the file in a folder; after an `OSError` the earlier one stays."""
         directory.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        scratch = directory / f".{_NAME}.{os.getpid()}"
         try:
             scratch.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-            scratch.replace(path)
+            scratch.replace(directory / _NAME)
         finally:
             scratch.unlink(missing_ok=True)
 
     @classmethod
-    def read(cls, directory: Path) -> "Journal":
-        """Return the journal in a folder; an empty one if there is none, or it is damaged."""
-        try:
-            return cls.load(directory)
-        except (OSError, ValueError):
-            return cls()
-
-    @classmethod
-    def load(cls, directory: Path) -> "Journal":
-        """Return the journal in a folder.
-
-        Raises:
-            OSError: If there is none, or it cannot be read.
-            ValueError: If it is damaged, or no journal.
-        """
+    def read(cls, directory: Path) -> "Journal | None":
+        """Return the journal in a folder; an empty one if there is none, None if it is damaged."""
         path = directory / _NAME
-        # What is no file might never end, or never begin.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError(f"{path} is no file")
-        with path.open("rb") as file:
-            text = file.read(_LONGEST_BYTES + 1)
-        if len(text) > _LONGEST_BYTES:
-            raise ValueError(f"{path} is too long for a journal")
         try:
-            told = json.loads(text)
+            # What is no file might never end, or never begin.
+            if not stat.S_ISREG(path.stat().st_mode):
+                return None
+            with path.open("rb") as file:
+                text = file.read(_LONGEST_BYTES + 1)
+            told = json.loads(text if len(text) <= _LONGEST_BYTES else b"")
             if not isinstance(told, dict):
-                raise TypeError(f"it is {type(told).__name__}")
+                return None
             # What a newer one says beside these is passed over; what an older one lacks is as at
             # first.
-            return cls(
-                **{
-                    each.name: _value(each.type, told[each.name])
-                    for each in fields(cls)
-                    if each.name in told
-                }
-            )
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path} is no journal: {error}") from error
+            known = [each for each in fields(cls) if each.name in told]
+            return cls(**{each.name: _value(each.type, told[each.name]) for each in known})
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
 
 
 def _value(kind: Any, value: Any) -> Any:
-    """Return what JSON says of a field of a type.
-
-    Raises:
-        ValueError: If it cannot be; no count is negative.
-    """
+    """Return what JSON says of a field of a type; `ValueError` if it is none of its values."""
     if value is None and isinstance(None, kind):
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -11,16 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from blockdraft_drafter.learning import trials
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.service_tau import WINDOW, Ended, Probation, estimate
-from blockdraft_drafter.learning.stream import Serving, StreamLearner
+from blockdraft_drafter.learning.stream import StreamLearner
 from blockdraft_drafter.learning.trials import Trial
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+from blockdraft_protos.v1 import drafter_pb2
 
 if TYPE_CHECKING:
     # A drafter that does not compute with JAX, or does not learn, must not load it for this.
@@ -29,27 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-
-
-@runtime_checkable
-class LearnerCounts(Protocol):
-    """Where a learner counts; called on the event loop."""
-
-    def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """Count a verified proposal; see `Observer.verified`."""
-
-    def changed(self, kind: str) -> None:
-        """Count what became of a version: "swapped", "rolled_back" or "refused"."""
-
-    def serves(self, serving: Serving) -> None:
-        """Publish the version that drafts now."""
-
-    def learned(self, journal: Journal) -> None:
-        """Publish what the trainer says of itself."""
-
-
-class _RefusedError(Exception):
-    """A version cannot serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +54,6 @@ class Learner:
         version: Version,
         recorder: Recorder,
         load: Callable[[int], Any],
-        counts: LearnerCounts,
-        directory: Path,
     ) -> None:
         """Draft with `version`, which the method has loaded.
 
@@ -86,34 +63,29 @@ class Learner:
             version: The one that drafts.
             recorder: Records what may be recorded.
             load: Returns the drafter of a version; called on a thread.
-            counts: Where to count.
-            directory: Where the trainer keeps its journal.
         """
-        self._method = method
-        self._store = store
-        self._recorder = recorder
-        self._load = load
-        self._counts = counts
-        self._directory = directory
-        self.serving = Serving(version.number, method.spec.fingerprint, method.spec.trained)
+        self._method, self._store, self._load = method, store, load
+        self._recorder, self._metrics = recorder, recorder.metrics
+        spec = method.spec
+        # Of the version that drafts: why it must go back, how many of its proposals were verified,
+        # and whether it is known to serve.
+        self._too_bad: str | None = None
+        self._proposals, self._confirmed = 0, False
+        self._serve(version.number, spec.fingerprint, trained=spec.trained)
         self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
         self._probation = Probation(())
-        self._too_bad: str | None = None
         # Versions that could not be marked as rejected either.
         self._refused: set[int] = set()
         self._trial = Trial()
-        # Of the version that drafts: verified since it does, and whether it is known to serve.
-        self._proposals, self._confirmed = 0, False
-        counts.serves(self.serving)
 
     def stream(self) -> StreamLearner:
         """Return what learns from one stream."""
-        return StreamLearner(self, self._recorder.stream())
+        return StreamLearner(self, self._recorder)
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
         """Count a verified proposal; see `Observer.verified`."""
-        self._counts.verified(version, gained, own_context=own_context)
+        self._metrics.verified(version, gained, own_context=own_context)
         self._proposals += version == self.serving.number
 
     def ended(self, version: int, ended: Ended) -> None:
@@ -121,22 +93,16 @@ class Learner:
         if version != self.serving.number:
             return
         self._ended[version].append(ended)
-        confidence = self._probation.add(ended)
-        if confidence is not None and self._too_bad is None:
-            new, old = estimate(self._probation.new), estimate(self._probation.old)
-            if new is not None and old is not None:
-                self._too_bad = (
-                    f"τ in service fell from {old.mean:.3f} to {new.mean:.3f}, "
-                    f"confidence {confidence:.4f}"
-                )
+        self._too_bad = self._probation.add(ended) or self._too_bad
 
     def state(self) -> dict[str, object]:
         """Return what drafts and how well, as values that JSON can hold."""
-        tau = estimate(self._ended[self.serving.number])
+        ended = self._ended[self.serving.number]
+        tau = estimate(ended)
         return {
             "version": self.serving.number,
             "fingerprint": self.serving.fingerprint,
-            "sequences": len(self._ended[self.serving.number]),
+            "sequences": len(ended),
             "tau": None if tau is None else tau.mean,
             "on_probation": not self._probation.over,
         }
@@ -156,55 +122,50 @@ class Learner:
 
         What the trainer says of itself is published, too: it has no endpoint of its own.
         """
-        if self._too_bad is not None:
-            reason, self._too_bad = self._too_bad, None
-            await self._roll_back(reason)
-        if self._proposals >= trials.ENOUGH_PROPOSALS and not self._confirmed:
-            self._confirmed = True
-            await asyncio.to_thread(self._confirm)
-        journal = await asyncio.to_thread(self._read_journal)
-        if journal is not None:
-            self._counts.learned(journal)
-        try:
-            prepared = await asyncio.to_thread(self._prepare)
-        except _RefusedError:
-            self._counts.changed("refused")
-            return
+        prepared = await asyncio.to_thread(self._look)
         if prepared is not None:
-            trial, self._trial = self._trial, prepared.trial
-            self._swap(prepared.version, prepared.weights)
-            await asyncio.to_thread(trial.end)
+            before, self._trial = self._trial, prepared.trial
+            self._swap(prepared)
+            await asyncio.to_thread(before.end)
 
     def close(self) -> None:
         """Write what was recorded."""
         self._trial.end()
         self._recorder.close()
 
-    async def _roll_back(self, reason: str) -> None:
+    # On a thread.
+
+    def _look(self) -> _Prepared | None:
+        """Do all that a look does but for the swap; return another version that shall serve."""
+        if self._too_bad is not None:
+            reason, self._too_bad = self._too_bad, None
+            self._roll_back(reason)
+        if self._proposals >= trials.ENOUGH_PROPOSALS and not self._confirmed:
+            self._confirmed = True
+            self._confirm()
+        journal = Journal.read(self._store.directory)
+        if journal is not None:
+            self._metrics.learned(journal)
+        version = self._store.current()
+        if version is None or version.number in (self.serving.number, *self._refused):
+            return None
+        return self._prepare(version)
+
+    def _roll_back(self, reason: str) -> None:
         number = self.serving.number
         try:
-            current = await asyncio.to_thread(self._store.current)
+            current = self._store.current()
             if current is None or current.number != number:
                 return
-            await asyncio.to_thread(self._store.roll_back, reason)
+            self._store.roll_back(reason)
         except (OSError, VersionError) as error:
             logger.error("version %d should go back (%s) but cannot: %s", number, reason, error)
             return
         logger.warning("version %d goes back: %s", number, reason)
-        self._counts.changed("rolled_back")
-
-    def _read_journal(self) -> Journal | None:
-        """Return what the trainer says of itself; None if that is unreadable. Runs on a thread."""
-        try:
-            return Journal.load(self._directory)
-        except FileNotFoundError:
-            return Journal()
-        except (OSError, ValueError) as error:
-            logger.debug("the trainer's journal cannot be read: %s", error)
-            return None
+        self._metrics.changed("rolled_back")
 
     def _confirm(self) -> None:
-        """Say that the version that drafts has stood its trial. Runs on a thread."""
+        """Say that the version that drafts has stood its trial."""
         try:
             trials.confirm(self._store.path(self.serving.number))
         except OSError as error:
@@ -212,52 +173,51 @@ class Learner:
             return
         self._trial.end()
 
-    def _prepare(self) -> _Prepared | None:
-        """Return another version that shall serve, if there is one. Runs on a thread.
-
-        Raises:
-            _RefusedError: If it cannot serve.
-        """
-        version = self._store.current()
-        if version is None or version.number in (self.serving.number, *self._refused):
-            return None
-        started = time.perf_counter()
+    def _prepare(self, version: Version) -> _Prepared | None:
+        """Load and check a version; one that cannot serve is rejected."""
+        number, started = version.number, time.perf_counter()
         try:
-            prepared = self._tried(version)
+            # If loading it kills this process, the next one will know.
+            trial = trials.begin(self._store.path(number))
+            try:
+                weights = self._method.prepare(self._load(number))
+            except BaseException:
+                trial.end()
+                raise
         except (ValueError, OSError, RuntimeError) as error:
             # RuntimeError: the device may have no room for it.
-            reason = " ".join(str(error).split())
-            logger.error("version %d is refused: %s", version.number, reason)
-            try:
-                self._store.reject(version.number, reason)
-                trials.forget(self._store.path(version.number))
-            except (OSError, VersionError) as again:
-                self._refused.add(version.number)
-                logger.error("version %d cannot be marked: %s", version.number, again)
-            raise _RefusedError from error
-        logger.info("version %d is loaded (%.1f s)", version.number, time.perf_counter() - started)
-        return prepared
-
-    def _tried(self, version: Version) -> _Prepared:
-        """Return a version, ready; if loading it kills this process, the next one will know."""
-        trial = trials.begin(self._store.path(version.number))
-        try:
-            weights = self._method.prepare(self._load(version.number))
-        except BaseException:
-            trial.end()
-            raise
+            self._refuse(number, " ".join(str(error).split()))
+            return None
+        logger.info("version %d is loaded (%.1f s)", number, time.perf_counter() - started)
         return _Prepared(version, weights, trial)
 
-    def _swap(self, version: Version, prepared: "PreparedWeights") -> None:
-        before = self.serving
-        self._method.swap(prepared)
-        self.serving = Serving(version.number, prepared.fingerprint, prepared.trained)
-        old = tuple(self._ended[before.number])
-        known = self._ended.get(version.number, deque(maxlen=WINDOW))
-        self._ended = {before.number: self._ended[before.number], version.number: known}
+    def _refuse(self, number: int, reason: str) -> None:
+        logger.error("version %d is refused: %s", number, reason)
+        self._metrics.changed("refused")
+        try:
+            self._store.reject(number, reason)
+            trials.forget(self._store.path(number))
+        except (OSError, VersionError) as error:
+            self._refused.add(number)
+            logger.error("version %d cannot be marked: %s", number, error)
+
+    # On the event loop.
+
+    def _swap(self, prepared: _Prepared) -> None:
+        before, number = self.serving.number, prepared.version.number
+        self._method.swap(prepared.weights)
+        weights = prepared.weights
+        self._serve(number, weights.fingerprint, trained=weights.trained)
+        old, known = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
+        self._ended = {before: old, number: known}
         # One that is gone back to is compared with nothing: it was good before.
-        self._probation = Probation(old if version.number > before.number else ())
-        self._proposals, self._confirmed = 0, False
-        self._counts.serves(self.serving)
-        self._counts.changed("swapped")
-        logger.info("drafting with version %d instead of %d", version.number, before.number)
+        self._probation = Probation(tuple(old) if number > before else ())
+        self._too_bad, self._proposals, self._confirmed = None, 0, False
+        self._metrics.changed("swapped")
+        logger.info("drafting with version %d instead of %d", number, before)
+
+    def _serve(self, number: int, fingerprint: str, *, trained: bool) -> None:
+        self.serving = drafter_pb2.DrafterVersion(
+            number=number, fingerprint=fingerprint, trained=trained
+        )
+        self._metrics.serves(number)

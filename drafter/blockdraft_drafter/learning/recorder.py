@@ -1,197 +1,196 @@
 """Gathers what arrives of sequences, and leaves those that end as recordings, beside the serving.
 
-The event loop only copies features; a thread writes. What it cannot keep up with is dropped and
-counted: a recording is worth less than a moment of somebody's answer.
+The event loop only copies features; a thread writes them, a piece at a time. All that is in memory
+takes at most `MOST_BYTES`. What the disk cannot keep up with is dropped and counted: a recording is
+worth less than a moment of somebody's answer.
 """
 
 import hashlib
 import logging
 import queue
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.learning.recordings import Recording, RecordingError, Recordings
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.recordings import RecordingError, RecordingFile, Recordings
 
 logger = logging.getLogger(__name__)
 
 # Shorter ones hold nothing to learn from: a block and the features before it.
 MIN_TOKENS = 16
-# A disk that takes so many at once is not behind, and they are all that waits in memory.
-MAX_WAITING = 16
-
-
-@runtime_checkable
-class RecorderCounts(Protocol):
-    """Where a recorder counts; each is called on whatever thread it happens on."""
-
-    def written(self, size_bytes: int) -> None:
-        """Count a recording, given what all of them take now."""
-
-    def dropped(self, cause: str) -> None:
-        """Count a sequence that was to be recorded and is not."""
-
-    def excluded(self) -> None:
-        """Count a sequence that its caller or tenant keeps out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What all recordings of a drafter have in common; see `Recording`."""
-
-    target_fingerprint: str
-    feature_form: str
-    layer_ids: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Growing:
-    """A sequence that has not ended."""
-
-    answer_start: int
-    temperature: float
-    token_ids: list[int] = field(default_factory=list)
-    features: list[NDArray[Any]] = field(default_factory=list)
+# A sequence's features go to the thread whenever it has so many: a write that is worth one.
+PIECE_BYTES = 256 << 10
+# Features in memory, of all sequences: what a slow disk writes in a second.
+MOST_BYTES = 64 << 20
 
 
 class Recorder:
     """Records sequences into one folder."""
 
     def __init__(
-        self, recordings: Recordings, origin: Origin, share: float, counts: RecorderCounts
+        self,
+        recordings: Recordings,
+        origin: Mapping[str, Any],
+        share: float,
+        metrics: LearningMetrics,
     ) -> None:
         """Start the thread that writes.
 
         Args:
             recordings: Where to.
-            origin: What they have in common.
+            origin: The fields of `Recording` that all of them have in common.
             share: Of the sequences to record, in (0, 1].
-            counts: Where to count.
+            metrics: Counts, on whatever thread it happens.
         """
-        self._recordings = recordings
-        self._origin = origin
-        self._share = share
-        self._counts = counts
-        self._queue: queue.Queue[_Growing | None] = queue.Queue(MAX_WAITING)
+        self.metrics = metrics
+        self._recordings, self._origin, self._share = recordings, origin, share
+        # The first is written by the event loop alone, the second by the thread alone.
+        self._taken_bytes = self._left_bytes = 0
+        self._failing = False
+        self._queue: queue.SimpleQueue[tuple[GrowingRecording, list[NDArray[Any]], bool] | None]
+        self._queue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
         self._thread.start()
 
-    def stream(self) -> "StreamRecorder":
-        """Return what records the sequences of one stream."""
-        return StreamRecorder(self, self._counts)
+    @property
+    def held_bytes(self) -> int:
+        """What the features in memory take."""
+        return self._taken_bytes - self._left_bytes
+
+    def begin(
+        self, request_id: str, allowed: tuple[int, float] | None
+    ) -> "GrowingRecording | None":
+        """Return what gathers a sequence; None if it is not to be recorded.
+
+        `allowed` are the position of the answer's first token and its temperature, or None if the
+        sequence must not be recorded.
+        """
+        if allowed is None:
+            self.metrics.not_recorded("excluded")
+        elif self.chooses(request_id):
+            return GrowingRecording(self, *allowed)
+        return None
 
     def chooses(self, request_id: str) -> bool:
         """Whether a request is in the share to be recorded; the same one always is or never."""
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
         return drawn < self._share * 2**64
 
+    def take(self, size: int) -> bool:
+        """Return whether features of so many bytes may be kept in memory; then they have to be."""
+        fits = self.held_bytes + size <= MOST_BYTES
+        self._taken_bytes += size if fits else 0
+        return fits
+
+    def put(self, sequence: "GrowingRecording", pieces: list[NDArray[Any]], *, end: bool) -> None:
+        """Have a sequence's features written; at its `end` what is lost is deleted instead."""
+        self._queue.put((sequence, pieces, end))
+
     def close(self, patience_seconds: float = 5.0) -> None:
         """Write what waits, for so long, and end the thread."""
-        try:
-            self._queue.put(None, timeout=patience_seconds)
-        except queue.Full:
-            return
+        self._queue.put(None)
         self._thread.join(patience_seconds)
 
-    def keep(self, sequence: _Growing) -> None:
-        """Have a sequence written, unless too many wait for it."""
-        try:
-            self._queue.put_nowait(sequence)
-        except queue.Full:
-            self._counts.dropped("queue_full")
-
     def _write_all(self) -> None:
-        failing = False
-        while (sequence := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
+            sequence, pieces, end = item
             try:
-                self._recordings.add(self._recording(sequence))
-                self._counts.written(self._recordings.size_bytes())
+                if not sequence.lost:
+                    self._write(sequence, pieces, end=end)
             except (OSError, RecordingError) as error:
-                self._counts.dropped("too_large" if isinstance(error, RecordingError) else "disk")
-                if not failing:
+                sequence.lost = True
+                known = isinstance(error, RecordingError)
+                self.metrics.not_recorded("too_large" if known else "disk")
+                if not self._failing:
                     # Once: a full disk stays full for as many as come.
                     logger.warning("a sequence is not recorded: %s", error)
-                failing = True
+                self._failing = True
             except Exception:
                 # Whatever it is, those that follow are to be recorded.
-                self._counts.dropped("incomplete")
+                sequence.lost = True
+                self.metrics.not_recorded("incomplete")
                 logger.exception("a sequence cannot be recorded")
-            else:
-                failing = False
+            if sequence.file is not None and (end or sequence.lost):
+                sequence.file.close()
+                sequence.file = None
+            self._left_bytes += sum(piece.nbytes for piece in pieces)
 
-    def _recording(self, sequence: _Growing) -> Recording:
-        return Recording(
-            token_ids=np.array(sequence.token_ids, np.int32),
-            features=np.concatenate(sequence.features),
-            target_fingerprint=self._origin.target_fingerprint,
-            feature_form=self._origin.feature_form,
-            layer_ids=self._origin.layer_ids,
+    def _write(
+        self, sequence: "GrowingRecording", pieces: list[NDArray[Any]], *, end: bool
+    ) -> None:
+        if sequence.file is None:
+            sequence.file = RecordingFile(self._recordings)
+        if pieces:
+            sequence.file.append(np.concatenate(pieces))
+        if not end:
+            return
+        sequence.file.finish(
+            np.array(sequence.token_ids, np.int32),
+            **self._origin,
             answer_start=min(sequence.answer_start, len(sequence.token_ids)),
             temperature=sequence.temperature,
+            recorded_at=time.time(),
         )
+        self._failing = False
+        self.metrics.recorded(self._recordings.size_bytes())
 
 
-class StreamRecorder:
-    """Gathers the sequences of one stream. Not thread-safe: called on the event loop."""
+class GrowingRecording:
+    """A sequence that has not ended; called on the event loop.
 
-    def __init__(self, recorder: Recorder, counts: RecorderCounts) -> None:
-        """Gather for `recorder`."""
+    Attributes:
+        answer_start: Position of the answer's first token.
+        temperature: With which the answer's tokens are chosen.
+        token_ids: So far.
+        lost: Whether nothing will come of it; said by whoever notices.
+        file: What the thread has written of it.
+    """
+
+    def __init__(self, recorder: Recorder, answer_start: int, temperature: float) -> None:
+        """Gather nothing yet."""
+        self.answer_start, self.temperature = answer_start, temperature
+        self.token_ids: list[int] = []
+        self.lost = False
+        self.file: RecordingFile | None = None
         self._recorder = recorder
-        self._counts = counts
-        self._growing: dict[int, _Growing] = {}
+        self._pieces: list[NDArray[Any]] = []
+        self._bytes = 0
 
-    def begin(self, sequence_id: int, request_id: str, allowed: tuple[int, float] | None) -> None:
-        """A context begins; what was gathered of it before is wrong.
-
-        Args:
-            sequence_id: The sequence.
-            request_id: Its request.
-            allowed: Position of the answer's first token, and temperature; None if the sequence
-                must not be recorded.
-        """
-        self._growing.pop(sequence_id, None)
-        if allowed is None:
-            self._counts.excluded()
-        elif self._recorder.chooses(request_id):
-            self._growing[sequence_id] = _Growing(*allowed)
-
-    def append(
-        self, sequence_id: int, start: int, features: NDArray[Any], token_ids: Sequence[int]
-    ) -> None:
-        """Positions were appended to a context.
-
-        Args:
-            sequence_id: The sequence.
-            start: The first of the positions.
-            features: Theirs; copied.
-            token_ids: Theirs.
-        """
-        growing = self._growing.get(sequence_id)
-        if growing is None or not len(features):
+    def append(self, start: int, features: NDArray[Any], token_ids: Sequence[int]) -> None:
+        """Copy the features of the positions from `start` on that were appended to a context."""
+        if self.lost or not len(features):
             return
-        if start != len(growing.token_ids) or len(token_ids) != len(features):
+        if start != len(self.token_ids) or len(token_ids) != len(features):
             # Of another verifier, which sends no tokens; nothing can be learned from it.
-            del self._growing[sequence_id]
-            self._counts.dropped("incomplete")
-            return
-        growing.token_ids.extend(token_ids)
-        growing.features.append(np.array(features))
-
-    def end(self, sequence_id: int) -> None:
-        """A context is released: what there is of it is the recording."""
-        growing = self._growing.pop(sequence_id, None)
-        if growing is None:
-            return
-        if len(growing.token_ids) < MIN_TOKENS:
-            self._counts.dropped("too_short")
+            self.drop("incomplete")
+        elif not self._recorder.take(features.nbytes):
+            self.drop("queue_full")
         else:
-            self._recorder.keep(growing)
+            self.token_ids.extend(token_ids)
+            self._pieces.append(np.array(features))
+            self._bytes += features.nbytes
+            if self._bytes >= PIECE_BYTES:
+                self._hand_over(end=False)
 
-    def close(self) -> None:
-        """The stream has ended, and all its sequences with it."""
-        for sequence_id in list(self._growing):
-            self.end(sequence_id)
+    def end(self) -> None:
+        """Keep it: the sequence has ended."""
+        if len(self.token_ids) < MIN_TOKENS and not self.lost:
+            self.drop("too_short")
+        else:
+            self._hand_over(end=True)
+
+    def drop(self, cause: str | None = None) -> None:
+        """Leave nothing of it, and count why; None if something else comes in its place."""
+        self.lost = True
+        if cause is not None:
+            self._recorder.metrics.not_recorded(cause)
+        self._hand_over(end=True)
+
+    def _hand_over(self, *, end: bool) -> None:
+        self._recorder.put(self, self._pieces, end=end)
+        self._pieces, self._bytes = [], 0

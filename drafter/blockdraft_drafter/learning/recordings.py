@@ -1,8 +1,9 @@
 """What the drafter leaves for the trainer to learn from: a bounded ring of sequences on disk.
 
-One file for each sequence, only for its owner to read. A file appears whole or not at all, and the
-oldest ones go when the folder would hold more than its limit. The folder is all that writer and
-readers share, so a reader may find that a file is gone: that is a `RecordingError` like damage.
+One safetensors file for each sequence, only for its owner to read. A file is written a piece at a
+time under another name and appears whole or not at all, and the oldest ones go when the folder
+would hold more than its limit. The folder is all that writer and readers share, so a reader may
+find that a file is gone: that is a `RecordingError` like damage.
 """
 
 import contextlib
@@ -10,7 +11,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 RAW = "raw"
 """Feature form of outputs of the target's layers, as they are."""
@@ -27,7 +26,13 @@ RAW = "raw"
 _FORMAT = "blockdraft-recording-1"
 _NAME = re.compile(r"\d{20}\.safetensors")
 _SCRATCH = ".new-"
-# Nobody takes so long to write one file: whoever began it has died.
+_ABOUT = (
+    *("target_fingerprint", "feature_form", "layer_ids"),
+    *("answer_start", "temperature", "recorded_at"),
+)
+# Room for the header, which is written last, when the lengths are known.
+_HEADER_BYTES = 1024
+# Nobody takes so long to write one piece: whoever began the file has died.
 _ABANDONED_SECONDS = 600.0
 
 
@@ -72,64 +77,27 @@ class Recording:
 
 
 class Recordings:
-    """The recordings in one folder.
+    """The recordings in one folder, which is made with the first one.
 
     Any number of processes may read; one at a time should write, and with several the limit may be
     passed by what they write at the same moment.
-
-    Attributes:
-        directory: The folder.
-        skipped: Files that `readable` could not read so far.
     """
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
-        """Use a folder, which is made when the first recording is added.
-
-        Args:
-            directory: The folder.
-            limit_bytes: Most that its recordings may take.
-        """
+        """Let what is in the folder take at most so many bytes."""
         self.directory = directory
-        self.skipped = 0
-        self._limit_bytes = limit_bytes
-        self._last_number = 0
+        self.limit_bytes = limit_bytes
 
     def add(self, recording: Recording) -> str:
-        """Keep a recording, in place of the oldest ones if there is no room.
-
-        Returns:
-            Its name; later ones sort behind it.
-
-        Raises:
-            RecordingError: If it alone takes more than the limit.
-            OSError: If it cannot be written; what is there stays, but for old ones that made room.
-        """
-        data = _to_bytes(recording)
-        if len(data) > self._limit_bytes:
-            raise RecordingError(
-                f"a recording of {len(data)} bytes, more than the limit of {self._limit_bytes}"
-            )
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._drop_abandoned()
-        # Before it is written, so that the limit holds at any moment.
-        self._make_room(len(data))
-        name = self._next_name()
-        scratch = self.directory / f"{_SCRATCH}{os.getpid()}-{name}"
-        try:
-            with open(scratch, "xb", opener=_for_owner) as file:
-                file.write(data)
-            scratch.replace(self.directory / name)
-        except OSError:
-            scratch.unlink(missing_ok=True)
-            raise
-        return name
+        """Keep a recording; see `RecordingFile`, also for what is raised."""
+        with RecordingFile(self) as file:
+            file.append(recording.features)
+            about = {name: getattr(recording, name) for name in _ABOUT}
+            return file.finish(recording.token_ids, **about)
 
     def names(self) -> list[str]:
         """Return the names of all recordings, oldest first, damaged ones included."""
-        try:
-            return sorted(name for name in os.listdir(self.directory) if _NAME.fullmatch(name))
-        except FileNotFoundError:
-            return []
+        return sorted(name for name in self._sizes() if _NAME.fullmatch(name))
 
     def read(self, name: str) -> Recording:
         """Read a recording.
@@ -157,78 +125,128 @@ class Recordings:
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise RecordingError(f"{path} cannot be read: {error}") from error
 
-    def readable(self) -> Iterator[tuple[str, Recording]]:
-        """Yield name and contents of each recording, oldest first; skip and count the damaged."""
-        for name in self.names():
-            try:
-                recording = self.read(name)
-            except RecordingError:
-                self.skipped += 1
-            else:
-                yield name, recording
-
     def clear(self) -> int:
         """Delete all recordings; return how many there were."""
-        names = self.names()
-        for name in [*names, *self._scratch_files()]:
+        names = list(self._sizes())
+        for name in names:
             (self.directory / name).unlink(missing_ok=True)
-        return len(names)
+        return sum(not name.startswith(_SCRATCH) for name in names)
 
     def size_bytes(self) -> int:
         """Return what all recordings take."""
-        return sum(size for _, size in self._sizes())
+        return sum(size for name, size in self._sizes().items() if _NAME.fullmatch(name))
 
-    def _sizes(self) -> list[tuple[str, int]]:
-        sizes = []
-        for name in self.names():
-            with contextlib.suppress(FileNotFoundError):
-                sizes.append((name, (self.directory / name).stat().st_size))
-        return sizes
+    def make_room(self, size: int) -> None:
+        """Delete what nobody writes any more, and the oldest recordings, until so much fits.
 
-    def _make_room(self, size: int) -> None:
+        Raises:
+            RecordingError: If it never does.
+        """
         sizes = self._sizes()
-        used = sum(each for _, each in sizes)
-        for name, each in sizes:
-            if used + size <= self._limit_bytes:
-                return
-            (self.directory / name).unlink(missing_ok=True)
-            used -= each
-
-    def _next_name(self) -> str:
-        # The time, so that a name is not used again after `clear`; and never the same time twice,
-        # nor an earlier one when the clock was set back.
-        newest = int(self.names()[-1].partition(".")[0]) if self.names() else 0
-        self._last_number = max(time.time_ns(), newest + 1, self._last_number + 1)
-        return f"{self._last_number:020d}.safetensors"
-
-    def _scratch_files(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self.directory) if name.startswith(_SCRATCH)]
-        except FileNotFoundError:
-            return []
-
-    def _drop_abandoned(self) -> None:
-        for name in self._scratch_files():
-            path = self.directory / name
+        for name in [each for each in sizes if each.startswith(_SCRATCH)]:
             with contextlib.suppress(FileNotFoundError):
+                path = self.directory / name
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
+                    del sizes[name]
+        used = sum(sizes.values())
+        for name in sorted(name for name in sizes if _NAME.fullmatch(name)):
+            if used + size <= self.limit_bytes:
+                break
+            (self.directory / name).unlink(missing_ok=True)
+            used -= sizes[name]
+        if used + size > self.limit_bytes:
+            raise RecordingError(f"no room for {size} bytes beside what is being written")
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the sizes of recordings, and of what is being written."""
+        sizes = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) or entry.name.startswith(_SCRATCH):
+                    with contextlib.suppress(FileNotFoundError):
+                        sizes[entry.name] = entry.stat().st_size
+        return sizes
 
 
-def _to_bytes(recording: Recording) -> bytes:
-    about = {
-        "target_fingerprint": recording.target_fingerprint,
-        "feature_form": recording.feature_form,
-        "layer_ids": list(recording.layer_ids),
-        "answer_start": recording.answer_start,
-        "temperature": recording.temperature,
-        "recorded_at": recording.recorded_at,
-    }
-    arrays = {
-        "token_ids": np.ascontiguousarray(recording.token_ids),
-        "features": np.ascontiguousarray(recording.features),
-    }
-    return save(arrays, metadata={"format": _FORMAT, "recording": json.dumps(about)})
+class RecordingFile:
+    """A recording that is being written: features first, a piece at a time, then what they are of.
+
+    Each method raises `OSError` if the disk refuses, and `RecordingError` if the recording alone
+    takes more than the limit.
+    """
+
+    def __init__(self, ring: Recordings) -> None:
+        """Begin a file that no reader takes for a recording."""
+        self._ring, self._size, self._width = ring, _HEADER_BYTES, 0
+        ring.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = ring.directory / f"{_SCRATCH}{os.getpid()}-{time.time_ns()}"
+        self._file = open(self._path, "xb", opener=_for_owner)  # noqa: SIM115
+        self._file.write(bytes(_HEADER_BYTES))
+
+    def __enter__(self) -> "RecordingFile":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def append(self, features: NDArray[Any]) -> None:
+        """Write the features, bfloat16 [rows, width], of the next positions."""
+        self._width = features.shape[1]
+        self._write(features.tobytes())
+
+    def finish(self, token_ids: NDArray[Any], **about: Any) -> str:
+        """Write the tokens and, `about` them, the other fields of `Recording`.
+
+        Returns:
+            The name of the recording; later ones sort behind it.
+        """
+        begin, end = self._size - _HEADER_BYTES, self._size - _HEADER_BYTES + token_ids.nbytes
+        header = {
+            "__metadata__": {"format": _FORMAT, "recording": json.dumps(about)},
+            "features": {
+                "dtype": "BF16",
+                "shape": [len(token_ids), self._width],
+                "data_offsets": [0, begin],
+            },
+            "token_ids": {
+                "dtype": "I32",
+                "shape": [len(token_ids)],
+                "data_offsets": [begin, end],
+            },
+        }
+        length = _HEADER_BYTES - 8
+        text = json.dumps(header).encode().ljust(length)
+        if len(text) > length:
+            raise RecordingError(f"a header of {len(text)} bytes, more than {length}")
+        self._write(token_ids.tobytes())
+        self._file.seek(0)
+        self._file.write(length.to_bytes(8, "little") + text)
+        self._file.close()
+        # The time, so that a name is not used again after `clear`; and never an earlier one than
+        # there is, when the clock was set back.
+        newest = max((int(name.partition(".")[0]) for name in self._ring.names()), default=0)
+        name = f"{max(time.time_ns(), newest + 1):020d}.safetensors"
+        self._path.replace(self._ring.directory / name)
+        return name
+
+    def close(self) -> None:
+        """Delete it, unless it is finished."""
+        with contextlib.suppress(OSError):  # what the disk refused before, it refuses again
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        self._size += len(data)
+        limit = self._ring.limit_bytes
+        if self._size > limit:
+            raise RecordingError(f"a recording of {self._size} bytes, more than the limit {limit}")
+        # Before it is written, so that the limit holds at any moment.
+        self._ring.make_room(len(data))
+        self._file.write(data)
+        self._file.flush()
 
 
 def _for_owner(path: str, flags: int) -> int:

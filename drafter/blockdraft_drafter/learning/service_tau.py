@@ -18,18 +18,13 @@ WINDOW = 1024
 FIRST_LOOK = 64
 # How often a version that is as good as the one before may be sent back, all looks together.
 FALSE_ALARMS = 0.01
-# Fewer steps of the old version say too little to be compared with.
+# Fewer sequences of the old version say too little to be compared with.
 MIN_SEQUENCES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One sequence's part of τ.
-
-    Attributes:
-        gained: Tokens that steps with proposals of the drafter gained.
-        steps: These steps.
-    """
+    """One sequence's part of τ: tokens gained by so many steps with proposals of the drafter."""
 
     gained: int
     steps: int
@@ -37,13 +32,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Tau:
-    """An estimate of τ.
-
-    Attributes:
-        mean: Tokens per step.
-        variance: Of the mean.
-        steps: That it was estimated from.
-    """
+    """An estimate of τ: tokens per step, the variance of that mean, and the steps behind it."""
 
     mean: float
     variance: float
@@ -94,34 +83,32 @@ def accepted_of(proposal: Sequence[int], committed: Sequence[int], rows: int) ->
 
 @dataclass(slots=True)
 class Probation:
-    """Watches a version beside the one before it.
-
-    Attributes:
-        old: What the version before has done; empty if nothing is known.
-        new: What the version has done so far.
-        next_look: At so many sequences it is looked at again.
-    """
+    """Watches a version beside `old`, what the one before it did; nothing, if that is empty."""
 
     old: tuple[Ended, ...]
     new: deque[Ended] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    next_look: int = FIRST_LOOK
+    _next_look: int = FIRST_LOOK
     _looks: int = 0
 
     @property
     def over(self) -> bool:
         """Whether it has stood the test, or there is nothing to compare it with."""
-        return len(self.old) < MIN_SEQUENCES or self.next_look > WINDOW
+        return len(self.old) < MIN_SEQUENCES or self._next_look > WINDOW
 
-    def add(self, ended: Ended) -> float | None:
-        """Take in a sequence; return the confidence with which τ fell, if that is to end it."""
+    def add(self, ended: Ended) -> str | None:
+        """Take in a sequence; return, in words, how τ fell, if that is to end it."""
         self.new.append(ended)
-        if self.over or len(self.new) < self.next_look:
+        if self.over or len(self.new) < self._next_look:
             return None
-        self.next_look *= 2
+        self._next_look *= 2
         self._looks += 1
         new, old = estimate(self.new), estimate(self.old)
         if new is None or old is None:
             return None
         confidence = confidence_worse(new, old)
         # Each look may err half as often as the one before: the sum stays below the whole.
-        return confidence if confidence > 1 - FALSE_ALARMS / 2**self._looks else None
+        if confidence <= 1 - FALSE_ALARMS / 2**self._looks:
+            return None
+        return (
+            f"τ in service fell from {old.mean:.3f} to {new.mean:.3f}, confidence {confidence:.4f}"
+        )

@@ -6,24 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from blockdraft_drafter.learning.recorder import StreamRecorder
+from blockdraft_drafter.learning.recorder import GrowingRecording, Recorder
 from blockdraft_drafter.learning.service_tau import Ended, accepted_of
 from blockdraft_protos.v1 import drafter_pb2
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The version that drafts now; see `Version`."""
-
-    number: int
-    fingerprint: str
-    trained: bool
-
-    def to_proto(self) -> drafter_pb2.DrafterVersion:
-        """Return what a verifier is told of it."""
-        return drafter_pb2.DrafterVersion(
-            number=self.number, fingerprint=self.fingerprint, trained=self.trained
-        )
 
 
 @runtime_checkable
@@ -31,18 +16,15 @@ class Observer(Protocol):
     """Hears what was accepted, of all streams; called on the event loop.
 
     Attributes:
-        serving: The version that drafts now.
+        serving: The version that drafts now; its number is 0 of a drafter that does not learn.
     """
 
-    serving: Serving
+    serving: drafter_pb2.DrafterVersion
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """A proposal was verified.
+        """A proposal of a version was verified and brought tokens, the target's own included.
 
-        Args:
-            version: Which drafted it.
-            gained: Tokens that it brought, the target's own one included.
-            own_context: Whether the version made all of the context, too.
+        The context was `own_context` if this version made all of it.
         """
 
     def ended(self, version: int, ended: Ended) -> None:
@@ -51,9 +33,10 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class _Watched:
-    """A sequence whose drafts are compared with what became of them."""
+    """A sequence: what is recorded of it, and what became of its drafts."""
 
     version: int
+    recording: GrowingRecording | None
     changed: bool = False
     gained: int = 0
     steps: int = 0
@@ -64,17 +47,12 @@ class _Watched:
 class StreamLearner:
     """Learns from the sequences of one stream. Not thread-safe: called on the event loop."""
 
-    def __init__(self, observer: Observer, recorder: StreamRecorder) -> None:
-        """Learn of no sequence yet.
-
-        Args:
-            observer: Told what was accepted.
-            recorder: Given what may be recorded.
-        """
+    def __init__(self, observer: Observer, recorder: Recorder) -> None:
+        """Learn of no sequence yet."""
         self._observer = observer
         self._recorder = recorder
         self._watched: dict[int, _Watched] = {}
-        self._told: Serving | None = None
+        self._told: drafter_pb2.DrafterVersion | None = None
 
     def stepped(
         self,
@@ -82,50 +60,57 @@ class StreamLearner:
         features: NDArray[Any],
         proposal: Sequence[int],
     ) -> None:
-        """A sequence's part of a step is done.
+        """A sequence's part of a step is done: features were appended, and something drafted.
 
-        Args:
-            message: What was asked.
-            features: Those appended.
-            proposal: What was drafted; empty if nothing was.
+        The proposal is empty if nothing was.
         """
-        sequence_id, start = message.sequence_id, message.context_start
-        if start == 0:
-            allowed = None
-            if message.HasField("recording"):
-                allowed = (message.recording.answer_start, message.recording.temperature)
-            self._recorder.begin(sequence_id, message.request_id, allowed)
-            self._watched[sequence_id] = _Watched(self._observer.serving.number)
-        self._recorder.append(sequence_id, start, features, message.token_ids)
-        watched = self._watched.get(sequence_id)
+        serving = self._observer.serving.number
+        if message.context_start == 0:
+            self._begin(message, serving)
+        watched = self._watched.get(message.sequence_id)
         if watched is None:
             return
+        if watched.recording is not None:
+            watched.recording.append(message.context_start, features, message.token_ids)
         if len(features):
             self._compare(watched, message)
-        if watched.version != self._observer.serving.number:
-            watched.changed = True
+        watched.changed |= watched.version != serving
         if proposal:
-            watched.proposal = tuple(proposal)
-            watched.drafted_by = self._observer.serving.number
+            watched.proposal, watched.drafted_by = tuple(proposal), serving
 
     def released(self, sequence_id: int) -> None:
-        """A context is not needed any more."""
-        self._recorder.end(sequence_id)
+        """A context is not needed any more: what was recorded of it is kept."""
         watched = self._watched.pop(sequence_id, None)
-        if watched is not None and watched.steps and not watched.changed:
+        if watched is None:
+            return
+        if watched.recording is not None:
+            watched.recording.end()
+        if watched.steps and not watched.changed:
             self._observer.ended(watched.version, Ended(watched.gained, watched.steps))
 
     def sign(self, response: drafter_pb2.DraftResponse) -> None:
         """Say in an answer which version drafts, if the verifier does not know yet."""
-        serving = self._observer.serving
-        if serving != self._told:
-            self._told = serving
-            response.version.CopyFrom(serving.to_proto())
+        if self._observer.serving != self._told:
+            self._told = self._observer.serving
+            response.version.CopyFrom(self._told)
 
     def close(self) -> None:
-        """The stream has ended."""
-        self._recorder.close()
+        """The stream has ended, and all its sequences with it."""
+        for watched in self._watched.values():
+            if watched.recording is not None:
+                watched.recording.end()
         self._watched.clear()
+
+    def _begin(self, message: drafter_pb2.SequenceDraft, serving: int) -> None:
+        """A context begins; what was gathered of it before is wrong."""
+        before = self._watched.get(message.sequence_id)
+        if before is not None and before.recording is not None:
+            before.recording.drop()
+        allowed = None
+        if message.HasField("recording"):
+            allowed = (message.recording.answer_start, message.recording.temperature)
+        recording = self._recorder.begin(message.request_id, allowed)
+        self._watched[message.sequence_id] = _Watched(serving, recording)
 
     def _compare(self, watched: _Watched, message: drafter_pb2.SequenceDraft) -> None:
         proposal, watched.proposal = watched.proposal, ()

@@ -31,12 +31,7 @@ class Trial:
     """That this process tries a version, for as long as it lives or until the end of the trial."""
 
     def __init__(self, mark: Path | None = None, lock: int | None = None) -> None:
-        """Hold a mark.
-
-        Args:
-            mark: Its file; None if the version need not be tried, or cannot be marked.
-            lock: Descriptor of the file, which is locked.
-        """
+        """Hold a mark, and the descriptor that locks it; none if the version is not marked."""
         self._mark, self._lock = mark, lock
 
     def end(self) -> None:
@@ -75,11 +70,7 @@ def begin(folder: Path) -> Trial:
 
 
 def confirm(folder: Path) -> None:
-    """Say that a version has drafted for a while.
-
-    Raises:
-        OSError: If that cannot be written.
-    """
+    """Say that a version has drafted for a while; `OSError` if that cannot be written."""
     (folder / _SERVED).touch(mode=0o600)
     to_disk(folder)
     forget(folder)

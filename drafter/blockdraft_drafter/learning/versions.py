@@ -77,14 +77,9 @@ class VersionStore:
 
     def __init__(self, directory: Path) -> None:
         """Use a folder, which is made with the first version."""
-        self._directory = directory
+        self.directory = directory
         self._versions = directory / "versions"
         self._current = directory / "current.json"
-
-    @property
-    def current_file(self) -> Path:
-        """What names the promoted version; replaced whenever that changes."""
-        return self._current
 
     def path(self, number: int) -> Path:
         """Return the folder of a version's checkpoint."""
@@ -99,11 +94,7 @@ class VersionStore:
         return versions
 
     def read(self, number: int) -> Version:
-        """Return what is known of a version.
-
-        Raises:
-            VersionError: If it is not there or damaged.
-        """
+        """Return what is known of a version; `VersionError` if it is not there or damaged."""
         path = self.path(number) / "version.json"
         try:
             version = _from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -114,70 +105,53 @@ class VersionStore:
         return version
 
     def current(self) -> Version | None:
-        """Return the version that shall serve; None if none was promoted.
-
-        It is the newest of those promoted that is there and good. If the file that names it is
-        damaged, it is the promoted version with the highest number.
-        """
+        """Return the version that shall serve; None if none was promoted."""
         return next(self.promoted(), None)
 
     def promoted(self) -> Iterator[Version]:
         """Yield the good versions that were promoted, the one that shall serve first."""
-        try:
-            order = list(reversed(self._history()))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, KeyError):
-            order = [each.number for each in reversed(self.list()) if each.state == "promoted"]
-        for number in order:
-            try:
+        for number in reversed(self._history()):
+            with contextlib.suppress(VersionError):
                 version = self.read(number)
-            except VersionError:
-                continue
-            if version.good:
-                yield version
+                if version.good:
+                    yield version
+
+    def base(self) -> Version | None:
+        """Return the last version promoted that was not learned; None if there is none.
+
+        The current one was learned from it, if it was learned.
+        """
+        return self._last_given(self._history())
+
+    @property
+    def from_nothing(self) -> bool:
+        """Whether what serves was learned from a drafter that was made here, or nothing serves.
+
+        Such a drafter is promoted by nobody before something was learned from it.
+        """
+        return self.base() is None
 
     def add(
         self,
-        write_checkpoint: Callable[[Path], None],
+        write_checkpoint: Callable[[Path], object],
         *,
         kind: Kind,
         fingerprint: str,
         parent: int | None = None,
-        held_out_tau: float | None = None,
-        parent_held_out_tau: float | None = None,
-        confidence: float | None = None,
-        reason: str = "",
+        **known: Any,
     ) -> Version:
-        """Add a candidate.
+        """Add a candidate; after an `OSError` nothing of it stays.
 
         Args:
             write_checkpoint: Writes a drafter's files into a folder that is there and empty.
-            kind: Like the following ones as in `Version`.
+            kind: Like all that follows as in `Version`.
             fingerprint: Of the drafter.
             parent: From whose weights it was learned.
-            held_out_tau: Its τ.
-            parent_held_out_tau: That of its parent.
-            confidence: That it is better.
-            reason: Why it was made.
-
-        Raises:
-            OSError: If it cannot be written; nothing of it stays.
+            known: What else is.
         """
         with self._locked():
-            self._drop_leftovers()
             number = max(self._numbers(), default=0) + 1
-            version = Version(
-                number=number,
-                parent=parent,
-                made_at=time.time(),
-                kind=kind,
-                fingerprint=fingerprint,
-                held_out_tau=held_out_tau,
-                parent_held_out_tau=parent_held_out_tau,
-                confidence=confidence,
-                reason=reason,
-            )
+            version = Version(number, parent, time.time(), kind, fingerprint, **known)
             scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=self._versions))
             try:
                 write_checkpoint(scratch)
@@ -191,6 +165,24 @@ class VersionStore:
             to_disk(self._versions)
         return version
 
+    def settle_base(
+        self, fingerprint: str, write_checkpoint: Callable[[Path], object], *, trained: bool
+    ) -> Version:
+        """Return the version to serve with, given the drafter that the settings name.
+
+        It is the promoted one if that was learned from this drafter; otherwise the drafter itself,
+        as a version that is added if it is not there: what there is to go back to.
+        """
+        current, base, reason = self.current(), self.base(), "named by --drafter"
+        if current is not None and base is not None and base.fingerprint == fingerprint:
+            return current
+        for version in self.list():
+            if version.kind != "learned" and version.fingerprint == fingerprint:
+                return self.promote(version.number, reason)
+        kind: Kind = "shipped" if trained else "initialized"
+        added = self.add(write_checkpoint, kind=kind, fingerprint=fingerprint, reason=reason)
+        return self.promote(added.number, reason)
+
     def promote(self, number: int, reason: str = "") -> Version:
         """Let a version serve from now on.
 
@@ -199,13 +191,9 @@ class VersionStore:
             OSError: If the store cannot be written; the version before goes on serving.
         """
         with self._locked():
-            before = self.current()
+            before = self._history()
             version = self._mark(number, "promoted", reason)
-            try:
-                history = self._history()
-            except (OSError, ValueError, TypeError, KeyError):
-                history = () if before is None else (before.number,)
-            history = [*(each for each in history if each != number), number]
+            history = [*(each for each in before if each != number), number]
             base = self._last_given(history)
             kept = history[-_REMEMBERED:]
             if base is not None and base.number not in kept:
@@ -225,77 +213,38 @@ class VersionStore:
         return version
 
     def roll_back(self, reason: str) -> Version:
-        """Return to the good version that served before the current one.
-
-        Returns:
-            The version that is the current one now.
+        """Return to the good version that served before the current one, and say which it is.
 
         Raises:
             VersionError: If there is none to return to.
         """
         with self._locked():
-            current = self.current()
+            current, before = (*self.promoted(), None, None)[:2]
             if current is None:
                 raise VersionError("no version was promoted")
-            if self._before(current) is None:
+            if before is None:
                 raise VersionError(f"there is none to return to from version {current.number}")
             self._mark(current.number, "rolled_back", reason)
             self._forget_bad()
-            now = self.current()
-        if now is None:
-            raise VersionError("no good version is left")
-        return now
-
-    def base(self) -> Version | None:
-        """Return the last version promoted that was not learned; None if there is none.
-
-        The current one was learned from it, if it was learned.
-        """
-        try:
-            history = self._history()
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return self._last_given(history)
-
-    @property
-    def from_nothing(self) -> bool:
-        """Whether what serves was learned from a drafter that was made here, or nothing serves.
-
-        Such a drafter is promoted by nobody before something was learned from it.
-        """
-        return self.base() is None
-
-    def before_current(self) -> Version | None:
-        """Return the version that `roll_back` would return to; None if there is none."""
-        current = self.current()
-        return None if current is None else self._before(current)
+        return before
 
     def prune(self, keep: int) -> Sequence[int]:
         """Delete old versions; return their numbers.
 
-        Kept are the newest, those that have served lately, and what was not learned: to return to.
-
-        Args:
-            keep: How many of the newest, at least 1, so that no number is given twice.
+        Kept are the newest, at least one, so that no number is given twice, those that have served
+        lately, and what was not learned: to return to.
         """
         with self._locked():
-            self._drop_leftovers()
-            try:
-                needed = set(self._history())
-            except (OSError, ValueError, TypeError, KeyError):
-                needed = {each.number for each in self.list() if each.state == "promoted"}
+            numbers = self._numbers()
+            needed = {*self._history(), *numbers[-max(keep, 1) :]}
             needed |= {each.number for each in self.list() if each.kind != "learned"}
-            needed |= set(self._numbers()[-max(keep, 1) :])
-            doomed = [number for number in self._numbers() if number not in needed]
+            doomed = [number for number in numbers if number not in needed]
             for number in doomed:
                 # Renamed first: what is half deleted must not look like a version.
                 path = self._versions / f"{_DOOMED}{number:06d}"
                 self.path(number).rename(path)
                 shutil.rmtree(path)
         return doomed
-
-    def _before(self, current: Version) -> Version | None:
-        return next((each for each in self.promoted() if each.number != current.number), None)
 
     def _last_given(self, history: Sequence[int]) -> Version | None:
         for number in reversed(history):
@@ -313,12 +262,15 @@ class VersionStore:
     def _history(self) -> Sequence[int]:
         """Return the versions promoted, the current one last.
 
-        Raises:
-            FileNotFoundError: If none was.
-            ValueError, TypeError, KeyError: If the file is damaged.
+        Where the file that names them is damaged, they are those marked so, by their numbers.
         """
-        told = json.loads(self._current.read_text(encoding="utf-8"))
-        return [*(int(each) for each in told["before"]), int(told["version"])]
+        try:
+            told = json.loads(self._current.read_text(encoding="utf-8"))
+            return [*(int(each) for each in told["before"]), int(told["version"])]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, KeyError):
+            return [each.number for each in self.list() if each.state == "promoted"]
 
     def _write_history(self, history: Sequence[int]) -> None:
         *before, current = history
@@ -327,14 +279,9 @@ class VersionStore:
 
     def _forget_bad(self) -> None:
         """Leave bad versions out of what is named; those named are passed over until then."""
-        current = self.current()
-        if current is None:
-            return
-        try:
-            history = self._history()
-        except (OSError, ValueError, TypeError, KeyError):
-            history = [current.number]
-        self._write_history(history[: history.index(current.number) + 1])
+        current, history = self.current(), self._history()
+        if current is not None:
+            self._write_history(history[: history.index(current.number) + 1])
 
     def _numbers(self) -> Sequence[int]:
         try:
@@ -342,18 +289,25 @@ class VersionStore:
         except FileNotFoundError:
             return []
 
-    def _drop_leftovers(self) -> None:
-        for name in os.listdir(self._versions):
-            if name.startswith((_SCRATCH, _DOOMED)):
-                shutil.rmtree(self._versions / name, ignore_errors=True)
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other writers out; the kernel frees the lock of one who dies."""
+        """Keep other writers out; the kernel frees the lock of one who dies.
+
+        What such a one left half written or half deleted goes first.
+        """
         self._versions.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._directory / "lock").open("w") as file:
+        with (self.directory / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            for name in os.listdir(self._versions):
+                if name.startswith((_SCRATCH, _DOOMED)):
+                    shutil.rmtree(self._versions / name, ignore_errors=True)
             yield
+
+
+def copy_checkpoint(source: Path, folder: Path) -> None:
+    """Copy a drafter's files into a folder."""
+    for file in [*source.glob("*.safetensors"), *source.glob("*.json")]:
+        shutil.copyfile(file, folder / file.name)
 
 
 def _to_json(version: Version) -> str:

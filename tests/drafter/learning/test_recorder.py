@@ -1,160 +1,220 @@
-"""What a recorder keeps of what passes by, and that nothing stops it."""
+"""What a recorder keeps of what passes by, in how much memory, and that nothing stops it."""
 
 import errno
 import threading
 import time
-from collections import Counter
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning import recorder as module
-from blockdraft_drafter.learning.recorder import MIN_TOKENS, Origin, Recorder
-from blockdraft_drafter.learning.recordings import Recording, Recordings
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
+from blockdraft_drafter.learning.recordings import Recording, RecordingFile, Recordings
 
-ORIGIN = Origin("0123456789abcdef", "raw", (1, 2))
-
-
-class Counts:
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def written(self, size_bytes: int) -> None:
-        self.seen["written"] += 1
-
-    def dropped(self, cause: str) -> None:
-        self.seen[cause] += 1
-
-    def excluded(self) -> None:
-        self.seen["excluded"] += 1
+ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
+# An 8B target's projected features.
+WIDTH = 4096
 
 
 def features(start: int, rows: int) -> NDArray[np.generic]:
     return np.arange(2 * start, 2 * (start + rows)).reshape(rows, 2).astype(ml_dtypes.bfloat16)
 
 
-def made(tmp_path: Path, share: float = 1.0) -> tuple[Recorder, Recordings, Counts]:
-    counts, recordings = Counts(), Recordings(tmp_path / "recordings", 1 << 20)
-    return Recorder(recordings, ORIGIN, share, counts), recordings, counts
+class Recorded:
+    """A recorder into a folder, and what came of it."""
+
+    def __init__(self, folder: Path, share: float = 1.0, limit: int = 1 << 20) -> None:
+        self.registry = CollectorRegistry()
+        self.ring = Recordings(folder / "recordings", limit)
+        self.recorder = Recorder(self.ring, ORIGIN, share, LearningMetrics(self.registry))
+
+    def __call__(self, *parts: tuple[int, NDArray[Any], Any]) -> None:
+        """Record a sequence of these appends."""
+        growing = self.recorder.begin("r", (0, 0.0))
+        assert growing is not None
+        for part in parts:
+            growing.append(*part)
+        growing.end()
+
+    def found(self) -> list[Recording]:
+        self.recorder.close(PATIENCE_SECONDS)
+        return [self.ring.read(name) for name in self.ring.names()]
+
+    def counts(self) -> dict[str, float]:
+        samples = [s for metric in self.registry.collect() for s in metric.samples]
+        name = "blockdraft_drafter_recordings_total"
+        return {s.labels["outcome"]: s.value for s in samples if s.name == name and s.value}
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
-def test_a_sequence_is_written_when_its_context_is_released(tmp_path: Path) -> None:
-    recorder, recordings, counts = made(tmp_path)
-    stream = recorder.stream()
-    stream.begin(7, "r7", (5, 0.5))
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    return Recorded(tmp_path)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Whether the disk goes on; at first it does not."""
+    goes_on, write = threading.Event(), RecordingFile._write
+
+    def slow(self: RecordingFile, data: bytes) -> None:
+        goes_on.wait()
+        write(self, data)
+
+    monkeypatch.setattr(RecordingFile, "_write", slow)
+    yield goes_on
+    goes_on.set()
+
+
+@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1], ids=["at its end", "piece by piece"])
+def test_a_sequence_is_written_when_its_context_is_released(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+    growing = recorded.recorder.begin("r7", (5, 0.5))
+    assert growing is not None
     memory = np.array(features(0, 12))
-    stream.append(7, 0, memory, range(12))
+    growing.append(0, memory, range(12))
     # The verifier's again.
     memory[:] = 0
-    stream.append(7, 12, features(12, 8), range(12, 20))
-    stream.end(7)
-    recorder.close(PATIENCE_SECONDS)
-    [(_, found)] = recordings.readable()
+    growing.append(12, features(12, 8), range(12, 20))
+    assert not recorded.ring.names()
+    growing.end()
+    [found] = recorded.found()
     assert found.token_ids.tolist() == list(range(20))
     np.testing.assert_array_equal(found.features, features(0, 20))
     assert (found.answer_start, found.temperature) == (5, 0.5)
-    assert (found.target_fingerprint, found.feature_form, found.layer_ids) == (
-        ORIGIN.target_fingerprint,
-        "raw",
-        (1, 2),
-    )
-    assert counts.seen == {"written": 1}
+    assert found.target_fingerprint == ORIGIN["target_fingerprint"]
+    assert (found.feature_form, found.layer_ids) == ("raw", (1, 2))
+    assert recorded.counts() == {"written": 1}
+    assert recorded.recorder.held_bytes == 0
 
 
-def test_what_is_excluded_or_begins_anew_leaves_nothing(tmp_path: Path) -> None:
-    recorder, recordings, counts = made(tmp_path)
-    stream = recorder.stream()
-    stream.begin(1, "r1", None)
-    stream.append(1, 0, features(0, 30), range(30))
-    # It was allowed at first, and is not any more.
-    stream.begin(2, "r2", (0, 0.0))
-    stream.append(2, 0, features(0, 30), range(30))
-    stream.begin(2, "r2", None)
-    stream.append(2, 0, features(0, 30), range(30))
-    stream.begin(3, "r3", (0, 0.0))
-    stream.append(3, 0, features(0, 30), range(30))
-    stream.begin(3, "r3", (0, 0.0))
-    stream.append(3, 0, features(0, 20), range(20))
-    stream.close()
-    recorder.close(PATIENCE_SECONDS)
-    assert [len(found.token_ids) for _, found in recordings.readable()] == [20]
-    assert counts.seen == {"written": 1, "excluded": 2}
+def test_what_must_not_be_recorded_is_not(recorded: Recorded) -> None:
+    assert recorded.recorder.begin("r1", None) is None
+    assert recorded.found() == []
+    assert recorded.counts() == {"excluded": 1}
 
 
-def test_what_has_gaps_or_is_short_is_dropped_and_counted(tmp_path: Path) -> None:
-    recorder, recordings, counts = made(tmp_path)
-    stream = recorder.stream()
-    for sequence_id in range(3):
-        stream.begin(sequence_id, "r", (0, 0.0))
-    stream.append(0, 0, features(0, 20), range(20))
-    stream.append(0, 21, features(21, 1), [21])
-    stream.append(1, 0, features(0, 20), ())
-    stream.append(2, 0, features(0, MIN_TOKENS - 1), range(MIN_TOKENS - 1))
-    stream.close()
-    recorder.close(PATIENCE_SECONDS)
-    assert not recordings.names()
-    assert counts.seen == {"incomplete": 2, "too_short": 1}
+@pytest.mark.parametrize(
+    ("parts", "cause"),
+    [
+        ([(0, features(0, 20), range(20)), (21, features(21, 1), [21])], "incomplete"),
+        ([(0, features(0, 20), ())], "incomplete"),
+        ([(0, features(0, MIN_TOKENS - 1), range(MIN_TOKENS - 1))], "too_short"),
+    ],
+    ids=["a gap", "no tokens", "short"],
+)
+@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1])
+def test_what_has_gaps_or_is_short_is_dropped_and_counted(
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: Any,
+    cause: str,
+    piece_bytes: int,
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+    recorded(*parts)
+    assert recorded.found() == []
+    assert recorded.counts() == {cause: 1}
+    assert recorded.recorder.held_bytes == 0
+    assert not recorded.ring.directory.exists() or not list(recorded.ring.directory.iterdir())
+
+
+def test_what_is_larger_than_the_folder_may_be_costs_no_other(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, limit=5000)
+    recorded((0, features(0, 20), range(20)))
+    recorded((0, features(0, 2000), range(2000)))
+    assert [len(each.token_ids) for each in recorded.found()] == [20]
+    assert recorded.counts() == {"written": 1, "too_large": 1}
 
 
 def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
-    recorder, _, _ = made(tmp_path, share=0.25)
+    recorder = Recorded(tmp_path, share=0.25).recorder
     chosen = [recorder.chooses(f"r{index}") for index in range(4000)]
     assert 850 < sum(chosen) < 1150
-    assert chosen == [recorder.chooses(f"r{index}") for index in range(4000)]
+    assert chosen == [recorder.begin(f"r{index}", (0, 0.0)) is not None for index in range(4000)]
     recorder.close(PATIENCE_SECONDS)
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"), [(OSError(errno.ENOSPC, "No space"), "disk"), (KeyError(), "incomplete")]
+)
 def test_a_full_disk_costs_recordings_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    cause: str,
 ) -> None:
-    recorder, recordings, counts = made(tmp_path)
-    real = Recordings.add
+    def refuse(self: RecordingFile, data: bytes) -> None:
+        raise error
 
-    def full(self: Recordings, recording: Recording) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Recordings, "add", full)
-    stream = recorder.stream()
-
-    def record(sequence_id: int) -> None:
-        stream.begin(sequence_id, "r", (0, 0.0))
-        stream.append(sequence_id, 0, features(0, 20), range(20))
-        stream.end(sequence_id)
-
-    for sequence_id in range(3):
-        record(sequence_id)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while counts.seen["disk"] < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    monkeypatch.setattr(Recordings, "add", real)
-    record(4)
-    recorder.close(PATIENCE_SECONDS)
-    assert counts.seen == {"disk": 3, "written": 1}
-    assert len(recordings.names()) == 1
+    part = (0, features(0, 20), range(20))
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordingFile, "_write", refuse)
+        for _ in range(3):
+            recorded(part)
+        recorded.until(lambda: recorded.counts().get(cause) == 3)
+    recorded(part)
+    assert len(recorded.found()) == 1
+    assert recorded.counts() == {cause: 3, "written": 1}
+    assert len(list(recorded.ring.directory.iterdir())) == 1
+    assert len(caplog.messages) == (1 if cause == "disk" else 3)
 
 
-def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 2)
-    let_go = threading.Event()
-    real = Recordings.add
+def test_long_contexts_on_a_disk_that_does_not_answer_take_a_bounded_memory(
+    tmp_path: Path, disk: threading.Event
+) -> None:
+    recorded = Recorded(tmp_path, limit=4 << 30)
+    chunk = np.ones((128, WIDTH), ml_dtypes.bfloat16)
+    tracemalloc.start()
+    try:
+        begun = [recorded.recorder.begin(f"r{number}", (0, 0.0)) for number in range(16)]
+        # 16 sequences of 4,096 positions: 512 MiB.
+        for start in range(0, 4096, len(chunk)):
+            for growing in begun:
+                assert growing is not None
+                growing.append(start, chunk, range(start, start + len(chunk)))
+                assert recorded.recorder.held_bytes <= MOST_BYTES
+        # Features, one piece more that is being written, and lists of token ids.
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES + (16 << 20)
+    finally:
+        tracemalloc.stop()
+    for growing in begun:
+        assert growing is not None
+        growing.end()
+    disk.set()
+    assert recorded.found() == []
+    assert recorded.counts() == {"queue_full": 16}
+    assert recorded.recorder.held_bytes == 0
+    assert not list(recorded.ring.directory.iterdir())
 
-    def slow(self: Recordings, recording: Recording) -> str:
-        let_go.wait()
-        return real(self, recording)
 
-    monkeypatch.setattr(Recordings, "add", slow)
-    recorder, recordings, counts = made(tmp_path)
-    stream = recorder.stream()
-    for sequence_id in range(10):
-        stream.begin(sequence_id, "r", (0, 0.0))
-        stream.append(sequence_id, 0, features(0, 20), range(20))
-        stream.end(sequence_id)
-    # One is being written, or not yet; two wait.
-    assert counts.seen["queue_full"] in (7, 8)
-    let_go.set()
-    recorder.close(PATIENCE_SECONDS)
-    assert counts.seen["written"] == 10 - counts.seen["queue_full"] == len(recordings.names())
+def test_a_long_context_is_recorded_whole_where_the_disk_keeps_up(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, limit=1 << 30)
+    growing = recorded.recorder.begin("r", (0, 0.0))
+    assert growing is not None
+    # 96 MiB: more than may be in memory at one time.
+    rows = 1024
+    for start in range(0, 12 * rows, rows):
+        recorded.until(lambda: recorded.recorder.held_bytes == 0)
+        chunk = np.full((rows, WIDTH), start // rows, ml_dtypes.bfloat16)
+        growing.append(start, chunk, range(start, start + rows))
+    growing.end()
+    [found] = recorded.found()
+    assert found.features.shape == (12 * rows, WIDTH)
+    assert (found.features[::rows, 0] == np.arange(12).astype(ml_dtypes.bfloat16)).all()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from blockdraft_drafter.learning.recordings import RAW, Recording, RecordingError, Recordings
+from blockdraft_drafter.learning.recordings import (
+    RAW,
+    Recording,
+    RecordingError,
+    RecordingFile,
+    Recordings,
+)
 
 
 def recording(tokens: int = 10, seed: int = 0, **changes: Any) -> Recording:
@@ -50,26 +57,45 @@ def test_the_oldest_go_and_the_limit_always_holds(tmp_path: Path) -> None:
     one = Recordings(tmp_path / "one", 1 << 20)
     one.add(recording())
     size = one.size_bytes()
+    assert size == sum(path.stat().st_size for path in one.directory.iterdir())
     ring = Recordings(tmp_path / "ring", 3 * size + size // 2)
     added = []
     for seed in range(10):
         added.append(ring.add(recording(seed=seed)))
         assert ring.size_bytes() <= 3 * size + size // 2
         assert ring.names() == added[-3:]
-    assert [r.token_ids.tolist() for _, r in ring.readable()] == [
+    assert [ring.read(name).token_ids.tolist() for name in ring.names()] == [
         recording(seed=seed).token_ids.tolist() for seed in (7, 8, 9)
     ]
 
 
+def test_what_is_being_written_counts(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path, 10_000)
+    for seed in range(3):
+        ring.add(recording(seed=seed))
+    piece = np.zeros((100, 10), ml_dtypes.bfloat16)
+    with RecordingFile(ring) as file:
+        for pieces in range(1, 5):
+            file.append(piece)
+            assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
+            assert pieces < 4 or len(ring.names()) == 0
+        with RecordingFile(ring) as other, pytest.raises(RecordingError, match="no room"):
+            other.append(piece)
+    assert os.listdir(tmp_path) == []
+
+
 def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 2000)
+    ring = Recordings(tmp_path, 4000)
     name = ring.add(recording())
     with pytest.raises(RecordingError, match="more than the limit"):
         ring.add(recording(tokens=1000))
-    assert ring.names() == [name]
+    assert os.listdir(tmp_path) == [name]
+    with pytest.raises(RecordingError, match="header"):
+        ring.add(recording(layer_ids=tuple(range(300))))
+    assert os.listdir(tmp_path) == [name]
 
 
-def test_the_damaged_and_the_foreign_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_the_damaged_and_the_foreign_are_no_recordings(tmp_path: Path) -> None:
     ring = Recordings(tmp_path, 1 << 20)
     cut, good, empty, foreign = (ring.add(recording(seed=seed)) for seed in range(4))
     (tmp_path / cut).write_bytes((tmp_path / cut).read_bytes()[:-7])
@@ -77,10 +103,21 @@ def test_the_damaged_and_the_foreign_are_skipped_and_counted(tmp_path: Path) -> 
     (tmp_path / foreign).write_bytes(b"\x10\0\0\0\0\0\0\0" + b'{"x":[1,2,3]}   ')
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / ".new-1-2").write_text("half")
-    assert [name for name, _ in ring.readable()] == [good]
-    assert ring.skipped == 3
-    with pytest.raises(RecordingError):
-        ring.read("99999999999999999999.safetensors")
+    assert ring.names() == [cut, good, empty, foreign]
+    ring.read(good)
+    for name in (cut, empty, foreign, "99999999999999999999.safetensors"):
+        with pytest.raises(RecordingError):
+            ring.read(name)
+
+
+def test_what_its_writer_left_when_it_died_goes(tmp_path: Path) -> None:
+    ring = Recordings(tmp_path, 1 << 20)
+    for name, age in (("new-1-1", 10), ("new-1-2", 10_000)):
+        path = tmp_path / f".{name}"
+        path.write_text("half")
+        os.utime(path, (time.time() - age,) * 2)
+    kept = ring.add(recording())
+    assert sorted(os.listdir(tmp_path)) == [".new-1-1", kept]
 
 
 def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Path) -> None:
@@ -91,6 +128,15 @@ def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Pat
     assert ring.clear() == 3
     assert os.listdir(tmp_path) == ["notes.txt"]
     assert Recordings(tmp_path, 1 << 20).add(recording()) > max(before)
+
+
+def test_a_clock_that_is_set_back_makes_no_recording_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Recordings(tmp_path, 1 << 20)
+    before = ring.add(recording())
+    monkeypatch.setattr(time, "time_ns", lambda: 5)
+    assert ring.add(recording()) > before
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

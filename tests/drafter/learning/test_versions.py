@@ -90,7 +90,7 @@ def test_a_damaged_current_file_leads_to_the_newest_promoted(
     store.promote(add(store))
     store.promote(add(store))
     add(store)
-    store.current_file.write_text(text)
+    (store.directory / "current.json").write_text(text)
     current = store.current()
     assert current is not None
     assert current.number == 2

@@ -104,7 +104,7 @@ def test_what_is_learned_can_be_watched(
     began, seen = time.time(), []
 
     def noted(learner: Learner) -> bool:
-        seen.append(Journal.read(tmp_path))
+        seen.append(Journal.read(tmp_path) or Journal())
         return seen[-1].total_steps > 0 or learner.journal.total_steps >= 200
 
     learn(settings, noted)

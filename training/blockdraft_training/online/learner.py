@@ -56,7 +56,7 @@ class Learner:
             resolve_target(settings.target), dtype=self._dtype
         )
         directory = settings.directory_for(self._target.fingerprint)
-        self.journal = Journal.read(directory)
+        self.journal = Journal.read(directory) or Journal()
         self._told = ""
         self._around = Surroundings(
             settings,

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
 from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint, load_any
-from blockdraft_drafter.learning.base import settle_base
-from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
+from blockdraft_drafter.learning.versions import (
+    Version,
+    VersionError,
+    VersionStore,
+    copy_checkpoint,
+)
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -75,7 +80,11 @@ class Start:
         """
         if self.version is not None:
             return self.version
-        return settle_base(store, self.drafter, self.source).number
+        return store.settle_base(
+            self.drafter.fingerprint,
+            partial(copy_checkpoint, self.source),
+            trained=self.drafter.model.config.trained,
+        ).number
 
     def form(self, target: Checkpoint) -> Form:
         """Return what recordings must be for it."""

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     number = None if current is None else current.number
     recordings = Recordings(directory / "recordings", 0)
     count, size = len(recordings.names()), recordings.size_bytes()
-    journal = Journal.read(directory)
+    journal = Journal.read(directory) or Journal()
     if args.json:
         told = {
             "directory": str(directory),
