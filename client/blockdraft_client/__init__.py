@@ -5,21 +5,19 @@
     with Client("localhost:50051") as client:
         print(client.generate("Once upon a time", max_output_tokens=32).text)
 
-Read `params` (what to ask), `results`, `usage` and `inspection` (what comes back), `errors`;
-then `client` and `stream`, and the same for asyncio in `aio` and `aio_stream`: they only call
-and wait. What both need is in `base`, `wire/` (messages)
-and `connection/` (address, encryption, retries). `cli/` is the command. Nothing here imports the
-packages that serve, nor numpy or JAX: the client is installed without them.
+Read `params` and `options` (what to ask, and how), `results` and `usage` (what comes back) and
+`errors`; then `client` and `stream`, and the same for asyncio in `aio`: they only call and wait.
+What both need is in `base`, with `connection` (as gRPC wants to hear of it), `requests` (values as
+messages) and `error_mapping` (a failed call as an exception). `cli/` is the command. Nothing here
+imports the packages that serve, nor numpy or JAX: the client is installed without them.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blockdraft_client.aio import AsyncClient
-    from blockdraft_client.aio_stream import AsyncStream
+    from blockdraft_client.aio import AsyncClient, AsyncStream
     from blockdraft_client.client import Client
-    from blockdraft_client.connection.options import KeepAliveConfig, RetryConfig, TLSConfig
     from blockdraft_client.errors import (
         ApiError,
         AuthenticationError,
@@ -34,19 +32,18 @@ if TYPE_CHECKING:
         RequestCancelledError,
         UnavailableError,
     )
-    from blockdraft_client.inspection import (
-        DrafterInfo,
-        ExactnessInfo,
-        HealthStatus,
-        ModelInfo,
-        Tokenization,
-    )
+    from blockdraft_client.options import KeepAliveConfig, RetryConfig, TLSConfig
     from blockdraft_client.params import ChatMessage, Prompt, SamplingParams, SpeculationParams
     from blockdraft_client.results import (
         Chunk,
         Completion,
+        DrafterInfo,
+        ExactnessInfo,
         FinishReason,
+        HealthStatus,
+        ModelInfo,
         PartialCompletion,
+        Tokenization,
         TokenLogProb,
         TokenLogProbs,
     )
@@ -96,9 +93,8 @@ __all__ = [
 _MODULES = (
     "client",
     "aio",
-    "connection.options",
     "errors",
-    "inspection",
+    "options",
     "params",
     "results",
     "usage",

@@ -1,33 +1,24 @@
-"""The client, for asyncio."""
+"""The client and its streamed answers, for asyncio."""
 
 import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from blockdraft_client.aio_stream import AsyncStream
-from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
-from blockdraft_client.connection.endpoint import Metadata
+from blockdraft_client.base import READY_POLL_SECONDS, ClientBase, Metadata
+from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
-from blockdraft_client.inspection import HealthStatus, ModelInfo, Tokenization
-from blockdraft_client.params import (
-    Priority,
-    Prompt,
-    SamplingParams,
-    SamplingShortcuts,
-    SpeculationParams,
-)
-from blockdraft_client.results import Completion
-from blockdraft_client.wire.error_mapping import from_rpc_error
-from blockdraft_client.wire.requests import generation_request, prompt_message
+from blockdraft_client.params import GenerationOptions, Prompt
+from blockdraft_client.requests import generation_request, prompt_message
+from blockdraft_client.results import Chunk, Completion, HealthStatus, ModelInfo, Tokenization
+from blockdraft_client.stream import StreamedAnswer
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub
 
@@ -37,10 +28,76 @@ if TYPE_CHECKING:
     HealthCheck = grpc.aio.UnaryUnaryMultiCallable[
         health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
     ]
+    AsyncStreamCall = grpc.aio.UnaryStreamCall[
+        inference_pb2.StreamGenerateRequest, inference_pb2.StreamGenerateResponse
+    ]
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
 ResultT = TypeVar("ResultT")
+
+
+class AsyncStream(StreamedAnswer["AsyncStreamCall"], AsyncIterator[Chunk]):
+    """An answer that arrives in chunks; also an async context manager.
+
+    Leaving the `async for` loop or the `async with` block early cancels the call, which frees
+    what the server holds for it. `usage`, `finish_reason` and so on are complete after the last
+    chunk.
+    """
+
+    async def __aenter__(self) -> "AsyncStream":
+        """Return the stream."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Cancel the call unless it has ended."""
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """Yield the chunks to come."""
+        # Not `self`: the loop closes a generator that nobody reads any more.
+        try:
+            while (chunk := await anext(self, None)) is not None:
+                yield chunk
+        finally:
+            await self.close()
+
+    async def __anext__(self) -> Chunk:
+        """Wait for the next chunk.
+
+        Raises:
+            BlockdraftError: If the call fails; `partial` is what had arrived.
+        """
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            if self._closed:  # by another task
+                raise StopAsyncIteration from None
+            raise self._broken(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and (task is None or not task.cancelling()):
+                # grpc tells a reader of a call that another task closed in this way.
+                raise StopAsyncIteration from None
+            await self.close()
+            raise
+        if not isinstance(message, inference_pb2.StreamGenerateResponse):  # grpc.aio.EOF
+            self._closed = True
+            raise StopAsyncIteration
+        return self._add(message)
+
+    async def close(self) -> None:
+        """Cancel the call unless it has ended."""
+        self._closed = True
+        self._call.cancel()
+
+    async def completion(self) -> Completion:
+        """Wait for the rest and return the whole answer."""
+        async for _ in self:
+            pass
+        return self._completion()
 
 
 class AsyncClient(ClientBase[grpc.aio.Channel]):
@@ -54,12 +111,11 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
     # made before there is one.
     @functools.cached_property
     def _channel(self) -> grpc.aio.Channel:
-        endpoint = self._endpoint
         if self._given_channel is not None:
             return self._given_channel
-        if endpoint.credentials is None:
-            return grpc.aio.insecure_channel(endpoint.target, endpoint.options)
-        return grpc.aio.secure_channel(endpoint.target, endpoint.credentials, endpoint.options)
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self.target, self._options)
+        return grpc.aio.secure_channel(self.target, self._credentials, self._options)
 
     @functools.cached_property
     def _stub(self) -> "InferenceServiceAsyncStub":
@@ -75,12 +131,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         """Return the client."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the connection."""
         await self.close()
 
@@ -93,29 +144,16 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         self,
         prompt: Prompt,
         *,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        priority: Priority = "normal",
-        model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
-        **shortcuts: Unpack[SamplingShortcuts],
+        **options: Unpack[GenerationOptions],
     ) -> Completion:
-        """Generate one whole answer.
+        """Generate one whole answer to raw text, token ids or a conversation.
 
-        Args:
-            prompt: Raw text, token ids, or a conversation.
-            sampling: How to choose tokens and when to stop.
-            speculation: Whether and how far to draft ahead; never changes the output.
-            priority: Whether to give way to others where requests wait.
-            model: Name of the model; empty means the one that is served.
-            timeout: Deadline in seconds.
-            metadata: Metadata of this call.
-            **shortcuts: Fields of `SamplingParams`; they win over `sampling`.
+        The `options` are those of `GenerationOptions`; fields of `SamplingParams` among them win
+        over `sampling`.
         """
-        request = generation_request(
-            inference_pb2.GenerateRequest, prompt, sampling, speculation, priority, model, shortcuts
-        )
+        request = generation_request(inference_pb2.GenerateRequest, prompt, **options)
         return await self._call(
             self._stub.Generate, request, Completion.from_proto, timeout, metadata
         )
@@ -124,24 +162,12 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         self,
         prompt: Prompt,
         *,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        priority: Priority = "normal",
-        model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
-        **shortcuts: Unpack[SamplingShortcuts],
+        **options: Unpack[GenerationOptions],
     ) -> AsyncStream:
         """Generate one answer and yield it in chunks; see `generate` for the arguments."""
-        request = generation_request(
-            inference_pb2.StreamGenerateRequest,
-            prompt,
-            sampling,
-            speculation,
-            priority,
-            model,
-            shortcuts,
-        )
+        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, **options)
         return self.stream_request(request, timeout=timeout, metadata=metadata)
 
     def stream_request(
@@ -152,7 +178,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         metadata: Metadata = (),
     ) -> AsyncStream:
         """Send a request that was built by hand."""
-        call = self._stub.StreamGenerate(request, **self._endpoint.call_options(timeout, metadata))
+        call = self._stub.StreamGenerate(request, **self._call_options(timeout, metadata))
         return AsyncStream(call, self.target)
 
     async def tokenize(
@@ -216,15 +242,10 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         read: Callable[[ResponseT], ResultT],
         timeout: float | None,
         metadata: Metadata,
-        *,
-        wait_for_ready: bool | None = None,
+        **more: Any,
     ) -> ResultT:
         try:
-            response = await method(
-                request,
-                **self._endpoint.call_options(timeout, metadata),
-                wait_for_ready=wait_for_ready,
-            )
+            response = await method(request, **self._call_options(timeout, metadata), **more)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         return read(response)

@@ -3,29 +3,20 @@
 import contextlib
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
-from blockdraft_client.connection.endpoint import Metadata
+from blockdraft_client.base import READY_POLL_SECONDS, ClientBase, Metadata
+from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
-from blockdraft_client.inspection import HealthStatus, ModelInfo, Tokenization
-from blockdraft_client.params import (
-    Priority,
-    Prompt,
-    SamplingParams,
-    SamplingShortcuts,
-    SpeculationParams,
-)
-from blockdraft_client.results import Completion
+from blockdraft_client.params import GenerationOptions, Prompt
+from blockdraft_client.requests import generation_request, prompt_message
+from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import Stream
-from blockdraft_client.wire.error_mapping import from_rpc_error
-from blockdraft_client.wire.requests import generation_request, prompt_message
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub
 
@@ -48,15 +39,12 @@ class Client(ClientBase[grpc.Channel]):
 
     def _prepare(self) -> None:
         # Opened before it is used: threads that share a client must not open a channel each.
-        endpoint = self._endpoint
         if self._given_channel is not None:
             self._channel = self._given_channel
-        elif endpoint.credentials is None:
-            self._channel = grpc.insecure_channel(endpoint.target, endpoint.options)
+        elif self._credentials is None:
+            self._channel = grpc.insecure_channel(self.target, self._options)
         else:
-            self._channel = grpc.secure_channel(
-                endpoint.target, endpoint.credentials, endpoint.options
-            )
+            self._channel = grpc.secure_channel(self.target, self._credentials, self._options)
         self._stub = InferenceServiceStub(self._channel)
         # The types of grpc_health lack the method.
         self._check: HealthCheck = HealthStub(self._channel).Check  # type: ignore[attr-defined]
@@ -65,12 +53,7 @@ class Client(ClientBase[grpc.Channel]):
         """Return the client."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the connection."""
         self.close()
 
@@ -83,53 +66,28 @@ class Client(ClientBase[grpc.Channel]):
         self,
         prompt: Prompt,
         *,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        priority: Priority = "normal",
-        model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
-        **shortcuts: Unpack[SamplingShortcuts],
+        **options: Unpack[GenerationOptions],
     ) -> Completion:
-        """Generate one whole answer.
+        """Generate one whole answer to raw text, token ids or a conversation.
 
-        Args:
-            prompt: Raw text, token ids, or a conversation.
-            sampling: How to choose tokens and when to stop.
-            speculation: Whether and how far to draft ahead; never changes the output.
-            priority: Whether to give way to others where requests wait.
-            model: Name of the model; empty means the one that is served.
-            timeout: Deadline in seconds.
-            metadata: Metadata of this call.
-            **shortcuts: Fields of `SamplingParams`; they win over `sampling`.
+        The `options` are those of `GenerationOptions`; fields of `SamplingParams` among them win
+        over `sampling`.
         """
-        request = generation_request(
-            inference_pb2.GenerateRequest, prompt, sampling, speculation, priority, model, shortcuts
-        )
+        request = generation_request(inference_pb2.GenerateRequest, prompt, **options)
         return self._call(self._stub.Generate, request, Completion.from_proto, timeout, metadata)
 
     def stream(
         self,
         prompt: Prompt,
         *,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        priority: Priority = "normal",
-        model: str = "",
         timeout: float | None = None,
         metadata: Metadata = (),
-        **shortcuts: Unpack[SamplingShortcuts],
+        **options: Unpack[GenerationOptions],
     ) -> Stream:
         """Generate one answer and yield it in chunks; see `generate` for the arguments."""
-        request = generation_request(
-            inference_pb2.StreamGenerateRequest,
-            prompt,
-            sampling,
-            speculation,
-            priority,
-            model,
-            shortcuts,
-        )
+        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, **options)
         return self.stream_request(request, timeout=timeout, metadata=metadata)
 
     def stream_request(
@@ -140,7 +98,7 @@ class Client(ClientBase[grpc.Channel]):
         metadata: Metadata = (),
     ) -> Stream:
         """Send a request that was built by hand."""
-        call = self._stub.StreamGenerate(request, **self._endpoint.call_options(timeout, metadata))
+        call = self._stub.StreamGenerate(request, **self._call_options(timeout, metadata))
         return Stream(call, self.target)
 
     def tokenize(
@@ -198,15 +156,10 @@ class Client(ClientBase[grpc.Channel]):
         read: Callable[[ResponseT], ResultT],
         timeout: float | None,
         metadata: Metadata,
-        *,
-        wait_for_ready: bool | None = None,
+        **more: Any,
     ) -> ResultT:
         try:
-            response = method(
-                request,
-                **self._endpoint.call_options(timeout, metadata),
-                wait_for_ready=wait_for_ready,
-            )
+            response = method(request, **self._call_options(timeout, metadata), **more)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         return read(response)

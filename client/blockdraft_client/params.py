@@ -1,4 +1,4 @@
-"""What a caller may ask for: prompts, sampling, speculation."""
+"""What a caller may ask for: prompts, sampling, speculation. Free of gRPC."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,3 +84,17 @@ class SpeculationParams:
     max_draft_tokens: int | None = None
     lookup_disabled: bool = False
     learning_disabled: bool = False
+
+
+class GenerationOptions(SamplingShortcuts, total=False):
+    """What may be said of an answer beside its prompt.
+
+    `sampling` is how to choose tokens and when to stop, `speculation` whether and how far to draft
+    ahead, `priority` whether to give way to others where requests wait, and `model` the name of the
+    model, by default the one that is served.
+    """
+
+    sampling: SamplingParams | None
+    speculation: SpeculationParams | None
+    priority: Priority
+    model: str

@@ -16,24 +16,11 @@ from blockdraft_client import (
     TLSConfig,
     UnavailableError,
 )
-from blockdraft_client.connection.address import is_local
-from blockdraft_client.connection.endpoint import Endpoint
-from blockdraft_client.connection.options import DEFAULT_KEEPALIVE, DEFAULT_RETRY
+from blockdraft_client.base import ClientBase
+from blockdraft_client.connection import is_local
 from blockdraft_runtime.channel import SERVER_OPTIONS
 
-
-def resolve(target: str | None = None, **options: object) -> Endpoint:
-    defaults: dict[str, object] = {
-        "api_key": None,
-        "tls": None,
-        "timeout": None,
-        "retry": DEFAULT_RETRY,
-        "keepalive": DEFAULT_KEEPALIVE,
-        "metadata": (),
-        "overrides": (),
-        "has_channel": False,
-    }
-    return Endpoint.resolve(target, **(defaults | options))  # type: ignore[arg-type]  # of many types
+Base = ClientBase[None]
 
 
 @pytest.mark.parametrize(
@@ -63,24 +50,23 @@ def test_what_stays_on_this_machine(target: str, local: bool) -> None:
 def test_arguments_win_over_variables_and_those_over_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert resolve().target == "localhost:50051"
+    assert Base().target == "localhost:50051"
     monkeypatch.setenv("BLOCKDRAFT_TARGET", "localhost:1")
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
-    assert (resolve().target, resolve().api_key) == ("localhost:1", "from-outside")
-    given = resolve("localhost:2", api_key="given")
-    assert (given.target, given.api_key) == ("localhost:2", "given")
-    assert resolve(api_key="").api_key is None
+    assert (Base().target, Base()._api_key) == ("localhost:1", "from-outside")
+    given = Base("localhost:2", api_key="given")
+    assert (given.target, given._api_key) == ("localhost:2", "given")
+    assert Base(api_key="")._api_key is None
 
 
 def test_a_key_leaves_this_machine_only_encrypted() -> None:
-    assert resolve("example.com:443", api_key="k").credentials is not None
-    assert resolve("localhost:1", api_key="k").credentials is None
-    assert resolve("example.com:443").credentials is None
-    with pytest.raises(ValueError, match="plaintext"):
-        resolve("example.com:443", api_key="k", tls=False)
-    with pytest.raises(ValueError, match="plaintext"):
-        AsyncClient("example.com:443", api_key="k", tls=False)
-    assert "secret" not in repr(resolve("localhost:1", api_key="secret"))
+    assert Base("example.com:443", api_key="k")._credentials is not None
+    assert Base("localhost:1", api_key="k")._credentials is None
+    assert Base("example.com:443")._credentials is None
+    for make in (Base, AsyncClient):
+        with pytest.raises(ValueError, match="plaintext"):
+            make("example.com:443", api_key="k", tls=False)
+    assert "secret" not in repr(Base("localhost:1", api_key="secret"))
 
 
 async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -> None:
@@ -96,29 +82,29 @@ async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -
 
 
 def test_options_given_by_the_caller_win() -> None:
-    given = [("grpc.keepalive_time_ms", 60_000), ("grpc.custom", "x")]
-    options = dict(resolve(overrides=given).options)
+    given: list[tuple[str, int | str]] = [("grpc.keepalive_time_ms", 60_000), ("grpc.custom", "x")]
+    options = dict(Base(channel_options=given)._options)
     assert options["grpc.keepalive_time_ms"] == 60_000
     assert options["grpc.custom"] == "x"
 
 
 def test_only_unavailable_is_retried_and_no_deadline_is_set_by_the_channel() -> None:
-    config = json.loads(str(dict(resolve().options)["grpc.service_config"]))
+    config = json.loads(str(dict(Base()._options)["grpc.service_config"]))
     (method,) = config["methodConfig"]
     assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert method["retryPolicy"]["maxAttempts"] <= 5
     assert "timeout" not in method
     for none in (None, RetryConfig(max_attempts=1)):
-        assert "grpc.service_config" not in dict(resolve(retry=none).options)
+        assert "grpc.service_config" not in dict(Base(retry=none)._options)
 
 
 def test_the_server_permits_the_clients_pings() -> None:
     server = dict(SERVER_OPTIONS)
     least = KeepAliveConfig(interval_seconds=10)
-    options = dict(resolve(keepalive=least).options)
+    options = dict(Base(keepalive=least)._options)
     permitted = server["grpc.http2.min_ping_interval_without_data_ms"]
     assert int(options["grpc.keepalive_time_ms"]) >= permitted
-    assert "grpc.keepalive_time_ms" not in dict(resolve(keepalive=None).options)
+    assert "grpc.keepalive_time_ms" not in dict(Base(keepalive=None)._options)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from blockdraft_client import (
     InternalServerError,
     OverloadedError,
 )
-from blockdraft_client.wire.error_mapping import from_rpc_error
+from blockdraft_client.error_mapping import from_rpc_error
 
 
 class FailedCall(grpc.RpcError):

@@ -8,7 +8,7 @@ from tests.docs.pages import code, read, rows, section, sources
 
 from blockdraft_client import ApiError, DeadlineExceededError, OverloadedError
 from blockdraft_client.cli import exit_codes
-from blockdraft_client.wire.error_mapping import ERROR_OF_CODE
+from blockdraft_client.error_mapping import ERROR_OF_CODE
 from blockdraft_protos.v1 import drafter_pb2
 
 ERRORS = "docs/errors.md"

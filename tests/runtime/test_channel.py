@@ -11,8 +11,8 @@ from tests.chaos.proxy import Proxy
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_client.connection.channel import channel_options
-from blockdraft_client.connection.options import DEFAULT_KEEPALIVE
+from blockdraft_client.connection import all_channel_options
+from blockdraft_client.options import DEFAULT_KEEPALIVE
 from blockdraft_runtime.channel import CLIENT_OPTIONS, SERVER_OPTIONS
 
 Options = Sequence[tuple[str, int | str]]
@@ -64,7 +64,7 @@ async def read_all(call: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [CLIENT_OPTIONS, channel_options(None, DEFAULT_KEEPALIVE, None, ())],
+    [CLIENT_OPTIONS, all_channel_options(None, DEFAULT_KEEPALIVE, None, ())],
     ids=["internal", "sdk"],
 )
 async def test_who_waits_for_an_answer_hears_of_it(options: Options) -> None:

@@ -16,7 +16,7 @@ from blockdraft_runtime.configuration.command import Configuration
 if TYPE_CHECKING:
     from blockdraft_bench.serve.report import BlockDrafter, ServiceAbout
     from blockdraft_bench.serve.service import RunningService
-    from blockdraft_client.inspection import ModelInfo
+    from blockdraft_client.results import ModelInfo
 
 LEVELS_FILE = "levels.jsonl"
 SPLIT_FILE = "split.jsonl"

@@ -23,7 +23,7 @@ from blockdraft_bench.serve.request_record import Records, RequestRecord
 from blockdraft_bench.serve.service import RunningService
 from blockdraft_bench.serve.settings import Asked
 from blockdraft_bench.serve.trainer import Trainer
-from blockdraft_client.inspection import ModelInfo
+from blockdraft_client.results import ModelInfo
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 

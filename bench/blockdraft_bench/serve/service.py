@@ -9,8 +9,8 @@ from blockdraft_bench.common.errors import BenchError, BenchUsageError
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.client import Client
-from blockdraft_client.connection.options import TLSConfig
-from blockdraft_client.inspection import ModelInfo
+from blockdraft_client.options import TLSConfig
+from blockdraft_client.results import ModelInfo
 from blockdraft_runtime.settings.verifier import EngineSettings
 
 STARTUP_SECONDS = 900.0

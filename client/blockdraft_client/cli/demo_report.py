@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from blockdraft_client.cli.output import step_seconds_json
-from blockdraft_client.inspection import ModelInfo
-from blockdraft_client.results import Completion
+from blockdraft_client.results import Completion, ModelInfo
 from blockdraft_client.usage import StepSeconds, Usage
 
 # More of them do not fit into a line; they are rarely accepted.

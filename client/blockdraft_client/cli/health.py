@@ -12,7 +12,7 @@ from blockdraft_client.errors import BlockdraftError
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
-    from blockdraft_client.inspection import ExactnessInfo
+    from blockdraft_client.results import ExactnessInfo
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the status."""
-    from blockdraft_client.inspection import HealthStatus
+    from blockdraft_client.results import HealthStatus
 
     with connect(args) as client:
         try:

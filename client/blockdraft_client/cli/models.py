@@ -9,7 +9,7 @@ from blockdraft_client.cli.options import add_connection_arguments, connect
 from blockdraft_client.cli.output import print_json
 
 if TYPE_CHECKING:
-    from blockdraft_client.inspection import ModelInfo
+    from blockdraft_client.results import ModelInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

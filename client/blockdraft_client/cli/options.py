@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from blockdraft_client.cli.exit_codes import UsageError
-from blockdraft_client.connection.options import DEFAULT_TARGET, TLSConfig
+from blockdraft_client.options import DEFAULT_TARGET, TLSConfig
 from blockdraft_client.params import Priority, SamplingParams, SamplingShortcuts, SpeculationParams
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import argparse
 
 from blockdraft_client.cli.exit_codes import OK
 from blockdraft_client.cli.output import print_json
-from blockdraft_client.version import version
+from blockdraft_runtime import version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

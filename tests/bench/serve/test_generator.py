@@ -33,7 +33,7 @@ from blockdraft_bench.serve.service import Connection, RunningService
 from blockdraft_bench.serve.settings import Asked, Limits
 from blockdraft_bench.serve.summary import Speedup, summaries, summarize
 from blockdraft_client import AsyncClient
-from blockdraft_client.inspection import ModelInfo
+from blockdraft_client.results import ModelInfo
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling

@@ -1,41 +1,50 @@
-"""The options and credentials of a channel, as gRPC wants to hear them."""
+"""What gRPC is told of a connection: its certificates and options; and what stays on this host."""
 
+import ipaddress
 import json
+import os
+import re
 from collections.abc import Sequence
 
 import grpc
 
-from blockdraft_client.connection.options import KeepAliveConfig, RetryConfig, TLSConfig
-from blockdraft_client.version import version
+from blockdraft_client.options import (
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+)
+from blockdraft_runtime import version
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 ChannelOptions = tuple[tuple[str, int | str], ...]
 
 
+def tls_config(tls: bool | TLSConfig | None, *, encrypt: bool) -> TLSConfig | None:
+    """Return the certificates to use; None for plaintext.
+
+    Raises:
+        OSError: If the file named by BLOCKDRAFT_CA_CERT cannot be read.
+    """
+    if isinstance(tls, TLSConfig):
+        return tls
+    ca_path = os.environ.get("BLOCKDRAFT_CA_CERT") or None
+    wanted = tls if tls is not None else encrypt or ca_path is not None
+    return TLSConfig.from_files(ca_certificate=ca_path) if wanted else None
+
+
 def channel_credentials(tls: TLSConfig) -> grpc.ChannelCredentials:
     """Return the credentials of an encrypted channel."""
-    return grpc.ssl_channel_credentials(
-        root_certificates=tls.ca_certificate,
-        private_key=tls.client_key,
-        certificate_chain=tls.client_certificate,
-    )
+    return grpc.ssl_channel_credentials(tls.ca_certificate, tls.client_key, tls.client_certificate)
 
 
-def channel_options(
+def all_channel_options(
     retry: RetryConfig | None,
     keepalive: KeepAliveConfig | None,
     tls: TLSConfig | None,
     overrides: Sequence[tuple[str, int | str]],
 ) -> ChannelOptions:
-    """Return the options of a channel.
-
-    Args:
-        retry: How to try again; None never does.
-        keepalive: How to check a silent connection; None never does.
-        tls: The certificates; None for plaintext.
-        overrides: Options that win over all others.
-    """
+    """Return the options of a channel; `overrides` win over all others."""
     options: dict[str, int | str] = {
         "grpc.primary_user_agent": f"blockdraft-python/{version()}",
         "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
@@ -68,3 +77,34 @@ def _service_config(retry: RetryConfig) -> dict[str, object]:
     }
     service = {"service": "blockdraft.v1.InferenceService"}
     return {"methodConfig": [{"name": [service], "retryPolicy": policy}]}
+
+
+def is_local(target: str) -> bool:
+    """Return whether calls to `target` cannot leave this machine.
+
+    Unix sockets and loopback addresses qualify, such as `localhost:50051`, `unix:/path` or
+    `ipv4:127.0.0.1:50051`; whatever is not understood does not.
+    """
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    if target.startswith("dns:"):
+        target = target.removeprefix("dns:").rpartition("/")[2]
+    addresses = re.sub(r"^ipv[46]:", "", target).split(",")
+    return all(_is_loopback(_host(address)) for address in addresses)
+
+
+def _host(address: str) -> str:
+    bracketed = re.fullmatch(r"\[(.*)\](:\d+)?", address)
+    if bracketed:
+        return bracketed[1]
+    # More than one colon is an IPv6 address without a port.
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

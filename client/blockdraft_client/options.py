@@ -1,4 +1,4 @@
-"""What a caller may set: encryption, retries, keep-alive. Free of gRPC."""
+"""What a caller may set of a connection: encryption, retries, keep-alive. Free of gRPC."""
 
 import os
 from collections.abc import Callable

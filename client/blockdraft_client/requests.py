@@ -1,0 +1,78 @@
+"""From what a caller asks for to the messages of the wire."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TypeVar, Unpack, get_args
+
+from blockdraft_client.params import (
+    ChatMessage,
+    Priority,
+    Prompt,
+    SamplingParams,
+    SamplingShortcuts,
+    SpeculationParams,
+)
+from blockdraft_protos.v1 import inference_pb2
+
+RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.StreamGenerateRequest)
+
+
+def generation_request(
+    kind: type[RequestT],
+    prompt: Prompt,
+    *,
+    sampling: SamplingParams | None = None,
+    speculation: SpeculationParams | None = None,
+    priority: Priority = "normal",
+    model: str = "",
+    **shortcuts: Unpack[SamplingShortcuts],
+) -> RequestT:
+    """Return the request for one answer, of the `kind` that gives it whole or as a stream.
+
+    Raises:
+        TypeError: If the prompt has none of the forms.
+        ValueError: If a message or the priority is malformed.
+    """
+    if priority not in get_args(Priority):
+        raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
+    chosen = dataclasses.asdict(dataclasses.replace(sampling or SamplingParams(), **shortcuts))
+    stop = chosen.pop("stop")
+    chosen["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    drafting = None if speculation is None else dataclasses.asdict(speculation)
+    return kind(
+        model=model,
+        prompt=prompt_message(prompt),
+        sampling=inference_pb2.SamplingOptions(**chosen),
+        speculation=None if drafting is None else inference_pb2.SpeculationOptions(**drafting),
+        priority=inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}"),
+    )
+
+
+def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
+    """Return the wire form of a prompt.
+
+    Raises:
+        TypeError: If it is neither text, nor token ids, nor messages, or a mixture.
+        ValueError: If a message given as a mapping lacks a key or has others.
+    """
+    if isinstance(prompt, str):
+        return inference_pb2.Prompt(text=prompt)
+    # An empty list has no form of its own; as token ids the server names the field at fault.
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
+        ids = inference_pb2.TokenIds(values=[item for item in prompt if isinstance(item, int)])
+        return inference_pb2.Prompt(token_ids=ids)
+    messages = [_chat_message(item) for item in prompt]
+    return inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=messages))
+
+
+def _chat_message(item: object) -> inference_pb2.ChatMessage:
+    if isinstance(item, ChatMessage):
+        return inference_pb2.ChatMessage(role=item.role, content=item.content)
+    if not isinstance(item, Mapping):
+        raise TypeError(
+            "a prompt is a string, a sequence of int, or a sequence of ChatMessage or mappings; "
+            f"got an item of type {type(item).__name__}"
+        )
+    if set(item) != {"role", "content"}:
+        raise ValueError(f'a message has exactly the keys "role" and "content", got {list(item)}')
+    return inference_pb2.ChatMessage(role=item["role"], content=item["content"])
