@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from blockdraft_client.base import READY_POLL_SECONDS, ClientBase, Metadata
+from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
-from blockdraft_client.params import GenerationOptions, Prompt
+from blockdraft_client.params import CallOptions, GenerationOptions, Metadata, Prompt
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Chunk, Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import StreamedAnswer
@@ -150,12 +150,14 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
     ) -> Completion:
         """Generate one whole answer to raw text, token ids or a conversation.
 
-        The `options` are those of `GenerationOptions`; fields of `SamplingParams` among them win
-        over `sampling`.
+        Fields of `SamplingParams` among the options win over `sampling`.
         """
-        request = generation_request(inference_pb2.GenerateRequest, prompt, **options)
+        request = generation_request(inference_pb2.GenerateRequest, prompt, options)
         return await self._call(
-            self._stub.Generate, request, Completion.from_proto, timeout, metadata
+            self._stub.Generate,
+            request,
+            Completion.from_proto,
+            {"timeout": timeout, "metadata": metadata},
         )
 
     def stream(
@@ -167,52 +169,32 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         **options: Unpack[GenerationOptions],
     ) -> AsyncStream:
         """Generate one answer and yield it in chunks; see `generate` for the arguments."""
-        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, **options)
+        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
         return self.stream_request(request, timeout=timeout, metadata=metadata)
 
     def stream_request(
-        self,
-        request: inference_pb2.StreamGenerateRequest,
-        *,
-        timeout: float | None = None,
-        metadata: Metadata = (),
+        self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> AsyncStream:
         """Send a request that was built by hand."""
-        call = self._stub.StreamGenerate(request, **self._call_options(timeout, metadata))
-        return AsyncStream(call, self.target)
+        return AsyncStream(self._stub.StreamGenerate(request, **self._told(**options)), self.target)
 
     async def tokenize(
-        self,
-        prompt: Prompt,
-        *,
-        model: str = "",
-        timeout: float | None = None,
-        metadata: Metadata = (),
+        self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
     ) -> Tokenization:
         """Return the tokens of a prompt exactly as generation would see them."""
         request = inference_pb2.TokenizeRequest(model=model, prompt=prompt_message(prompt))
-        return await self._call(
-            self._stub.Tokenize, request, Tokenization.from_proto, timeout, metadata
-        )
+        return await self._call(self._stub.Tokenize, request, Tokenization.from_proto, options)
 
-    async def model(
-        self, name: str = "", *, timeout: float | None = None, metadata: Metadata = ()
-    ) -> ModelInfo:
+    async def model(self, name: str = "", **options: Unpack[CallOptions]) -> ModelInfo:
         """Return what is served under `name`; empty means the model this server serves."""
         request = inference_pb2.GetModelRequest(model=name)
-        return await self._call(
-            self._stub.GetModel, request, ModelInfo.from_proto, timeout, metadata
-        )
+        return await self._call(self._stub.GetModel, request, ModelInfo.from_proto, options)
 
-    async def health(
-        self, service: str = "", *, timeout: float | None = None, metadata: Metadata = ()
-    ) -> HealthStatus:
+    async def health(self, service: str = "", **options: Unpack[CallOptions]) -> HealthStatus:
         """Return whether `service` takes requests; empty means the whole server."""
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            return await self._call(
-                self._check, request, HealthStatus.from_proto, timeout, metadata
-            )
+            return await self._call(self._check, request, HealthStatus.from_proto, options)
         except NotFoundError:
             return HealthStatus.SERVICE_UNKNOWN
 
@@ -228,7 +210,11 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
             # A connection that breaks is one more way of not being ready yet.
             with contextlib.suppress(ConnectionFailedError, DeadlineExceededError):
                 status = await self._call(
-                    self._check, request, HealthStatus.from_proto, left, (), wait_for_ready=True
+                    self._check,
+                    request,
+                    HealthStatus.from_proto,
+                    {"timeout": left},
+                    wait_for_ready=True,
                 )
                 if status is HealthStatus.SERVING:
                     return
@@ -240,12 +226,11 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]",
         request: RequestT,
         read: Callable[[ResponseT], ResultT],
-        timeout: float | None,
-        metadata: Metadata,
+        options: CallOptions,
         **more: Any,
     ) -> ResultT:
         try:
-            response = await method(request, **self._call_options(timeout, metadata), **more)
+            response = await method(request, **self._told(**options), **more)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         return read(response)

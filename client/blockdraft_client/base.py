@@ -20,9 +20,9 @@ from blockdraft_client.options import (
     RetryConfig,
     TLSConfig,
 )
+from blockdraft_client.params import Metadata
 
 ChannelT = TypeVar("ChannelT")
-Metadata = Sequence[tuple[str, str]]
 
 # Pause between two looks at a server that answers but does not serve yet.
 READY_POLL_SECONDS = 0.2
@@ -87,7 +87,7 @@ class ClientBase(Generic[ChannelT]):
     def _prepare(self) -> None:
         """Do what can be done before the first call."""
 
-    def _call_options(self, timeout: float | None, metadata: Metadata) -> dict[str, Any]:
+    def _told(self, timeout: float | None = None, metadata: Metadata = ()) -> dict[str, Any]:
         """Return deadline and metadata of one call, which win over those of every call."""
         key = self._api_key() if callable(self._api_key) else self._api_key
         authorization = (("authorization", f"Bearer {key}"),) if key else ()

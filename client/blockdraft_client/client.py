@@ -10,10 +10,10 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from blockdraft_client.base import READY_POLL_SECONDS, ClientBase, Metadata
+from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
-from blockdraft_client.params import GenerationOptions, Prompt
+from blockdraft_client.params import CallOptions, GenerationOptions, Metadata, Prompt
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import Stream
@@ -72,11 +72,15 @@ class Client(ClientBase[grpc.Channel]):
     ) -> Completion:
         """Generate one whole answer to raw text, token ids or a conversation.
 
-        The `options` are those of `GenerationOptions`; fields of `SamplingParams` among them win
-        over `sampling`.
+        Fields of `SamplingParams` among the options win over `sampling`.
         """
-        request = generation_request(inference_pb2.GenerateRequest, prompt, **options)
-        return self._call(self._stub.Generate, request, Completion.from_proto, timeout, metadata)
+        request = generation_request(inference_pb2.GenerateRequest, prompt, options)
+        return self._call(
+            self._stub.Generate,
+            request,
+            Completion.from_proto,
+            {"timeout": timeout, "metadata": metadata},
+        )
 
     def stream(
         self,
@@ -87,46 +91,32 @@ class Client(ClientBase[grpc.Channel]):
         **options: Unpack[GenerationOptions],
     ) -> Stream:
         """Generate one answer and yield it in chunks; see `generate` for the arguments."""
-        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, **options)
+        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
         return self.stream_request(request, timeout=timeout, metadata=metadata)
 
     def stream_request(
-        self,
-        request: inference_pb2.StreamGenerateRequest,
-        *,
-        timeout: float | None = None,
-        metadata: Metadata = (),
+        self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> Stream:
         """Send a request that was built by hand."""
-        call = self._stub.StreamGenerate(request, **self._call_options(timeout, metadata))
-        return Stream(call, self.target)
+        return Stream(self._stub.StreamGenerate(request, **self._told(**options)), self.target)
 
     def tokenize(
-        self,
-        prompt: Prompt,
-        *,
-        model: str = "",
-        timeout: float | None = None,
-        metadata: Metadata = (),
+        self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
     ) -> Tokenization:
         """Return the tokens of a prompt exactly as generation would see them."""
         request = inference_pb2.TokenizeRequest(model=model, prompt=prompt_message(prompt))
-        return self._call(self._stub.Tokenize, request, Tokenization.from_proto, timeout, metadata)
+        return self._call(self._stub.Tokenize, request, Tokenization.from_proto, options)
 
-    def model(
-        self, name: str = "", *, timeout: float | None = None, metadata: Metadata = ()
-    ) -> ModelInfo:
+    def model(self, name: str = "", **options: Unpack[CallOptions]) -> ModelInfo:
         """Return what is served under `name`; empty means the model this server serves."""
         request = inference_pb2.GetModelRequest(model=name)
-        return self._call(self._stub.GetModel, request, ModelInfo.from_proto, timeout, metadata)
+        return self._call(self._stub.GetModel, request, ModelInfo.from_proto, options)
 
-    def health(
-        self, service: str = "", *, timeout: float | None = None, metadata: Metadata = ()
-    ) -> HealthStatus:
+    def health(self, service: str = "", **options: Unpack[CallOptions]) -> HealthStatus:
         """Return whether `service` takes requests; empty means the whole server."""
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            return self._call(self._check, request, HealthStatus.from_proto, timeout, metadata)
+            return self._call(self._check, request, HealthStatus.from_proto, options)
         except NotFoundError:
             return HealthStatus.SERVICE_UNKNOWN
 
@@ -142,7 +132,11 @@ class Client(ClientBase[grpc.Channel]):
             # A connection that breaks is one more way of not being ready yet.
             with contextlib.suppress(ConnectionFailedError, DeadlineExceededError):
                 status = self._call(
-                    self._check, request, HealthStatus.from_proto, left, (), wait_for_ready=True
+                    self._check,
+                    request,
+                    HealthStatus.from_proto,
+                    {"timeout": left},
+                    wait_for_ready=True,
                 )
                 if status is HealthStatus.SERVING:
                     return
@@ -154,12 +148,11 @@ class Client(ClientBase[grpc.Channel]):
         method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
         request: RequestT,
         read: Callable[[ResponseT], ResultT],
-        timeout: float | None,
-        metadata: Metadata,
+        options: CallOptions,
         **more: Any,
     ) -> ResultT:
         try:
-            response = method(request, **self._call_options(timeout, metadata), **more)
+            response = method(request, **self._told(**options), **more)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         return read(response)

@@ -25,6 +25,9 @@ Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 """Raw text, token ids, or a conversation (oldest message first)."""
 
 
+Metadata = Sequence[tuple[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
@@ -84,6 +87,13 @@ class SpeculationParams:
     max_draft_tokens: int | None = None
     lookup_disabled: bool = False
     learning_disabled: bool = False
+
+
+class CallOptions(TypedDict, total=False):
+    """What may be said of any call: its deadline in seconds, and metadata of its own."""
+
+    timeout: float | None
+    metadata: Metadata
 
 
 class GenerationOptions(SamplingShortcuts, total=False):

@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeVar, Unpack, get_args
+from typing import Any, TypeVar, get_args
 
 from blockdraft_client.params import (
     ChatMessage,
+    GenerationOptions,
     Priority,
     Prompt,
     SamplingParams,
-    SamplingShortcuts,
-    SpeculationParams,
 )
 from blockdraft_protos.v1 import inference_pb2
 
@@ -18,24 +17,21 @@ RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.Stre
 
 
 def generation_request(
-    kind: type[RequestT],
-    prompt: Prompt,
-    *,
-    sampling: SamplingParams | None = None,
-    speculation: SpeculationParams | None = None,
-    priority: Priority = "normal",
-    model: str = "",
-    **shortcuts: Unpack[SamplingShortcuts],
+    kind: type[RequestT], prompt: Prompt, options: GenerationOptions
 ) -> RequestT:
     """Return the request for one answer, of the `kind` that gives it whole or as a stream.
 
     Raises:
-        TypeError: If the prompt has none of the forms.
+        TypeError: If the prompt has none of the forms, or there is no such option.
         ValueError: If a message or the priority is malformed.
     """
+    shortcuts: dict[str, Any] = {**options}
+    sampling = shortcuts.pop("sampling", None) or SamplingParams()
+    speculation = shortcuts.pop("speculation", None)
+    priority, model = shortcuts.pop("priority", "normal"), shortcuts.pop("model", "")
     if priority not in get_args(Priority):
         raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
-    chosen = dataclasses.asdict(dataclasses.replace(sampling or SamplingParams(), **shortcuts))
+    chosen = dataclasses.asdict(dataclasses.replace(sampling, **shortcuts))
     stop = chosen.pop("stop")
     chosen["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     drafting = None if speculation is None else dataclasses.asdict(speculation)

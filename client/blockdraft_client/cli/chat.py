@@ -11,8 +11,7 @@ from blockdraft_client.cli.options import (
     add_connection_arguments,
     add_sampling_arguments,
     connect,
-    sampling_from,
-    speculation_from,
+    stream_answer,
 )
 from blockdraft_client.cli.output import completion_json, print_json, stats_line
 from blockdraft_client.errors import BlockdraftError
@@ -78,13 +77,7 @@ class Conversation:
     def answer(self, line: str) -> None:
         """Print the answer to `line`; an interrupted one is kept as far as it came."""
         args, question = self._args, ChatMessage("user", line)
-        stream = self._client.stream(
-            [*self.messages, question],
-            sampling=sampling_from(args),
-            speculation=speculation_from(args),
-            priority=args.priority or "normal",
-            model=args.model,
-        )
+        stream = stream_answer(self._client, args, [*self.messages, question])
         try:
             with stream:
                 if args.json:

@@ -36,20 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
-    option(
-        "--max-output-tokens",
-        type=int,
-        default=96,
-        metavar="N",
-        help="length of each answer (default: %(default)s)",
-    )
-    option(
-        "--runs",
-        type=int,
-        default=MIN_RUNS,
-        metavar="N",
-        help=f"measured runs of each kind, at least {MIN_RUNS} (default: %(default)s)",
-    )
+    for flag, default, text in (
+        ("--max-output-tokens", 96, "length of each answer"),
+        ("--runs", MIN_RUNS, f"measured runs of each kind, at least {MIN_RUNS}"),
+    ):
+        option(flag, type=int, default=default, metavar="N", help=f"{text} (default: %(default)s)")
     option(
         "--draft-policy",
         choices=("adaptive", "fixed"),
@@ -141,10 +132,8 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
     prompt = [ChatMessage("user", args.prompt)]
     with client.stream(prompt, max_output_tokens=args.max_output_tokens) as stream:
         for chunk in stream:
-            out.write(chunk.text)
-            out.flush()
-        out.write("\n\n")
-        out.flush()
+            print(chunk.text, end="", file=out, flush=True)
+        print("\n", file=out, flush=True)
         return stream.completion()
 
 

@@ -1,15 +1,16 @@
 """The arithmetic of `blockdraft demo`: what its runs amount to. Prints nothing."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from blockdraft_client.cli.output import step_seconds_json
 from blockdraft_client.results import Completion, ModelInfo
 from blockdraft_client.usage import StepSeconds, Usage
 
 # More of them do not fit into a line; they are rarely accepted.
 _SHOWN_POSITIONS = 8
+_PARTS = tuple(field.name for field in dataclasses.fields(StepSeconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +30,16 @@ class ModeReport:
     step_seconds: StepSeconds
 
     @classmethod
-    def from_usages(cls, usages: Sequence[Usage]) -> "ModeReport":
+    def of(cls, usages: Sequence[Usage]) -> "ModeReport":
         """Sum up runs of the same request."""
         speeds = [usage.tokens_per_second for usage in usages]
         known = [speed for speed in speeds if speed is not None]
-        steps = [_per_step(usage) for usage in usages]
         return cls(
             tokens_per_second=median(known) if known else None,
             output_tokens=round(median(usage.output_tokens for usage in usages)),
             ttft_seconds=median(usage.time_to_first_token_seconds for usage in usages),
-            step_seconds=StepSeconds(
-                verify=median(step.verify for step in steps),
-                draft=median(step.draft for step in steps),
-                transport=median(step.transport for step in steps),
-                host=median(step.host for step in steps),
-            ),
+            step_seconds=StepSeconds(*(_median_per_step(usages, part) for part in _PARTS)),
         )
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return {
-            "tokens_per_second": self.tokens_per_second,
-            "output_tokens": self.output_tokens,
-            "ttft_seconds": self.ttft_seconds,
-        }
-
-
-def _per_step(usage: Usage) -> StepSeconds:
-    steps, total = usage.verification_steps or 1, usage.step_seconds
-    return StepSeconds(
-        total.verify / steps, total.draft / steps, total.transport / steps, total.host / steps
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +76,11 @@ class DemoReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form; `step_seconds` is one decoding step of the drafted runs."""
-        return {
-            "answer": self.answer,
-            "identical": self.identical,
-            "plain": self.plain.to_json(),
-            "drafted": self.drafted.to_json(),
+        value = dataclasses.asdict(self)
+        del value["plain"]["step_seconds"]
+        return value | {
             "speedup": self.speedup,
-            "acceptance_length": self.acceptance_length,
-            "acceptance_per_position": list(self.acceptance_per_position),
-            "step_seconds": step_seconds_json(self.drafted.step_seconds),
-            "target": self.target,
-            "drafter": self.drafter,
-            "trained": self.trained,
+            "step_seconds": value["drafted"].pop("step_seconds"),
         }
 
 
@@ -117,13 +90,9 @@ def demo_report(
     plain: Sequence[Completion],
     drafted: Sequence[Completion],
 ) -> DemoReport:
-    """Sum up the demo.
+    """Sum up the runs of the demo.
 
-    Args:
-        model: What was served.
-        warm_up: Runs that count for the tokens but not for the times, the streamed one first.
-        plain: Measured runs without drafting.
-        drafted: Measured runs with drafting.
+    Those of `warm_up` count for the tokens but not for the times; the streamed one is the first.
     """
     usages = [run.usage for run in drafted]
     total = Usage(
@@ -136,8 +105,8 @@ def demo_report(
     return DemoReport(
         answer=warm_up[0].text,
         identical=len({run.token_ids for run in (*warm_up, *plain, *drafted)}) == 1,
-        plain=ModeReport.from_usages([run.usage for run in plain]),
-        drafted=ModeReport.from_usages(usages),
+        plain=ModeReport.of([run.usage for run in plain]),
+        drafted=ModeReport.of(usages),
         acceptance_length=total.acceptance_length,
         acceptance_per_position=total.acceptance_per_position,
         target=model.name,
@@ -146,32 +115,20 @@ def demo_report(
     )
 
 
-def _sums(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    width = max((len(row) for row in rows), default=0)
-    return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(width))
-
-
-def table_rows(report: DemoReport) -> list[tuple[str, str, str]]:
-    """Return label, plain figure and drafted figure of each row of the demo's table."""
+def table_rows(report: DemoReport) -> Iterator[tuple[str, str, str]]:
+    """Yield label, plain figure and drafted figure of each row of the demo's table."""
     plain, drafted = report.plain, report.drafted
     tau = "-" if report.acceptance_length is None else f"{report.acceptance_length:.2f}"
     shown = report.acceptance_per_position[:_SHOWN_POSITIONS]
-    positions = " ".join(f"{share:.0%}" for share in shown)
-    rows = [
-        ("tokens/s", _speed(plain), _speed(drafted)),
-        ("τ, tokens per step", "1.00", tau),
-        ("accepted per position", "-", positions or "-"),
-        ("first token", _milliseconds(plain.ttft_seconds), _milliseconds(drafted.ttft_seconds)),
-        (
-            "step",
-            _milliseconds(plain.step_seconds.total),
-            _milliseconds(drafted.step_seconds.total),
-        ),
-    ]
-    for part in ("verify", "draft", "transport", "host"):
-        before, after = getattr(plain.step_seconds, part), getattr(drafted.step_seconds, part)
-        rows.append((f"  {part}", _milliseconds(before), _milliseconds(after)))
-    return rows
+    yield "tokens/s", _speed(plain), _speed(drafted)
+    yield "τ, tokens per step", "1.00", tau
+    yield "accepted per position", "-", " ".join(f"{share:.0%}" for share in shown) or "-"
+    yield "first token", _milliseconds(plain.ttft_seconds), _milliseconds(drafted.ttft_seconds)
+    steps = plain.step_seconds, drafted.step_seconds
+    yield "step", _milliseconds(steps[0].total), _milliseconds(steps[1].total)
+    for part in _PARTS:
+        before, after = (_milliseconds(getattr(step, part)) for step in steps)
+        yield f"  {part}", before, after
 
 
 def verdict(report: DemoReport) -> str:
@@ -196,6 +153,17 @@ def verdict(report: DemoReport) -> str:
             "that the output stays the same."
         )
     return " ".join(sentences)
+
+
+def _median_per_step(usages: Sequence[Usage], part: str) -> float:
+    seconds: list[float] = [getattr(usage.step_seconds, part) for usage in usages]
+    steps = [usage.verification_steps or 1 for usage in usages]
+    return median(total / number for total, number in zip(seconds, steps, strict=True))
+
+
+def _sums(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    width = max((len(row) for row in rows), default=0)
+    return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(width))
 
 
 def _speed(mode: ModeReport) -> str:

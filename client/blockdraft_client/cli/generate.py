@@ -11,8 +11,7 @@ from blockdraft_client.cli.options import (
     add_sampling_arguments,
     connect,
     given_sampling,
-    sampling_from,
-    speculation_from,
+    stream_answer,
 )
 from blockdraft_client.cli.output import completion_json, print_json, stats_line
 from blockdraft_client.params import ChatMessage, Prompt
@@ -79,13 +78,7 @@ def _open(client: "Client", args: argparse.Namespace) -> "Stream":
     if args.request is not None:
         return client.stream_request(_request_from(args))
     try:
-        return client.stream(
-            _prompt_from(args),
-            sampling=sampling_from(args),
-            speculation=speculation_from(args),
-            priority=args.priority or "normal",
-            model=args.model,
-        )
+        return stream_answer(client, args, _prompt_from(args))
     except ValueError as error:
         # protobuf's own check: the number does not fit the field.
         raise UsageError(str(error)) from error

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from blockdraft_client.cli.exit_codes import CommandFailedError
 
@@ -30,11 +30,7 @@ class LocalServer:
     def __init__(self, arguments: Sequence[str]) -> None:
         """Pass `arguments` to `blockdraft serve`."""
         self.address = f"127.0.0.1:{_free_port()}"
-        self._command = (
-            *SERVE_COMMAND,
-            *("--listen", self.address),
-            *arguments,
-        )
+        self._command = (*SERVE_COMMAND, "--listen", self.address, *arguments)
         self._directory = tempfile.TemporaryDirectory(prefix="blockdraft-")
         self._log = Path(self._directory.name) / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,12 +48,7 @@ class LocalServer:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Ask the processes to stop; kill what is left."""
         assert self._process is not None
         try:
@@ -82,13 +73,11 @@ class LocalServer:
     def wait_ready(self, timeout: float, on_progress: Callable[[str], None]) -> None:
         """Wait until it says that it serves: with its drafter attached, if it starts one.
 
-        Args:
-            timeout: How long to wait, in seconds.
-            on_progress: Told now and then what the processes logged last.
+        `on_progress` is told now and then what the processes logged last.
 
         Raises:
-            CommandFailedError: If the processes end or are not ready in time; the message ends
-                with the last lines they logged.
+            CommandFailedError: If the processes end or are not ready within `timeout` seconds; the
+                message ends with the last lines they logged.
         """
         deadline = time.monotonic() + timeout
         while not self._has_announced():

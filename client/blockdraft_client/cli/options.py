@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from blockdraft_client.cli.exit_codes import UsageError
 from blockdraft_client.options import DEFAULT_TARGET, TLSConfig
-from blockdraft_client.params import Priority, SamplingParams, SamplingShortcuts, SpeculationParams
+from blockdraft_client.params import (
+    Priority,
+    Prompt,
+    SamplingParams,
+    SamplingShortcuts,
+    SpeculationParams,
+)
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
-
-SAMPLING_OPTIONS = tuple(SamplingParams.__slots__)
+    from blockdraft_client.stream import Stream
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,51 +110,38 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="token that ends the answer; repeatable",
     )
-    group.add_argument(
-        "--ignore-eos",
-        action="store_const",
-        const=True,
-        help="go on past the model's own end of text",
-    )
-    group.add_argument(
-        "--no-draft", action="store_const", const=True, help="decode one token at a time"
-    )
-    group.add_argument(
-        "--no-lookup",
-        action="store_const",
-        const=True,
-        help="draft nothing that was looked up in prompt and answer",
-    )
+    for flag, text in (
+        ("--ignore-eos", "go on past the model's own end of text"),
+        ("--no-draft", "decode one token at a time"),
+        ("--no-lookup", "draft nothing that was looked up in prompt and answer"),
+        ("--no-learn", "keep prompt and answer out of what a drafter that learns records"),
+    ):
+        group.add_argument(flag, action="store_const", const=True, help=text)
     group.add_argument(
         "--priority",
         choices=get_args(Priority),
         help="background gives way to all other requests (default: normal)",
     )
-    group.add_argument(
-        "--no-learn",
-        action="store_const",
-        const=True,
-        help="keep prompt and answer out of what a drafter that learns records",
-    )
-
-
-def sampling_from(args: argparse.Namespace) -> SamplingParams:
-    """Return what the sampling flags say."""
-    return SamplingParams(**given_sampling(args))
 
 
 def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
     """Return the sampling flags that were given, by field name."""
-    values = {name: getattr(args, name) for name in SAMPLING_OPTIONS}
-    given = {name: value for name, value in values.items() if value is not None}
-    return cast(SamplingShortcuts, given)
+    values = {name: getattr(args, name) for name in SamplingParams.__slots__}
+    return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
 
 
-def speculation_from(args: argparse.Namespace) -> SpeculationParams:
-    """Return what the speculation flags say."""
-    return SpeculationParams(
+def stream_answer(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
+    """Ask for an answer as the flags of generation and of the model say."""
+    speculation = SpeculationParams(
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,
         lookup_disabled=bool(args.no_lookup),
         learning_disabled=bool(args.no_learn),
+    )
+    return client.stream(
+        prompt,
+        speculation=speculation,
+        priority=args.priority or "normal",
+        model=args.model,
+        **given_sampling(args),
     )

@@ -1,5 +1,6 @@
 """What commands print: JSON for programs, a line of figures for people."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -8,7 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     # Imported by every command, also by those that need no protobuf.
     from blockdraft_client.results import Completion, TokenLogProb, TokenLogProbs
-    from blockdraft_client.usage import StepSeconds, Usage
+    from blockdraft_client.usage import Usage
+
+_USAGE = (
+    *("prompt_tokens", "cached_prompt_tokens", "output_tokens", "verification_steps"),
+    *("drafted_tokens", "accepted_tokens", "lookup_drafted_tokens", "lookup_accepted_tokens"),
+    *("acceptance_length", "acceptance_rate", "queue_seconds", "prefill_seconds"),
+    *("decode_seconds", "time_to_first_token_seconds", "tokens_per_second"),
+)
 
 
 def print_json(value: object) -> None:
@@ -34,34 +42,9 @@ def completion_json(completion: "Completion") -> dict[str, object]:
 
 def usage_json(usage: "Usage") -> dict[str, object]:
     """Return what a request consumed as a JSON object; step times are sums over its steps."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_prompt_tokens": usage.cached_prompt_tokens,
-        "output_tokens": usage.output_tokens,
-        "verification_steps": usage.verification_steps,
-        "drafted_tokens": usage.drafted_tokens,
-        "accepted_tokens": usage.accepted_tokens,
-        "lookup_drafted_tokens": usage.lookup_drafted_tokens,
-        "lookup_accepted_tokens": usage.lookup_accepted_tokens,
-        "acceptance_length": usage.acceptance_length,
-        "acceptance_rate": usage.acceptance_rate,
+    return {name: getattr(usage, name) for name in _USAGE} | {
         "acceptance_per_position": list(usage.acceptance_per_position),
-        "queue_seconds": usage.queue_seconds,
-        "prefill_seconds": usage.prefill_seconds,
-        "decode_seconds": usage.decode_seconds,
-        "time_to_first_token_seconds": usage.time_to_first_token_seconds,
-        "tokens_per_second": usage.tokens_per_second,
-        "step_seconds": step_seconds_json(usage.step_seconds),
-    }
-
-
-def step_seconds_json(steps: "StepSeconds") -> dict[str, float]:
-    """Return the split of step time as a JSON object."""
-    return {
-        "verify": steps.verify,
-        "draft": steps.draft,
-        "transport": steps.transport,
-        "host": steps.host,
+        "step_seconds": dataclasses.asdict(usage.step_seconds),
     }
 
 
