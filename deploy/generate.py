@@ -12,7 +12,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-from grafana.dashboards import DASHBOARDS
+from grafana.capacity import CAPACITY
+from grafana.faults import FAULTS
+from grafana.service import SERVICE
+from grafana.speculation import SPECULATION
 
 HERE = Path(__file__).parent
 RULES = HERE / "prometheus" / "rules.yaml"
@@ -28,7 +31,7 @@ def generated() -> dict[Path, str]:
             dashboard.json(), indent=1, ensure_ascii=False
         )
         + "\n"
-        for dashboard in DASHBOARDS
+        for dashboard in (SERVICE, SPECULATION, CAPACITY, FAULTS)
     }
     return dashboards | {
         COMPONENTS / "monitoring-gmp" / "rules.yaml": manifest(
@@ -39,12 +42,9 @@ def generated() -> dict[Path, str]:
 
 
 def manifest(version: str, kind: str, rules: str) -> str:
-    """Return the object of a kind that holds rules.
+    """Return a `PrometheusRule` or `Rules`, whose `spec` is what a file of rules holds.
 
-    Args:
-        version: Of the kind's API.
-        kind: `PrometheusRule` or `Rules`, whose `spec` is what a file of rules holds.
-        rules: That file; the comment it begins with is left out.
+    The comment that the file begins with is left out.
     """
     groups = rules[rules.index("groups:\n") :]
     return (

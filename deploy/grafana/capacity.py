@@ -1,35 +1,28 @@
 """The dashboard capacity: how full the machines are."""
 
-from grafana.panels import Dashboard, Panel
-from grafana.queries import CHOSEN, quantiles, rate, share, total
+from grafana.panels import CHOSEN, Dashboard, Panel, quantiles, rate, share, total
 
 CAPACITY = Dashboard(
-    "capacity",
     "capacity",
     [
         [
             Panel(
                 "Pages of the KV cache in use",
-                [
-                    (
-                        share(total("verifier_pages_used"), total("verifier_pages")),
-                        "by live sequences",
-                    )
-                ],
+                {"by live sequences": share(total("verifier_pages_used"), total("verifier_pages"))},
                 "percentunit",
                 threshold=0.95,
             ),
             Panel(
                 "Sequences",
-                [
-                    (total("verifier_running_sequences"), "decoded"),
-                    (total("verifier_waiting_sequences"), "waiting"),
-                    (total("drafter_contexts"), "with a context at a drafter"),
-                ],
+                {
+                    "decoded": total("verifier_running_sequences"),
+                    "waiting": total("verifier_waiting_sequences"),
+                    "with a context at a drafter": total("drafter_contexts"),
+                },
             ),
             Panel(
                 "Preemptions",
-                [(rate("verifier_preemptions_total"), "per second")],
+                {"per second": rate("verifier_preemptions_total")},
                 "reqps",
                 "Sequences that give their pages back and are computed again.",
             ),
@@ -39,52 +32,46 @@ CAPACITY = Dashboard(
             Panel("Prompt to first token", quantiles("verifier_prefill_seconds"), "s"),
             Panel(
                 "Prompt tokens from the prefix cache",
-                [
-                    (
-                        share(
-                            rate("verifier_cached_prompt_tokens_total"),
-                            rate("server_prompt_tokens_total"),
-                        ),
-                        "share",
+                {
+                    "share": share(
+                        rate("verifier_cached_prompt_tokens_total"),
+                        rate("server_prompt_tokens_total"),
                     )
-                ],
+                },
                 "percentunit",
             ),
         ],
         [
             Panel(
-                "Steps per second",
-                [(rate("verifier_steps_total"), "forward passes of the target")],
+                "Steps per second", {"forward passes of the target": rate("verifier_steps_total")}
             ),
             Panel(
                 "Tokens of a step",
-                [
-                    (
-                        share(rate("verifier_step_tokens_total"), rate("verifier_steps_total")),
-                        "run through the target",
+                {
+                    "run through the target": share(
+                        rate("verifier_step_tokens_total"), rate("verifier_steps_total")
                     ),
-                    (
-                        share(rate("verifier_output_tokens_total"), rate("verifier_steps_total")),
-                        "gained",
+                    "gained": share(
+                        rate("verifier_output_tokens_total"), rate("verifier_steps_total")
                     ),
-                ],
+                },
             ),
             Panel(
                 "Memory of the processes",
-                [(f"process_resident_memory_bytes{{{CHOSEN}}}", "{{instance}}")],
+                {"{{instance}}": f"process_resident_memory_bytes{{{CHOSEN}}}"},
                 "bytes",
             ),
         ],
         [
             Panel(
                 "TPU duty cycle",
-                [("avg by (pod) (duty_cycle)", "{{pod}}")],
+                {"{{pod}}": "avg by (pod) (duty_cycle)"},
                 "percent",
                 "From GKE's TPU device plugin, if it is scraped.",
             ),
             Panel(
                 "TPU memory in use",
-                [("sum by (pod) (memory_used) / sum by (pod) (memory_total)", "{{pod}}")],
+                {"{{pod}}": "sum by (pod) (memory_used) / sum by (pod) (memory_total)"},
                 "percentunit",
                 "From GKE's TPU device plugin, if it is scraped. Pages are allocated at the "
                 "start: it says nothing about load.",

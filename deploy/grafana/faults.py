@@ -1,34 +1,32 @@
 """The dashboard faults: what went wrong, and what was done about it."""
 
-from grafana.panels import Dashboard, Panel
-from grafana.queries import CHOSEN, quantiles, rate, series, total
+from grafana.panels import CHOSEN, Dashboard, Panel, quantiles, rate, series, total
 
 FAULTS = Dashboard(
-    "faults",
     "faults",
     [
         [
             Panel(
                 "Verifiers with a drafter",
-                [(series("verifier_drafter_attached"), "{{instance}}")],
+                {"{{instance}}": series("verifier_drafter_attached")},
                 threshold=1,
                 below=True,
             ),
             Panel(
                 "Compiled after warm-up",
-                [
-                    (total("verifier_recompilations_total"), "verifier"),
-                    (total("drafter_recompilations_total"), "drafter"),
-                ],
+                {
+                    "verifier": total("verifier_recompilations_total"),
+                    "drafter": total("drafter_recompilations_total"),
+                },
                 description="Anything but 0 is a defect.",
                 threshold=1,
             ),
             Panel(
                 "Classes of rounding",
-                [
-                    (series("verifier_rounding_classes"), "{{instance}}"),
-                    (series("verifier_padded_shapes"), "{{instance}} padded shapes"),
-                ],
+                {
+                    "{{instance}}": series("verifier_rounding_classes"),
+                    "{{instance}} padded shapes": series("verifier_padded_shapes"),
+                },
                 description="1: drafted answers are exactly the plain ones; more: they may "
                 "differ where two tokens are nearly as likely. Shapes that round otherwise are "
                 "padded.",
@@ -36,24 +34,19 @@ FAULTS = Dashboard(
             ),
         ],
         [
-            Panel("Streams replayed", [(rate("server_replays_total"), "per second")], "reqps"),
+            Panel("Streams replayed", {"per second": rate("server_replays_total")}, "reqps"),
             Panel(
                 "Requests that failed",
-                [
-                    (
-                        rate(
-                            "server_requests_total",
-                            "outcome",
-                            ',outcome!~"stop|length|cancelled"',
-                        ),
-                        "{{outcome}}",
+                {
+                    "{{outcome}}": rate(
+                        "server_requests_total", "outcome", ',outcome!~"stop|length|cancelled"'
                     )
-                ],
+                },
                 "reqps",
             ),
             Panel(
                 "Processes started",
-                [(f"process_start_time_seconds{{{CHOSEN}}} * 1000", "{{instance}}")],
+                {"{{instance}}": f"process_start_time_seconds{{{CHOSEN}}} * 1000"},
                 "dateTimeFromNow",
                 kind="stat",
             ),
@@ -61,24 +54,24 @@ FAULTS = Dashboard(
         [
             Panel(
                 "Repairs of the sync",
-                [(rate("verifier_sync_repairs_total", "cause"), "{{cause}}")],
+                {"{{cause}}": rate("verifier_sync_repairs_total", "cause")},
                 "reqps",
             ),
             Panel(
                 "Sequences that the drafter refused",
-                [(rate("drafter_refused_sequences_total", "code"), "{{code}}")],
+                {"{{code}}": rate("drafter_refused_sequences_total", "code")},
                 "reqps",
             ),
             Panel(
                 "Proposals that came too late",
-                [(rate("verifier_late_drafts_total"), "per second")],
+                {"per second": rate("verifier_late_drafts_total")},
                 "reqps",
             ),
         ],
         [
             Panel(
                 "Event loop held, longest",
-                [(series("server_event_loop_longest_hold_seconds"), "{{instance}}")],
+                {"{{instance}}": series("server_event_loop_longest_hold_seconds")},
                 "s",
                 "Of the last one to two minutes; nobody is answered meanwhile.",
                 threshold=0.2,
@@ -86,12 +79,9 @@ FAULTS = Dashboard(
             Panel("Event loop held", quantiles("server_event_loop_hold_seconds"), "s"),
             Panel(
                 "Certificate expires",
-                [
-                    (
-                        f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0",
-                        "{{instance}}",
-                    )
-                ],
+                {
+                    "{{instance}}": f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0"
+                },
                 "dateTimeFromNow",
                 "Empty without TLS.",
                 kind="stat",
@@ -100,12 +90,12 @@ FAULTS = Dashboard(
         [
             Panel(
                 "Verifiers, as servers see them",
-                [(total("server_verifiers", "state"), "{{state}}")],
+                {"{{state}}": total("server_verifiers", "state")},
                 description="Each server counts those it knows; what leaves ends its streams.",
             ),
             Panel(
                 "Names of verifiers not looked up",
-                [(rate("server_lookup_failures_total"), "per second")],
+                {"per second": rate("server_lookup_failures_total")},
                 "reqps",
                 "Those that were known stay in use.",
             ),

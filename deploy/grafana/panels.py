@@ -1,18 +1,76 @@
-"""What Grafana's dashboards are made of, as plain dictionaries.
+"""What Grafana's dashboards are made of: queries written shorter, panels as plain dictionaries.
 
-Grafana fills in whatever is left out: only what differs from its defaults is said.
+Queries over a window use Grafana's `$__rate_interval`; all are of the processes chosen in
+`instance`, but for what deploy/prometheus/rules.yaml records, which is shown as recorded. Grafana
+fills in whatever is left out of a panel: only what differs from its defaults is said.
 """
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Json = dict[str, Any]
 SCHEMA_VERSION = 41
-_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS = 24
 _HEIGHT = 8
+_DATASOURCE_VARIABLE: Json = {
+    "name": "datasource",
+    "label": "Prometheus",
+    "type": "datasource",
+    "query": "prometheus",
+}
+_INSTANCE_VARIABLE: Json = {
+    "name": "instance",
+    "label": "Process",
+    "type": "query",
+    "datasource": _DATASOURCE,
+    "query": {"query": 'label_values({__name__=~"blockdraft_.+"}, instance)', "refId": "instances"},
+    "refresh": 2,
+    "sort": 1,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": ["All"], "value": ["$__all"]},
+}
+
+CHOSEN = 'instance=~"$instance"'
+
+
+def series(name: str, labels: str = "") -> str:
+    """Return a metric of the chosen processes; further matchers stand each after a comma."""
+    return f"blockdraft_{name}{{{CHOSEN}{labels}}}"
+
+
+def rate(name: str, by: str = "", labels: str = "") -> str:
+    """Return the rate of a counter, summed but for the labels `by`."""
+    grouping = f" by ({by})" if by else ""
+    return f"sum{grouping} (rate({series(name, labels)}[$__rate_interval]))"
+
+
+def total(name: str, by: str = "") -> str:
+    """Return a gauge, summed over processes but for the labels `by`."""
+    grouping = f" by ({by}) " if by else ""
+    return f"sum{grouping}({series(name)})"
+
+
+def mean(name: str, by: str = "") -> str:
+    """Return the mean of what a histogram observed."""
+    return share(rate(f"{name}_sum", by), rate(f"{name}_count", by))
+
+
+def quantiles(name: str) -> dict[str, str]:
+    """Return median, 95th and 99th percentile of a histogram, by their names."""
+    buckets = rate(f"{name}_bucket", "le")
+    return {
+        f"{quantile} %": f"histogram_quantile({quantile / 100:g}, {buckets})"
+        for quantile in (50, 95, 99)
+    }
+
+
+def share(part: str, whole: str) -> str:
+    """Return a part of a whole, and nothing while the whole is 0."""
+    return f"{part} / ({whole} > 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +79,7 @@ class Panel:
 
     Attributes:
         title: What it shows.
-        queries: PromQL with the name of its series, which may have labels: `{{source}}`.
+        queries: PromQL by the name of its series, which may have labels: `{{source}}`.
         unit: Grafana's name of the unit: `s`, `percentunit`, `reqps`, `short` and so on.
         description: What to know when reading it.
         threshold: A value above which (or, if `below`, under which) it turns red.
@@ -31,7 +89,7 @@ class Panel:
     """
 
     title: str
-    queries: Sequence[tuple[str, str]]
+    queries: Mapping[str, str]
     unit: str = "short"
     description: str = ""
     threshold: float | None = None
@@ -69,24 +127,17 @@ class Panel:
                     "expr": expression,
                     "legendFormat": legend,
                 }
-                for index, (expression, legend) in enumerate(self.queries)
+                for index, (legend, expression) in enumerate(self.queries.items())
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page of panels.
-
-    Attributes:
-        name: Last part of its uid, and the file it is kept in.
-        title: What it is called.
-        rows: Panels side by side.
-    """
+    """A page of rows of panels; the name is its title, the last part of its uid, and its file's."""
 
     name: str
-    title: str
-    rows: Sequence[Sequence[Panel]] = dataclasses.field(default_factory=tuple)
+    rows: Sequence[Sequence[Panel]]
 
     def json(self) -> Json:
         """Return what Grafana imports."""
@@ -98,7 +149,7 @@ class Dashboard:
                 panels.append(panel.json(*place))
         return {
             "uid": f"blockdraft-{self.name}",
-            "title": f"blockdraft / {self.title}",
+            "title": f"blockdraft / {self.name}",
             "tags": ["blockdraft"],
             "schemaVersion": SCHEMA_VERSION,
             "editable": True,
@@ -117,27 +168,3 @@ class Dashboard:
             "templating": {"list": [_DATASOURCE_VARIABLE, _INSTANCE_VARIABLE]},
             "panels": panels,
         }
-
-
-_DATASOURCE_VARIABLE: Json = {
-    "name": "datasource",
-    "label": "Prometheus",
-    "type": "datasource",
-    "query": "prometheus",
-}
-_INSTANCE_VARIABLE: Json = {
-    "name": "instance",
-    "label": "Process",
-    "type": "query",
-    "datasource": _DATASOURCE,
-    "query": {
-        "query": 'label_values({__name__=~"blockdraft_.+"}, instance)',
-        "refId": "instances",
-    },
-    "refresh": 2,
-    "sort": 1,
-    "multi": True,
-    "includeAll": True,
-    "allValue": ".*",
-    "current": {"text": ["All"], "value": ["$__all"]},
-}

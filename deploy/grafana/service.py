@@ -1,16 +1,14 @@
 """The dashboard service: who asks, who is served how fast, and what is refused."""
 
-from grafana.panels import Dashboard, Panel
-from grafana.queries import quantiles, rate, series, total
+from grafana.panels import Dashboard, Panel, quantiles, rate, series, total
 
 SERVICE = Dashboard(
-    "service",
     "service",
     [
         [
             Panel(
                 "Requests that fail",
-                [("blockdraft:request_errors:ratio_rate1h", "{{namespace}}")],
+                {"{{namespace}}": "blockdraft:request_errors:ratio_rate1h"},
                 "percentunit",
                 "Of the last hour, for reasons of the service. The objective allows 0.5 %.",
                 threshold=0.005,
@@ -18,7 +16,7 @@ SERVICE = Dashboard(
             ),
             Panel(
                 "First tokens later than 2.5 s",
-                [("blockdraft:slow_first_tokens:ratio_rate1h", "{{namespace}}")],
+                {"{{namespace}}": "blockdraft:slow_first_tokens:ratio_rate1h"},
                 "percentunit",
                 "Of the last hour. The objective allows 5 %.",
                 threshold=0.05,
@@ -26,11 +24,11 @@ SERVICE = Dashboard(
             ),
             Panel(
                 "Error budget: how fast it is spent",
-                [
-                    ("blockdraft:request_errors:ratio_rate1h / 0.005", "1 h"),
-                    ("blockdraft:request_errors:ratio_rate6h / 0.005", "6 h"),
-                    ("blockdraft:request_errors:ratio_rate3d / 0.005", "3 d"),
-                ],
+                {
+                    "1 h": "blockdraft:request_errors:ratio_rate1h / 0.005",
+                    "6 h": "blockdraft:request_errors:ratio_rate6h / 0.005",
+                    "3 d": "blockdraft:request_errors:ratio_rate3d / 0.005",
+                },
                 description="1 lasts exactly a month; 14.4 over an hour is paged.",
                 threshold=14.4,
             ),
@@ -38,43 +36,40 @@ SERVICE = Dashboard(
         [
             Panel(
                 "Requests by outcome",
-                [(rate("server_requests_total", "outcome"), "{{outcome}}")],
+                {"{{outcome}}": rate("server_requests_total", "outcome")},
                 "reqps",
                 stacked=True,
             ),
             Panel(
                 "Requests under way",
-                [
-                    (total("server_requests_waiting"), "without a token yet"),
-                    (total("server_requests_running"), "streaming"),
-                ],
+                {
+                    "without a token yet": total("server_requests_waiting"),
+                    "streaming": total("server_requests_running"),
+                },
             ),
         ],
         [
             Panel(
                 "Requests by tenant",
-                [(rate("server_tenant_requests_total", "tenant"), "{{tenant}}")],
+                {"{{tenant}}": rate("server_tenant_requests_total", "tenant")},
                 "reqps",
                 stacked=True,
             ),
             Panel(
                 "Tokens by tenant",
-                [(rate("server_tenant_tokens_total", "tenant"), "{{tenant}}")],
+                {"{{tenant}}": rate("server_tenant_tokens_total", "tenant")},
                 description="Of prompts and of answers.",
                 stacked=True,
             ),
             Panel(
                 "Refused by tenant",
-                [
-                    (
-                        rate(
-                            "server_tenant_requests_total",
-                            "tenant",
-                            ',outcome=~"tenant_limit|resource_exhausted"',
-                        ),
-                        "{{tenant}}",
+                {
+                    "{{tenant}}": rate(
+                        "server_tenant_requests_total",
+                        "tenant",
+                        ',outcome=~"tenant_limit|resource_exhausted"',
                     )
-                ],
+                },
                 "reqps",
                 "Over the tenant's limits, or while the queue was full.",
             ),
@@ -98,37 +93,28 @@ SERVICE = Dashboard(
         [
             Panel(
                 "Tokens per second",
-                [
-                    (rate("server_output_tokens_total"), "of answers"),
-                    (rate("server_prompt_tokens_total"), "of prompts"),
-                ],
+                {
+                    "of answers": rate("server_output_tokens_total"),
+                    "of prompts": rate("server_prompt_tokens_total"),
+                },
             ),
             Panel(
                 "Sequences ended",
-                [(rate("verifier_finished_sequences_total", "reason"), "{{reason}}")],
+                {"{{reason}}": rate("verifier_finished_sequences_total", "reason")},
                 "reqps",
             ),
         ],
         [
             Panel(
                 "Versions that are running",
-                [
-                    (
-                        f"sum by (version, model) ({series('server_build_info')})",
-                        "server {{version}}: {{model}}",
-                    ),
-                    (
-                        f"sum by (version, model, target, dtype) ({series('verifier_build_info')})",
-                        "verifier {{version}}: {{model}} {{target}}, {{dtype}}",
-                    ),
-                    (
-                        "sum by (version, method, fingerprint, target) "
-                        f"({series('drafter_build_info')})",
-                        "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}",
-                    ),
-                ],
+                {
+                    "server {{version}}: {{model}}": f"sum by (version, model) ({series('server_build_info')})",
+                    "verifier {{version}}: {{model}} {{target}}, {{dtype}}": f"sum by (version, model, target, dtype) ({series('verifier_build_info')})",
+                    "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}": "sum by (version, method, fingerprint, target) "
+                    f"({series('drafter_build_info')})",
+                },
                 description="How many processes of each. Two of a kind are a roll-out.",
-            ),
+            )
         ],
     ],
 )
