@@ -1,4 +1,4 @@
-"""Measurements in a file: found again, survived when damaged, made by one process for all."""
+"""What is kept on disk: found again, survived when damaged, made by one process for all."""
 
 import json
 import logging
@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 
-from blockdraft_models.cache import kept_measurement
+from blockdraft_models.cache import default_cache_dir, kept_measurement
+from blockdraft_models.executables import keep_executables
 
 # Takes long enough that processes started together meet.
 MEASURES = """
@@ -79,3 +81,23 @@ def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
     said = [process.communicate(timeout=60) for process in started]
     assert len({out for out, _ in said}) == 1
     assert [err for _, err in said if err] == ["measured\n"]
+
+
+def test_the_cache_directory_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", "/some/where")
+    assert default_cache_dir() == Path("/some/where")
+    monkeypatch.delenv("BLOCKDRAFT_CACHE")
+    assert default_cache_dir() == Path.home() / ".cache" / "blockdraft"
+
+
+@pytest.mark.usefixtures("jax_as_it_was", "one_core")
+def test_what_is_compiled_for_other_cores_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    monkeypatch.delenv("NPROC", raising=False)
+    keep_executables()
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "xla" / "1-cores")
+    monkeypatch.setenv("NPROC", "3")
+    keep_executables(tmp_path / "mine")
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "mine" / "3-cores")

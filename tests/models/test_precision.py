@@ -1,5 +1,6 @@
-"""The choice of `auto`: measured once on CPU, and only there."""
+"""The choice of `auto`: measured once on CPU by a trial, and only there."""
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from blockdraft_models import precision
 from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM
-from blockdraft_models.precision import serving_dtype
+from blockdraft_models.precision import bfloat16_speedup, serving_dtype, speedup
 from blockdraft_models.processor import Processor
 
 EPYC = Processor("EPYC", ("avx512_bf16",), 2)
@@ -141,3 +142,21 @@ def test_accelerators_are_not_measured(
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     assert in_new_process() == chosen
     assert machine.measurements == 0
+
+
+def test_a_round_that_something_disturbs_does_not_count() -> None:
+    base = itertools.chain([9.0], itertools.repeat(0.3))
+    other = itertools.chain([0.1, 7.0], itertools.repeat(0.2))
+    assert speedup(base.__next__, other.__next__, rounds=5) == pytest.approx(1.5)
+
+
+def test_work_beside_all_rounds_meets_both() -> None:
+    slower = [1.0, 1.0, 4.0, 4.0, 4.0, 1.0, 1.0]
+    base, other = iter([0.3 * each for each in slower]), iter([0.2 * each for each in slower])
+    assert speedup(base.__next__, other.__next__, rounds=7) == pytest.approx(1.5)
+
+
+def test_the_trial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_LAYERS", 1)
+    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
+    assert bfloat16_speedup() > 0

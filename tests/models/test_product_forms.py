@@ -54,22 +54,18 @@ def test_the_fastest_of_the_exact_ones_is_taken(
     assert seconds[chosen] <= 1.1 * min(seconds[form] for form in exact) * (1 + 1e-9)
 
 
-@partial(jax.jit, static_argnames="wrong")
-def inexact(rows: Array, weight: Array, wrong: range) -> Array:
-    """A product that adds up in another order when there are so many rows."""
-    product: Array = project(rows, weight, dtype="float32")
-    return product * (1 + 2.0**-23 * (len(rows) in wrong))
+def inexact(rows: Array, wrong: range) -> Array:
+    """Stand in for a product that adds up in another order when there are so many rows."""
+    return rows.astype(jnp.float32) * np.float32(1 + 2.0**-23 * (len(rows) in wrong))
 
 
 @pytest.mark.parametrize(
     "wrong", [range(1, 2), range(2, 3), range(3, 4), range(7, 8), range(9, 64)]
 )
 def test_other_bits_beside_fewer_rows_are_found(wrong: range) -> None:
-    rng = np.random.default_rng(0)
-    weight = jnp.asarray(rng.standard_normal((OUT, IN)), jnp.bfloat16)
-    rows = jnp.asarray(rng.standard_normal((MOST_ROWS, IN)), jnp.bfloat16)
-    assert not rounds_alike(partial(inexact, wrong=wrong, weight=weight), rows)
-    assert rounds_alike(partial(inexact, wrong=range(0), weight=weight), rows)
+    rows = jnp.asarray(np.random.default_rng(0).standard_normal((MOST_ROWS, IN)), jnp.float32)
+    assert not rounds_alike(partial(inexact, wrong=wrong), rows)
+    assert rounds_alike(partial(inexact, wrong=range(0)), rows)
 
 
 def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +73,7 @@ def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.Monkey
 
     def product(x: Array, weight: Array, *, dtype: str, form: ProductForm) -> Array:
         wrong = range(3, 4) if form == FASTEST else range(0)
-        found: Array = inexact(x, weight, wrong)
-        return found.astype(dtype)
+        return inexact(x, wrong).astype(dtype)
 
     order = (FASTEST, ProductForm("weight", 2))
     seconds = {form: 1.0 if form in order else 2.0 for form in PRODUCT_FORMS} | {FASTEST: 0.5}
@@ -87,35 +82,37 @@ def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.Monkey
     assert suitable_form(OUT, IN) == ProductForm("weight", 2)
 
 
-def test_each_width_is_tried_once(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_width_is_tried_once(
+    cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product_forms, "_try_forms", lambda outs, ins: FASTEST)
     with caplog.at_level(logging.INFO):
-        found = suitable_form(OUT, IN)
-        assert suitable_form(OUT, IN) == found
-    assert caplog.messages == [f"products of {OUT} x {IN} take the form {found} on this CPU"]
+        assert suitable_form(OUT, IN) == suitable_form(OUT, IN) == FASTEST
+    assert caplog.messages == [f"products of {OUT} x {IN} take the form rows/2 on this CPU"]
     kept = (cache / product_forms.FILE_NAME).read_text()
-    assert f'{OUT}x{IN}": "{found}"' in kept
+    assert f'{OUT}x{IN}": "rows/2"' in kept
     # Another process takes what is kept.
-    other = next(form for form in PRODUCT_FORMS if form != found)
-    (cache / product_forms.FILE_NAME).write_text(kept.replace(f'"{found}"', f'"{other}"'))
+    (cache / product_forms.FILE_NAME).write_text(kept.replace('"rows/2"', '"weight/4"'))
     product_forms._suitable_form.cache_clear()
-    assert suitable_form(OUT, IN) == other
+    assert suitable_form(OUT, IN) == ProductForm("weight", 4)
 
 
-def test_a_form_that_nobody_knows_is_replaced(cache: Path) -> None:
+def test_a_form_that_nobody_knows_is_replaced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_forms, "_try_forms", lambda outs, ins: FASTEST)
     (cache / product_forms.FILE_NAME).write_text('{"another processor": "columns/3"}')
-    assert suitable_form(OUT, IN) in PRODUCT_FORMS
+    assert suitable_form(OUT, IN) == FASTEST
     assert "columns/3" not in (cache / product_forms.FILE_NAME).read_text()
 
 
 def test_the_chosen_form_rounds_alike_here() -> None:
+    """A real trial, judged with other numbers."""
+    outs, ins = 192, 576
     rng = np.random.default_rng(1)
-    for outs, ins in [(192, 576), (576, 1536), (3072, 576)]:
-        weight = jnp.asarray(rng.standard_normal((outs, ins)), jnp.bfloat16)
-        rows = jnp.asarray(rng.standard_normal((MOST_ROWS, ins)), jnp.bfloat16)
-        form = suitable_form(outs, ins)
-        assert rounds_alike(
-            jax.jit(partial(project, weight=weight, dtype="float32", form=form)), rows
-        )
+    weight = jnp.asarray(rng.standard_normal((outs, ins)), jnp.bfloat16)
+    rows = jnp.asarray(rng.standard_normal((MOST_ROWS, ins)), jnp.bfloat16)
+    form = suitable_form(outs, ins)
+    assert form in PRODUCT_FORMS
+    assert rounds_alike(jax.jit(partial(project, weight=weight, dtype="float32", form=form)), rows)
 
 
 def test_a_model_takes_the_forms_of_its_widths(monkeypatch: pytest.MonkeyPatch) -> None:
