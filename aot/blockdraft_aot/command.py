@@ -3,11 +3,9 @@
 import argparse
 import os
 import sys
-from dataclasses import asdict
 from functools import partial
 
-from blockdraft_aot.errors import AotError, DoesNotFitError
-from blockdraft_aot.settings import CompileSettings
+from blockdraft_aot.settings import AotError, CompileSettings, DoesNotFitError
 from blockdraft_runtime.configuration.command import Configuration
 
 CONFIGURATION = Configuration("compile", CompileSettings)
@@ -27,15 +25,10 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     try:
         sys.stdout.write(_survey(settings, in_json=args.json))
-    except DoesNotFitError as error:
-        print(f"blockdraft compile: {error}", file=sys.stderr)
-        return 1
-    except AotError as error:
-        print(f"blockdraft compile: {error}", file=sys.stderr)
-        return 2
     except (OSError, RuntimeError, ValueError) as error:
         print(f"blockdraft compile: {error}", file=sys.stderr)
-        return 1
+        wrong_usage = isinstance(error, AotError) and not isinstance(error, DoesNotFitError)
+        return 2 if wrong_usage else 1
     return 0
 
 
@@ -43,8 +36,7 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     from rich.console import Console
     from rich.progress import Progress
 
-    from blockdraft_aot.model_shapes import NO_DRAFTER, drafter_shape, target_shape
-    from blockdraft_aot.pair import Pair
+    from blockdraft_aot.model_shapes import NO_DRAFTER, Pair, drafter_shape, target_shape
     from blockdraft_aot.report import as_json, as_text
     from blockdraft_aot.survey import survey_drafter, survey_verifier
     from blockdraft_aot.topology import describe_topology, role_topologies
@@ -62,7 +54,7 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
         ):
             task = progress.add_task(f"compiling the {role}", total=None)
             advance = partial(progress.advance, task)
-            roles[role] = survey(topology, pair, settings.limits, settings.survey, advance)
+            roles[role] = survey(topology, pair, settings, advance)
     if in_json:
-        return as_json(roles, pair, settings.limits, asdict(settings.survey)) + "\n"
+        return as_json(roles, pair, settings) + "\n"
     return as_text(roles, settings.limits)

@@ -1,14 +1,18 @@
-"""What XLA says of a compiled program: memory, arithmetic, traffic, collectives, kernels."""
+"""A program compiled, never run: memory, arithmetic, traffic, collectives, its modelled time."""
 
 import math
 import re
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from blockdraft_aot.rounding import Rounding, rounding_of
+from blockdraft_aot.roofline import Roofline
+from blockdraft_aot.settings import DoesNotFitError
+from blockdraft_aot.topology import Topology
 from blockdraft_models.decoder.layer import LAYER_SCOPE
 
 _COLLECTIVE = re.compile(
@@ -30,9 +34,9 @@ class Counts:
         seconds: XLA's own estimate of the time.
     """
 
-    flops: float
-    bytes: float
-    seconds: float
+    flops: float = 0.0
+    bytes: float = 0.0
+    seconds: float = 0.0
 
     def plus(self, other: "Counts", times: int = 1) -> "Counts":
         """Return these and `times` the others."""
@@ -45,11 +49,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A program and what is known of it, on one device.
+    """What is known of a compiled program, on one device.
 
     Attributes:
         compile_seconds: Time it took to compile.
-        counts: What it does; the body of a loop is counted once.
+        counts: What it does; the body of a loop is counted once, the inside of a kernel never.
         argument_bytes: Weights, caches and inputs.
         temporary_bytes: Memory while it runs, beside arguments and results.
         result_bytes: Results that do not take the place of an argument.
@@ -57,7 +61,6 @@ class Compiled:
         collectives: Operations between devices.
         layer_collectives: Those of them that are part of decoder layers.
         kernels: Pallas kernels in it.
-        rounding: How it adds, as far as its text shows.
     """
 
     compile_seconds: float
@@ -69,7 +72,6 @@ class Compiled:
     collectives: int
     layer_collectives: int
     kernels: int
-    rounding: Rounding
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
@@ -86,11 +88,7 @@ def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
     cost, memory = executable.cost_analysis(), executable.memory_analysis()
     return Compiled(
         compile_seconds=seconds,
-        counts=Counts(
-            cost["flops"],
-            cost["bytes accessed"],
-            cost.get("optimal_seconds", 0.0),
-        ),
+        counts=Counts(cost["flops"], cost["bytes accessed"], cost.get("optimal_seconds", 0.0)),
         argument_bytes=memory.argument_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         result_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
@@ -98,7 +96,6 @@ def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
         collectives=len(collectives),
         layer_collectives=sum(LAYER_SCOPE in line for line in collectives),
         kernels=text.count(_KERNEL),
-        rounding=rounding_of(text),
     )
 
 
@@ -108,3 +105,102 @@ def bytes_on_one_device(described: Any) -> int:
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(described)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program to compile.
+
+    Attributes:
+        kind: "verify", "prefill", "append" or "draft".
+        rows: Sequences; 0 where rows of features go to any of them.
+        tokens: Tokens, or rows of features.
+        lower: Traces it.
+        traced_layers: Layers that the program spells out: one if they are scanned, and each as
+            often as it is passed through.
+        attention: What attention does, over all layers, counted by hand.
+        count: Counts the rest of it; None where XLA's counts of the program will do.
+        least_bytes: Bytes it has to read, by hand: weights once, and contexts; None if unknown.
+    """
+
+    kind: str
+    rows: int
+    tokens: int
+    lower: Callable[[], jax.stages.Lowered]
+    traced_layers: int
+    attention: Counts = Counts()
+    count: Callable[[], Counts] | None = None
+    least_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A program as the compiler sees it.
+
+    Attributes:
+        program: What was compiled.
+        compiled: What XLA knows of it.
+        counts: All it does on one chip, every layer and attention included.
+        roofline: What the chip can do.
+    """
+
+    program: Program
+    compiled: Compiled
+    counts: Counts
+    roofline: Roofline
+
+    @property
+    def collectives_per_layer(self) -> float:
+        """Operations between chips that one layer needs."""
+        return self.compiled.layer_collectives / self.program.traced_layers
+
+    @property
+    def seconds(self) -> float:
+        """See `modelled_seconds`."""
+        return modelled_seconds(self.counts, self.program.attention, self.roofline)
+
+    @property
+    def bound(self) -> str:
+        """What the chip's peaks would make of its operations and least bytes."""
+        least = self.program.least_bytes
+        memory = self.counts.bytes if least is None else least
+        return "compute" if self.roofline.compute_bound(self.counts.flops, memory) else "memory"
+
+
+def modelled_seconds(counts: Counts, attention: Counts, roofline: Roofline) -> float:
+    """Return the modelled time of a program that does `counts`, `attention` included.
+
+    XLA judges each operation by a model of the chip, kernels apart; the roofline of attention is
+    added for those. Where it cannot judge some, it is the roofline of all that is counted, which
+    overrates memory: results that stay on the chip are counted like the others.
+    """
+    # Each operation it cannot judge counts as -1 second.
+    if counts.seconds > 0.0:
+        return counts.seconds + roofline.seconds(attention.flops, attention.bytes)
+    return roofline.seconds(counts.flops, counts.bytes)
+
+
+def compile_on(
+    programs: Sequence[Program], topology: Topology, on_program: Callable[[], None]
+) -> tuple[Modelled, ...]:
+    """Compile programs for the chips of a topology; `on_program` is called after each.
+
+    Raises:
+        DoesNotFitError: If the memory of a chip is too small for one of them.
+    """
+
+    def compile_one(program: Program) -> Modelled:
+        compiled = compile_and_read(program.lower())
+        counts = compiled.counts if program.count is None else program.count()
+        on_program()
+        return Modelled(program, compiled, counts.plus(program.attention), topology.roofline)
+
+    try:
+        # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
+        with ThreadPoolExecutor(max_workers=2) as executor:
+            return tuple(executor.map(compile_one, programs))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        # The compiler lists what it wanted to place, largest first.
+        raise DoesNotFitError(f"a program does not fit {topology.name}: {error}") from error

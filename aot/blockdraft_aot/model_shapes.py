@@ -1,20 +1,24 @@
-"""Shapes of the models a command names: published ones, or those of a checkpoint, without weights.
+"""The pair that is compiled, from shapes alone: published ones, or those of a checkpoint."""
 
-A step is compiled and its cost modelled from these alone.
-"""
-
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blockdraft_aot.errors import AotError
-from blockdraft_drafter.catalogue import published_method
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from blockdraft_aot.settings import AotError
+from blockdraft_drafter.catalogue import method_of, published_method
 from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm, projection_sharding
 
 NO_DRAFTER = "none"
 # Of the published drafters (z-lab DFlash; EAGLE-3 heads score 32,000 tokens).
@@ -41,92 +45,98 @@ _LLAMA_3_1_8B = DecoderConfig(
     bos_token_id=128000,
     eos_token_ids=(128001, 128008, 128009),
 )
-_LLAMA_3_2_1B = replace(
-    _LLAMA_3_1_8B,
-    name="llama-3.2-1b",
-    hidden_size=2048,
-    intermediate_size=8192,
-    num_layers=16,
-    head_dim=64,
-    rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192),
-    tie_word_embeddings=True,
+_LLAMA_3_2 = replace(
+    _LLAMA_3_1_8B, rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192), tie_word_embeddings=True
 )
-_QWEN3_4B = DecoderConfig(
-    name="qwen3-4b",
+_QWEN3 = replace(
+    _LLAMA_3_1_8B,
     vocab_size=151936,
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_layers=36,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
     rms_norm_eps=1e-6,
     rope_theta=1000000.0,
     rope_scaling=None,
-    tie_word_embeddings=True,
-    attention_bias=False,
     qk_norm=True,
     max_position_embeddings=40960,
     bos_token_id=None,
     eos_token_ids=(151645, 151643),
 )
-_QWEN3_8B = replace(
-    _QWEN3_4B,
-    name="qwen3-8b",
-    hidden_size=4096,
-    intermediate_size=12288,
-    tie_word_embeddings=False,
-)
+_SMALL_QWEN3 = replace(_QWEN3, tie_word_embeddings=True)
+
+
+def _sized(
+    family: DecoderConfig,
+    name: str,
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    head_dim: int = 128,
+) -> DecoderConfig:
+    return replace(
+        family,
+        name=name,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_layers=layers,
+        num_heads=heads,
+        head_dim=head_dim,
+    )
+
 
 SHAPES = {
     shape.name: shape
     for shape in (
-        _LLAMA_3_2_1B,
-        replace(
-            _LLAMA_3_2_1B,
-            name="llama-3.2-3b",
-            hidden_size=3072,
-            num_layers=28,
-            num_heads=24,
-            head_dim=128,
-        ),
+        _sized(_LLAMA_3_2, "llama-3.2-1b", 2048, 8192, 16, 32, head_dim=64),
+        _sized(_LLAMA_3_2, "llama-3.2-3b", 3072, 8192, 28, 24),
         _LLAMA_3_1_8B,
-        replace(
-            _QWEN3_4B,
-            name="qwen3-0.6b",
-            hidden_size=1024,
-            intermediate_size=3072,
-            num_layers=28,
-            num_heads=16,
-        ),
-        replace(
-            _QWEN3_4B,
-            name="qwen3-1.7b",
-            hidden_size=2048,
-            intermediate_size=6144,
-            num_layers=28,
-            num_heads=16,
-        ),
-        _QWEN3_4B,
-        _QWEN3_8B,
-        replace(
-            _QWEN3_8B,
-            name="qwen3-14b",
-            hidden_size=5120,
-            intermediate_size=17408,
-            num_layers=40,
-            num_heads=40,
-        ),
-        replace(
-            _QWEN3_8B,
-            name="qwen3-32b",
-            hidden_size=5120,
-            intermediate_size=25600,
-            num_layers=64,
-            num_heads=64,
-        ),
+        _sized(_SMALL_QWEN3, "qwen3-0.6b", 1024, 3072, 28, 16),
+        _sized(_SMALL_QWEN3, "qwen3-1.7b", 2048, 6144, 28, 16),
+        _sized(_SMALL_QWEN3, "qwen3-4b", 2560, 9728, 36, 32),
+        _sized(_QWEN3, "qwen3-8b", 4096, 12288, 36, 32),
+        _sized(_QWEN3, "qwen3-14b", 5120, 17408, 40, 40),
+        _sized(_QWEN3, "qwen3-32b", 5120, 25600, 64, 64),
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is compiled: a target and the drafter beside it.
+
+    Attributes:
+        target: The target's shape.
+        drafter: The drafter's shape; None to decode plainly.
+        weights: How the matrices of the target's layers are stored.
+        lookup_block: Most tokens of a verification of what lookup found, the target's newest token
+            included; 1 without lookup.
+    """
+
+    target: DecoderConfig
+    drafter: DraftConfig | None
+    weights: WeightFormat = "float"
+    lookup_block: int = 1
+
+    def features(self, mesh: Mesh, dtype: DTypeLike) -> FeatureForm:
+        """Return what the verifier gives of a position; its projection is only described."""
+        drafter = self.drafter
+        if drafter is None:
+            return NO_FEATURES
+        module = method_of(drafter).module
+        projection = jax.eval_shape(
+            lambda: module(drafter, dtype=dtype, rngs=nnx.Rngs(0)).projection
+        )
+        placed = jax.tree.map(
+            lambda array: jax.ShapeDtypeStruct(
+                array.shape, array.dtype, sharding=projection_sharding(array, mesh)
+            ),
+            projection,
+        )
+        return FeatureForm(drafter.target_layer_ids, placed)
+
+    @property
+    def max_block(self) -> int:
+        """Most tokens of a decoding row, the anchor included."""
+        drafter_block = 1 if self.drafter is None else self.drafter.block_size
+        return max(drafter_block, self.lookup_block)
 
 
 def target_shape(name: str) -> DecoderConfig:
@@ -141,7 +151,7 @@ def target_shape(name: str) -> DecoderConfig:
 
 
 def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftConfig | None:
-    """Return the shape of a drafter.
+    """Return the shape of a drafter for a target.
 
     Args:
         name: "dflash" or "eagle3" for the published shape, "none", or a directory with a

@@ -1,111 +1,188 @@
-"""Every program of the two processes, and what attention does in it, counted by hand.
+"""Every program of the two processes, lowered from the shapes of the models alone.
 
-XLA's counts leave out what happens inside a kernel, and count the reference attention's loop once.
+XLA's counts leave out what happens inside a kernel, and count the reference attention's loop once:
+attention is counted by hand.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
-from blockdraft_aot.compiled import Counts, bytes_on_one_device
-from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.compiled import Counts, Program, bytes_on_one_device, compile_and_read
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_verifier.device.buckets import Bucket
-
-Lower = Callable[[], jax.stages.Lowered]
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.feature_projection import FeatureProjection
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.weights.quantization import hold_int8
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, next_power_of_two
+from blockdraft_verifier.device.cache import LayerCaches
+from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
+from blockdraft_verifier.device.least_step import least_step_tokens
+from blockdraft_verifier.device.packing import pack_sampling
+from blockdraft_verifier.device.step import StepInputs, StepOutputs
+from blockdraft_verifier.device.target_step import TargetStep
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """One program to compile.
+class TargetPrograms:
+    """What a verifier compiles on the devices of a mesh.
 
     Attributes:
-        kind: "verify", "prefill", "append" or "draft".
-        rows: Sequences; 0 where rows of features go to any of them.
-        tokens: Tokens, or rows of features.
-        lower: Traces it.
-        counted: What to count instead: a part that stands for itself, and the whole of which the
-            rest is one layer; None to count the program itself.
-        layers: Layers the model has.
-        traced_layers: Layers that the program spells out: one if they are scanned, and each as
-            often as it is passed through.
-        attention: What attention does, over all layers.
-        least_bytes: Bytes it has to read, by hand: weights once, and contexts; None if unknown.
+        pair: The models.
+        limits: Of the service.
+        layout: Of the K/V cache.
+        features: What a step gives of every position.
+        decoder: The target with scanned layers, its weights only described.
+        without_layers: The target without its layers, likewise.
     """
 
-    kind: str
-    rows: int
-    tokens: int
-    lower: Lower
-    counted: tuple[Lower, Lower] | None
-    layers: int
-    traced_layers: int
-    attention: Counts
-    least_bytes: float | None
+    pair: Pair
+    limits: ServingLimits
+    layout: CacheLayout
+    features: FeatureForm
+    decoder: Decoder
+    without_layers: Decoder
+
+    @classmethod
+    def on(
+        cls, mesh: Mesh, pair: Pair, limits: ServingLimits, num_pages: int, dtype: DTypeLike
+    ) -> "TargetPrograms":
+        """Return the programs for a mesh; the layers are scanned, as on every TPU."""
+        layout = CacheLayout.of(
+            pair.target, num_pages, limits.page_size, dtype, mesh=mesh, stacked=True
+        )
+
+        def unrolled(config: DecoderConfig) -> Decoder:
+            decoder = Decoder(config, dtype=dtype, rngs=None)
+            return hold_int8(decoder) if pair.weights == "int8" else decoder
+
+        # One layer is made and dropped: a decoder has at least one.
+        bare = nnx.eval_shape(lambda: unrolled(replace(pair.target, num_layers=1)))
+        bare.layers = nnx.List([])
+        scanned = nnx.eval_shape(lambda: ScannedDecoder(unrolled(pair.target)))
+        return cls(pair, limits, layout, pair.features(mesh, dtype), scanned, bare)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Every shape of a step, smallest first."""
+        limits = self.limits
+        return all_buckets(
+            limits.max_sequences, limits.max_step_tokens, self.pair.max_block, self._least_tokens
+        )
+
+    @property
+    def _least_tokens(self) -> int:
+        return next_power_of_two(least_step_tokens(self.limits.least_step_tokens, "tpu"))
+
+    def kind(self, bucket: Bucket) -> str:
+        """Return what a step of this shape is for: "verify" blocks only, or also "prefill"."""
+        blocks = bucket.rows * next_power_of_two(self.pair.max_block)
+        return "verify" if bucket.tokens <= max(blocks, self._least_tokens) else "prefill"
+
+    def program(self, bucket: Bucket, context_tokens: int) -> Program:
+        """Return the program for one bucket, each sequence with so many tokens in the cache."""
+        layout, config = self.layout, self.pair.target
+        devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
+        position_bytes = layout.page_bytes // layout.page_size
+        attention = _attention(
+            layers=config.num_layers,
+            heads=config.num_heads // devices,
+            head_dim=config.head_dim,
+            queries=bucket.tokens,
+            context_tokens=context_tokens,
+            context_bytes=bucket.rows * context_tokens * position_bytes,
+        )
+        return Program(
+            self.kind(bucket),
+            bucket.rows,
+            bucket.tokens,
+            partial(self.lower, bucket),
+            traced_layers=1,
+            attention=attention,
+            count=partial(self.count_greedy, bucket),
+            least_bytes=self._read_bytes() + attention.bytes,
+        )
+
+    def lower(self, bucket: Bucket) -> jax.stages.Lowered:
+        """Return the step of a bucket, as a verifier compiles it."""
+        step = TargetStep(*self._parts(self.decoder, self.layout, self.features))
+        return step.lower(self._weights(self.decoder), bucket)
+
+    def count_greedy(self, bucket: Bucket) -> Counts:
+        """Count a step whose requests are all greedy, attention by a kernel left out.
+
+        XLA counts the dearest branch, which sampling is, taken or not; and the body of the layers'
+        loop once, which is the difference to the same step without layers.
+        """
+        whole = GreedyStep(*self._parts(self.decoder, self.layout, self.features))
+        bare = GreedyStep(
+            *self._parts(
+                self.without_layers,
+                replace(self.layout, num_layers=0, stacked=False),
+                NO_FEATURES,
+            )
+        )
+        with_one = compile_and_read(whole.lower(self._weights(self.decoder), bucket)).counts
+        rest = compile_and_read(bare.lower(self._weights(self.without_layers), bucket)).counts
+        return rest.plus(with_one.plus(rest, times=-1), times=self.pair.target.num_layers)
+
+    def weight_bytes(self) -> int:
+        """Return the bytes of the weights on one device."""
+        return bytes_on_one_device((self._weights(self.decoder), self.features.projection))
+
+    def _read_bytes(self) -> int:
+        # All weights, but of an embedding that is not the head some rows only.
+        embedding = self._weights(self.decoder)["embedding"]
+        unread = 0 if self.decoder.head is None else bytes_on_one_device(embedding)
+        return self.weight_bytes() - unread
+
+    def _weights(self, decoder: Decoder) -> Any:
+        assert self.layout.mesh is not None
+        return state_shapes(nnx.state(decoder), self.pair.target, Placement(self.layout.mesh))
+
+    def _parts(self, decoder: Decoder, layout: CacheLayout, features: FeatureForm) -> Any:
+        max_pages = -(-self.limits.max_context_tokens // self.limits.page_size)
+        return nnx.graphdef(decoder), layout, max_pages, features, self.pair.max_block
 
 
-def target_programs(target: TargetPrograms, context_tokens: int) -> Iterator[Program]:
-    """Yield the verifier's programs.
+class GreedyStep(TargetStep):
+    """A step that cannot sample."""
 
-    Args:
-        target: Lowers them.
-        context_tokens: Tokens each sequence has in the cache.
-    """
-    for bucket in target.buckets:
-        yield step_program(target, bucket, context_tokens)
-
-
-def unpadded_programs(target: TargetPrograms, context_tokens: int) -> Iterator[Program]:
-    """Yield what plain steps would be if short ones were not padded; see `target_programs`."""
-    for bucket in target.unpadded_buckets:
-        yield step_program(target, bucket, context_tokens)
-
-
-def step_program(target: TargetPrograms, bucket: Bucket, context_tokens: int) -> Program:
-    """Return the verifier's program for one bucket; see `target_programs`."""
-    layout, config = target.layout, target.pair.target
-    devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
-    position_bytes = layout.page_bytes // layout.page_size
-    attention = _attention(
-        layers=config.num_layers,
-        heads=config.num_heads // devices,
-        head_dim=config.head_dim,
-        queries=bucket.tokens,
-        context_tokens=context_tokens,
-        context_bytes=bucket.rows * context_tokens * position_bytes,
-    )
-    return Program(
-        target.kind(bucket),
-        bucket.rows,
-        bucket.tokens,
-        partial(target.lower, bucket),
-        (
-            partial(target.lower_greedy_without_layers, bucket),
-            partial(target.lower_greedy, bucket),
-        ),
-        config.num_layers,
-        1,
-        attention,
-        target.read_bytes() + attention.bytes,
-    )
+    def _run(
+        self,
+        weights: Any,
+        projection: FeatureProjection | None,
+        caches: LayerCaches,
+        inputs: StepInputs,
+    ) -> tuple[StepOutputs, LayerCaches]:
+        greedy = inputs._replace(
+            # It is made on the host, whose arrays nothing traced can index.
+            sampling=jax.tree.map(jnp.asarray, pack_sampling((), inputs.draft_count.shape[0])),
+            log_probs_wanted=jnp.zeros(1, jnp.bool_),
+        )
+        # Not `super()`: a dataclass with slots is not the class that its methods saw.
+        return TargetStep._run(self, weights, projection, caches, greedy)
 
 
 def draft_programs(
     drafter: DraftPrograms, config: DraftConfig, context_tokens: int
 ) -> Iterator[Program]:
-    """Yield the drafter's programs.
-
-    Args:
-        drafter: Lowers them.
-        config: The drafter's shape.
-        context_tokens: Positions of each context.
-    """
+    """Yield the drafter's programs, each context with so many positions."""
     layers = config.decoder
     assert drafter.placement is not None
     sharding = HeadSharding.of(layers, drafter.placement)
@@ -119,27 +196,16 @@ def draft_programs(
     passes = 1 if isinstance(config, DFlashConfig) else config.block_size - 1
     queries = config.block_inputs if isinstance(config, DFlashConfig) else passes
     for rows in drafter.append_sizes:
-        yield Program(
-            "append",
-            0,
-            rows,
-            partial(drafter.lower, "append", rows),
-            None,
-            layers.num_layers,
-            layers.num_layers,
-            Counts(0.0, 0.0, 0.0),
-            None,
-        )
+        lower = partial(drafter.lower, "append", rows)
+        yield Program("append", 0, rows, lower, traced_layers=layers.num_layers)
     for blocks in drafter.draft_sizes:
         yield Program(
             "draft",
             blocks,
             blocks * config.block_size,
             partial(drafter.lower, "draft", blocks),
-            None,
-            layers.num_layers,
-            layers.num_layers * passes,
-            _attention(
+            traced_layers=layers.num_layers * passes,
+            attention=_attention(
                 layers=layers.num_layers,
                 heads=heads,
                 head_dim=layers.head_dim,
@@ -147,7 +213,6 @@ def draft_programs(
                 context_tokens=context_tokens,
                 context_bytes=passes * blocks * context_tokens * position_bytes,
             ),
-            None,
         )
 
 

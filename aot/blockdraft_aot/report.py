@@ -2,26 +2,28 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from blockdraft_aot.classes_report import classes_json, classes_text, paddings_json
-from blockdraft_aot.fit import Memory, batch_by_context
-from blockdraft_aot.modelled import Modelled
-from blockdraft_aot.pair import Pair
-from blockdraft_aot.settings import ServingLimits
-from blockdraft_aot.survey import RoleSurvey
+from blockdraft_aot.compiled import Modelled
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.settings import CompileSettings, ServingLimits
+from blockdraft_aot.survey import RoleSurvey, batch_by_context
+
+_HEADERS = (
+    *("kind", "rows", "tokens", "compile s", "GFLOP", "GB", "modelled ms"),
+    *("bound", "collectives a layer", "temporary MB", "kernels"),
+)
 
 
-def as_json(
-    roles: Mapping[str, RoleSurvey], pair: Pair, limits: ServingLimits, settings: Mapping[str, Any]
-) -> str:
+def as_json(roles: Mapping[str, RoleSurvey], pair: Pair, settings: CompileSettings) -> str:
     """Return everything that is known, as a JSON object."""
     return json.dumps(
         {
-            **settings,
+            **asdict(settings.survey),
             "target": pair.target.name,
             "weights": pair.weights,
-            "roles": {name: _role(role, limits) for name, role in roles.items()},
+            "roles": {name: _role(role, settings.limits) for name, role in roles.items()},
         },
         indent=2,
     )
@@ -31,16 +33,16 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
     """Return a table of every role's programs, and what fits."""
     parts = []
     for name, role in roles.items():
-        chips = role.topology.mesh.size
-        parts += [f"{name} on {role.topology.name} ({chips} x {role.topology.kind})"]
+        topology, memory = role.topology, role.memory
+        held = ", ".join(f"{what} {size / 1e9:.2f}" for what, size in memory.consumers.items())
+        parts += [f"{name} on {topology.name} ({topology.mesh.size} x {topology.kind})"]
         parts += [*_table(role.programs), ""]
-        memory = role.memory
-        parts += [f"GB of one chip: {_gb(memory.consumers)}; {_left(memory)}"]
+        left = f"left {memory.left / 1e9:.2f} of {memory.usable / 1e9:.1f}"
+        parts += [f"GB of one chip: {held}; {left}"]
         if role.pages is not None:
             fitting = batch_by_context(role.pages, limits.page_size, limits.max_context_tokens)
             batches = ", ".join(f"{batch} x {length}" for length, batch in fitting.items())
             parts += [f"pages that fit: {role.pages} (--num-pages); sequences x tokens: {batches}"]
-            parts += ["", *classes_text(role.classes, role.paddings, role.topology.name)]
         parts += [""]
     parts += ["Modelled from compiled programs; nothing was run."]
     return "\n".join(parts) + "\n"
@@ -59,17 +61,7 @@ def _role(role: RoleSurvey, limits: ServingLimits) -> dict[str, Any]:
         fields["sequences_by_context_tokens"] = batch_by_context(
             role.pages, limits.page_size, limits.max_context_tokens
         )
-        fields["classes_of_rounding"] = classes_json(role.classes)
-        fields["padding_of_plain_steps"] = paddings_json(role.paddings)
     return fields
-
-
-def _gb(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{what} {size / 1e9:.2f}" for what, size in sizes.items())
-
-
-def _left(memory: Memory) -> str:
-    return f"left {memory.left / 1e9:.2f} of {memory.usable / 1e9:.1f}"
 
 
 def _program(each: Modelled) -> dict[str, Any]:
@@ -87,12 +79,6 @@ def _program(each: Modelled) -> dict[str, Any]:
         "temporary_bytes": each.compiled.temporary_bytes,
         "kernels": each.compiled.kernels,
     }
-
-
-_HEADERS = (
-    *("kind", "rows", "tokens", "compile s", "GFLOP", "GB", "modelled ms"),
-    *("bound", "collectives a layer", "temporary MB", "kernels"),
-)
 
 
 def _table(programs: Iterable[Modelled]) -> list[str]:

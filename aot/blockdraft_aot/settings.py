@@ -1,10 +1,18 @@
-"""What `blockdraft compile` is told."""
+"""What `blockdraft compile` is told, and the errors that say what is wrong with it."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, required, setting
 from blockdraft_runtime.settings.verifier import EngineSettings
+
+
+class AotError(ValueError):
+    """The command line, or what it names, is wrong."""
+
+
+class DoesNotFitError(AotError):
+    """The chips' memory is too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,7 @@ class SurveySettings:
 
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
-    """Everything `blockdraft compile` is told.
-
-    Attributes:
-        limits: Limits of the service.
-        survey: What is compiled and how it is judged.
-    """
+    """Everything `blockdraft compile` is told."""
 
     topology: str = required("chips, such as `v5p:2x2x1`, `v5e:1x1` or `v6e:2x4`", metavar="TPU")
     tpu_split: str | None = setting(

@@ -1,7 +1,7 @@
-"""Compiles what a service would compile on its chips, and judges whether it fits."""
+"""Compiles what a process would compile on its chips, and judges whether it fits."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
@@ -9,19 +9,10 @@ import ml_dtypes
 import numpy as np
 from jax.typing import DTypeLike
 
-from blockdraft_aot.classes import Padding, RoundingClass, classes_of
-from blockdraft_aot.compiled import bytes_on_one_device
-from blockdraft_aot.fit import Memory, check_drafter, memory_of, pages_that_fit
-from blockdraft_aot.modelled import Modelled, compile_on
-from blockdraft_aot.pair import Pair
-from blockdraft_aot.programs import (
-    Program,
-    draft_programs,
-    target_programs,
-    unpadded_programs,
-)
-from blockdraft_aot.settings import ServingLimits, SurveySettings
-from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.compiled import Compiled, Modelled, Program, bytes_on_one_device, compile_on
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.programs import TargetPrograms, draft_programs
+from blockdraft_aot.settings import CompileSettings, DoesNotFitError
 from blockdraft_aot.topology import Topology
 from blockdraft_drafter.catalogue import method_of
 from blockdraft_drafter.compiled.programs import abstract_programs
@@ -33,81 +24,96 @@ DTYPE: DTypeLike = jnp.bfloat16
 
 # The cache that programs are compiled with; how large it may be is known only afterwards.
 _FIRST_GUESS = 0.5
+_LENGTHS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one chip of a role holds, in bytes.
+
+    Attributes:
+        usable: What may be used at all.
+        weights: The model's.
+        context: Of the drafter's context buffer; 0 for a verifier, whose pages take the rest.
+        temporaries: Of the program that needs most while it runs.
+        results: Of the program that returns most.
+        code: Of all programs, loaded at once.
+    """
+
+    usable: int
+    weights: int
+    context: int
+    temporaries: int = 0
+    results: int = 0
+    code: int = 0
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """What takes memory, and how much."""
+        return {
+            "weights": self.weights,
+            "context": self.context,
+            "temporaries": self.temporaries,
+            "results": self.results,
+            "code": self.code,
+        }
+
+    @property
+    def left(self) -> int:
+        """What is left; negative if it does not fit."""
+        return self.usable - sum(self.consumers.values())
+
+    def with_programs(self, compiled: Sequence[Compiled]) -> "Memory":
+        """Return what is held beside all programs of the role."""
+        return replace(
+            self,
+            temporaries=max(each.temporary_bytes for each in compiled),
+            results=max(each.result_bytes for each in compiled),
+            code=sum(each.code_bytes for each in compiled),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSurvey:
-    """What is known of one process.
+    """What is known of one process: all that it compiles, and what one of its chips holds.
 
-    Attributes:
-        topology: Its chips.
-        programs: Everything it compiles.
-        memory: What one of its chips holds.
-        pages: Pages of K/V that fit; None for a drafter.
-        classes: Which of a verifier's programs round alike; empty for a drafter.
-        paddings: What the padding of a verifier's plain steps costs, per number of rows.
+    `pages` are those of K/V that fit; None for a drafter.
     """
 
     topology: Topology
     programs: tuple[Modelled, ...]
     memory: Memory
     pages: int | None
-    classes: tuple[RoundingClass, ...] = ()
-    paddings: tuple[Padding, ...] = ()
 
 
 def survey_verifier(
-    topology: Topology,
-    pair: Pair,
-    limits: ServingLimits,
-    settings: SurveySettings,
-    on_program: Callable[[], None] = lambda: None,
+    topology: Topology, pair: Pair, settings: CompileSettings, on_program: Callable[[], None]
 ) -> RoleSurvey:
-    """Compile the verifier's programs.
-
-    Args:
-        topology: Its chips.
-        pair: The models.
-        limits: Of the service.
-        settings: What to compile.
-        on_program: Called after each.
+    """Compile the verifier's programs; `on_program` is called after each.
 
     Raises:
         DoesNotFitError: If it does not fit.
     """
-    usable = int(topology.memory_bytes * settings.memory_share)
+    limits, survey = settings.limits, settings.survey
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
-    weights, page_bytes = programs.weight_bytes(), programs.layout.page_bytes
-    empty = Memory(usable, weights, 0, 0, 0, 0)
-    guess = int(_FIRST_GUESS * pages_that_fit(empty, page_bytes, needed))
+    page_bytes = programs.layout.page_bytes
+    memory = Memory(_usable(topology, settings), programs.weight_bytes(), 0)
+    guess = int(_FIRST_GUESS * pages_that_fit(memory, page_bytes, needed))
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)
-    chosen = _chosen(target_programs(programs, settings.context_tokens), settings)
-    compiled = compile_on(chosen, topology, on_program)
-    memory = memory_of([each.compiled for each in compiled], usable=usable, weights=weights)
-    pages = pages_that_fit(memory, page_bytes, needed)
-    padded = {(each.program.rows, each.program.tokens): each for each in compiled}
-    least = programs.least_tokens
-    plain = unpadded_programs(programs, settings.context_tokens)
-    # These are compiled for comparison only and take no memory of a service.
-    comparable = [each for each in plain if (each.rows, least) in padded]
-    paddings = tuple(
-        Padding(padded[each.program.rows, least], each)
-        for each in compile_on(comparable, topology, on_program)
-    )
-    return RoleSurvey(topology, compiled, memory, pages, classes_of(compiled), paddings)
+    steps = (programs.program(bucket, survey.context_tokens) for bucket in programs.buckets)
+    compiled = compile_on(_chosen(steps, ends_only=survey.ends_only), topology, on_program)
+    memory = memory.with_programs([each.compiled for each in compiled])
+    return RoleSurvey(topology, compiled, memory, pages_that_fit(memory, page_bytes, needed))
 
 
 def survey_drafter(
-    topology: Topology,
-    pair: Pair,
-    limits: ServingLimits,
-    settings: SurveySettings,
-    on_program: Callable[[], None] = lambda: None,
+    topology: Topology, pair: Pair, settings: CompileSettings, on_program: Callable[[], None]
 ) -> RoleSurvey:
     """Compile the drafter's programs; see `survey_verifier`."""
-    assert pair.drafter is not None
+    drafter, limits, survey = pair.drafter, settings.limits, settings.survey
+    assert drafter is not None
     room = Room(
         limits.max_sequences,
         limits.max_context_tokens,
@@ -115,28 +121,82 @@ def survey_drafter(
         np.dtype(ml_dtypes.bfloat16),
         projected=True,
     )
-    placement = Placement(topology.mesh)
-    drafter = pair.drafter
     programs = abstract_programs(
-        method_of(drafter), drafter, pair.target, room, dtype=DTYPE, placement=placement
+        method_of(drafter),
+        drafter,
+        pair.target,
+        room,
+        dtype=DTYPE,
+        placement=Placement(topology.mesh),
     )
-    chosen = _chosen(draft_programs(programs, drafter, settings.context_tokens), settings)
-    compiled = compile_on(chosen, topology, on_program)
-    memory = memory_of(
-        [each.compiled for each in compiled],
-        usable=int(topology.memory_bytes * settings.memory_share),
+    every = draft_programs(programs, drafter, survey.context_tokens)
+    compiled = compile_on(_chosen(every, ends_only=survey.ends_only), topology, on_program)
+    memory = Memory(
+        _usable(topology, settings),
         weights=bytes_on_one_device(programs.weights),
         context=bytes_on_one_device(programs.steps.context()),
-    )
+    ).with_programs([each.compiled for each in compiled])
     check_drafter(memory)
     return RoleSurvey(topology, compiled, memory, None)
 
 
-def _chosen(programs: Iterable[Program], settings: SurveySettings) -> list[Program]:
+def _usable(topology: Topology, settings: CompileSettings) -> int:
+    return int(topology.memory_bytes * settings.survey.memory_share)
+
+
+def _chosen(programs: Iterable[Program], *, ends_only: bool) -> list[Program]:
     """Return all programs, or the smallest and the largest of each kind."""
-    if not settings.ends_only:
+    if not ends_only:
         return list(programs)
     by_kind: dict[str, list[Program]] = {}
     for program in programs:
         by_kind.setdefault(program.kind, []).append(program)
     return [end for each in by_kind.values() for end in (each[0], *each[1:][-1:])]
+
+
+def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
+    """Return how many pages of K/V, over all layers, the rest of a verifier's chip holds.
+
+    Raises:
+        DoesNotFitError: If there is not room for those of one sequence of the greatest length,
+            which are `needed`; names the largest consumer.
+    """
+    pages = memory.left // page_bytes
+    if pages < needed:
+        raise DoesNotFitError(
+            f"the verifier does not fit: {_largest(memory)} of {_gb(memory.usable)} usable, which "
+            f"leaves room for {max(0, pages)} of the {needed} pages that one sequence needs"
+        )
+    return pages
+
+
+def check_drafter(memory: Memory) -> None:
+    """Check that a drafter fits.
+
+    Raises:
+        DoesNotFitError: If not; names the largest consumer.
+    """
+    if memory.left < 0:
+        raise DoesNotFitError(
+            f"the drafter does not fit: it lacks {_gb(-memory.left)} of {_gb(memory.usable)} "
+            f"usable; {_largest(memory)}"
+        )
+
+
+def batch_by_context(pages: int, page_size: int, most_tokens: int) -> dict[int, int]:
+    """Return how many sequences of a length fit, for lengths that halve down from the greatest."""
+    lengths: list[int] = []
+    length = most_tokens
+    while length >= page_size and len(lengths) < _LENGTHS:
+        lengths.append(length)
+        length //= 2
+    return {length: pages // -(-length // page_size) for length in lengths}
+
+
+def _largest(memory: Memory) -> str:
+    name, size = max(memory.consumers.items(), key=lambda item: item[1])
+    return f"{name} take {_gb(size)}"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

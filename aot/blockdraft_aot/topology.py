@@ -10,8 +10,8 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from blockdraft_aot.errors import AotError
 from blockdraft_aot.roofline import PUBLISHED, Roofline
+from blockdraft_aot.settings import AotError
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_runtime.tpu import (
     ChipSplit,
@@ -40,14 +40,7 @@ _HOST_CHIPS = {"v5p": 4, "v5e": 8, "v6e": 8, "tpu7x": 4}
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Chips that are not there.
-
-    Attributes:
-        name: Such as "v5p:2x2x1".
-        mesh: All chips in a row.
-        roofline: What one of them can do.
-        memory_bytes: What one of them holds.
-    """
+    """Chips that are not there, in a row; roofline and memory are those of one of them."""
 
     name: str
     mesh: Mesh
@@ -62,10 +55,7 @@ class Topology:
 
 
 def describe_topology(name: str) -> Topology:
-    """Return the chips of a topology.
-
-    Args:
-        name: Generation and shape, such as "v5p:2x2x1" or "v5e:1x1".
+    """Return the chips of a generation and shape, such as "v5p:2x2x1" or "v5e:1x1".
 
     Raises:
         AotError: If libtpu is missing, or knows no such topology, or its chip's figures are not
@@ -98,12 +88,8 @@ def describe_topology(name: str) -> Topology:
 def role_topologies(topology: str, split: str | None, *, drafting: bool) -> tuple[str, str | None]:
     """Return the topologies that verifier and drafter see; None for a drafter without chips.
 
-    They are those that `blockdraft serve` gives its processes.
-
-    Args:
-        topology: All chips, such as "v5p:2x2x1".
-        split: `V+D`; by default half each, or all for the verifier if it is alone.
-        drafting: Whether there is a drafter.
+    They are those that `blockdraft serve` gives its processes with the same split, `V+D`; by
+    default half each, or all for the verifier if it is alone.
 
     Raises:
         AotError: If the chips cannot be split like this.

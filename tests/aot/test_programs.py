@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from tests.models.tiny import tiny_config
 
-from blockdraft_aot.pair import Pair
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
-from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_models.weights.quantization import WeightFormat
 

@@ -3,19 +3,17 @@
 import pytest
 
 from blockdraft_aot.compiled import Compiled, Counts
-from blockdraft_aot.errors import DoesNotFitError
-from blockdraft_aot.fit import Memory, batch_by_context, check_drafter, memory_of, pages_that_fit
-from blockdraft_aot.rounding import Rounding
+from blockdraft_aot.settings import DoesNotFitError
+from blockdraft_aot.survey import Memory, batch_by_context, check_drafter, pages_that_fit
 
 
 def compiled(temporaries: int, results: int, code: int) -> Compiled:
-    counts = Counts(0.0, 0.0, 0.0)
-    return Compiled(1.0, counts, 0, temporaries, results, code, 0, 0, 0, Rounding(()))
+    return Compiled(1.0, Counts(), 0, temporaries, results, code, 0, 0, 0)
 
 
 def test_programs_share_temporaries_but_not_code() -> None:
-    memory = memory_of(
-        [compiled(50, 3, 10), compiled(70, 2, 11)], usable=1000, weights=400, context=100
+    memory = Memory(1000, weights=400, context=100).with_programs(
+        [compiled(50, 3, 10), compiled(70, 2, 11)]
     )
     assert memory == Memory(1000, 400, 100, temporaries=70, results=3, code=21)
     assert memory.left == 1000 - 400 - 100 - 70 - 3 - 21

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_aot.errors import AotError
+from blockdraft_aot.settings import AotError
 from blockdraft_aot.topology import describe_topology, role_topologies
 
 

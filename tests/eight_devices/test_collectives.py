@@ -6,9 +6,9 @@ import pytest
 from tests.models.tiny import tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
-from blockdraft_aot.pair import Pair
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
-from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_verifier.device.buckets import Bucket
 

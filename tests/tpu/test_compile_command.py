@@ -101,31 +101,6 @@ def test_int8_weights_take_a_byte_each(target: str, capsys: pytest.CaptureFixtur
     assert memory["weights"] == matrices + 4 * scales + 2 * embedding_and_norms
 
 
-def test_classes_of_rounding(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = ("--max-sequences", "1", "--max-step-tokens", "32", "--max-context-tokens", "256")
-    arguments = ("--topology", "v5e:1x1", "--target", target, "--drafter", "none", *limits)
-    shared = (*arguments, "--context-tokens", "128", "--json")
-    assert main(["compile", *shared]) == 0
-    verifier = json.loads(capsys.readouterr().out)["roles"]["verifier"]
-    shapes = [each["tokens"] for each in verifier["programs"]]
-    assert shapes == [16, 32]
-    classes = verifier["classes_of_rounding"]
-    in_classes = [program["tokens"] for each in classes for program in each["programs"]]
-    assert in_classes == shapes
-    products = [each for each in classes[0]["sums"] if each["name"].startswith("layer product")]
-    # Queries, keys, values, output, gate, up, down.
-    assert len(products) == 7
-    assert all(each["manner"].startswith("matrix unit, bf16 x bf16") for each in products)
-    (padding,) = verifier["padding_of_plain_steps"]
-    assert (padding["tokens"], padding["padded_tokens"]) == (1, 16)
-    assert padding["modelled_seconds"] > 0
-    # A lone token is the vector unit's.
-    changed = [each for each in padding["differences"] if each["name"].startswith("layer product")]
-    assert changed
-    assert all(each["before"].startswith("vector unit") for each in changed)
-    assert all(each["after"].startswith("matrix unit") for each in changed)
-
-
 def test_what_does_not_fit_fails_and_names_the_largest(
     target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,10 @@ import pytest
 from tests.models.tiny import tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
-from blockdraft_aot.fit import memory_of, pages_that_fit
-from blockdraft_aot.model_shapes import SHAPES, drafter_shape
-from blockdraft_aot.pair import Pair
+from blockdraft_aot.model_shapes import SHAPES, Pair, drafter_shape
+from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
-from blockdraft_aot.survey import DTYPE
-from blockdraft_aot.target_programs import TargetPrograms
+from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_verifier.device.buckets import Bucket
 
@@ -66,9 +64,8 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
         assert program.kernels == 1
         # and its chips meet after attention and after the MLP.
         assert program.layer_collectives == (0 if chips.mesh.size == 1 else 2)
-    memory = memory_of(
-        compiled, usable=int(0.9 * chips.memory_bytes), weights=programs.weight_bytes()
-    )
+    memory = Memory(int(0.9 * chips.memory_bytes), programs.weight_bytes(), 0)
+    memory = memory.with_programs(compiled)
     # Room for all sequences at full length, more or less.
     pages = pages_that_fit(memory, programs.layout.page_bytes, NEEDED_PAGES)
     assert pages > 8 * NEEDED_PAGES

@@ -60,7 +60,7 @@ def measure(settings: KFlatSettings, run: Run) -> Outcome:
 
 def _described(name: str) -> "Topology":
     """Return the chips of a topology, or refuse the flag."""
-    from blockdraft_aot.errors import AotError
+    from blockdraft_aot.settings import AotError
     from blockdraft_aot.topology import describe_topology
 
     try:

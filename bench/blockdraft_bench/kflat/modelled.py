@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from blockdraft_aot.modelled import layered_counts, modelled_seconds
-from blockdraft_aot.pair import Pair
-from blockdraft_aot.programs import step_program
+from blockdraft_aot.compiled import modelled_seconds
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
-from blockdraft_aot.target_programs import TargetPrograms
 from blockdraft_aot.topology import Topology
 from blockdraft_bench.common.run import Run
 from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
@@ -76,9 +75,9 @@ def modelled_timings(
         programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, dtype)
         # Logits are wanted of every token.
         bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
-        program = step_program(programs, bucket, shape.context_tokens)
-        counts = layered_counts(program).plus(program.attention)
-        seconds = modelled_seconds(counts, program.attention, topology.roofline)
+        attention = programs.program(bucket, shape.context_tokens).attention
+        counts = programs.count_greedy(bucket).plus(attention)
+        seconds = modelled_seconds(counts, attention, topology.roofline)
         chips = topology.mesh.size
         compiled = StepCost(chips * counts.flops, chips * counts.bytes)
         return Timing(seconds, compiled=compiled)
