@@ -80,7 +80,9 @@ FAULTS = Dashboard(
             Panel(
                 "Certificate expires",
                 {
-                    "{{instance}}": f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0"
+                    "{{instance}}": (
+                        f"{series('server_tls_certificate_expiry_timestamp_seconds')} * 1000 > 0"
+                    )
                 },
                 "dateTimeFromNow",
                 "Empty without TLS.",

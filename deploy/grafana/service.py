@@ -1,6 +1,6 @@
 """The dashboard service: who asks, who is served how fast, and what is refused."""
 
-from grafana.panels import Dashboard, Panel, quantiles, rate, series, total
+from grafana.panels import Dashboard, Panel, quantiles, rate, total
 
 SERVICE = Dashboard(
     "service",
@@ -108,10 +108,13 @@ SERVICE = Dashboard(
             Panel(
                 "Versions that are running",
                 {
-                    "server {{version}}: {{model}}": f"sum by (version, model) ({series('server_build_info')})",
-                    "verifier {{version}}: {{model}} {{target}}, {{dtype}}": f"sum by (version, model, target, dtype) ({series('verifier_build_info')})",
-                    "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}": "sum by (version, method, fingerprint, target) "
-                    f"({series('drafter_build_info')})",
+                    "server {{version}}: {{model}}": total("server_build_info", "version, model"),
+                    "verifier {{version}}: {{model}} {{target}}, {{dtype}}": total(
+                        "verifier_build_info", "version, model, target, dtype"
+                    ),
+                    "drafter {{version}}: {{method}} {{fingerprint}} for {{target}}": total(
+                        "drafter_build_info", "version, method, fingerprint, target"
+                    ),
                 },
                 description="How many processes of each. Two of a kind are a roll-out.",
             )

@@ -85,8 +85,10 @@ SPECULATION = Dashboard(
             Panel(
                 "Verifications with a proposal",
                 {
-                    "{{source}}": f"{rate('verifier_drafts_total', 'source')} / on () group_left () "
-                    f"({rate('verifier_verifications_total')} > 0)"
+                    "{{source}}": (
+                        f"{rate('verifier_drafts_total', 'source')} / on () group_left () "
+                        f"({rate('verifier_verifications_total')} > 0)"
+                    )
                 },
                 "percentunit",
             ),
@@ -166,7 +168,9 @@ SPECULATION = Dashboard(
             Panel(
                 "Learning: time since the last step",
                 {
-                    "{{instance}}": f"time() - ({series('drafter_learning_last_step_timestamp_seconds')} > 0)"
+                    "{{instance}}": (
+                        f"time() - ({series('drafter_learning_last_step_timestamp_seconds')} > 0)"
+                    )
                 },
                 "s",
                 "It also grows when everything was learned from often enough.",
