@@ -66,6 +66,7 @@ class VerifierLink:
         self._in_flight_at_report = 0
         self._others = 0
         self._look_now = asyncio.Event()
+        self._losses = 0
 
     @property
     def load(self) -> int:
@@ -129,7 +130,11 @@ class VerifierLink:
             self._in_flight -= 1
 
     async def poll(self) -> None:
-        """Look at health, description and load; a verifier that fails to answer is unhealthy."""
+        """Look at health, description and load; a verifier that fails to answer is unhealthy.
+
+        What it said before its stream broke does not make it healthy again; the next look may.
+        """
+        losses = self._losses
         try:
             health = await self._health.Check(  # type: ignore[attr-defined]  # its stubs lack it
                 health_pb2.HealthCheckRequest(service=SERVICE), timeout=_POLL_TIMEOUT_SECONDS
@@ -148,13 +153,15 @@ class VerifierLink:
                 # Those of this server that came or went meanwhile are not others.
                 own = max(in_flight, self._in_flight)
                 self._others = max(self._reported_load - own, 0)
-            self._set_healthy(health.status == health_pb2.HealthCheckResponse.SERVING, "asked")
+            serving = health.status == health_pb2.HealthCheckResponse.SERVING
+            self._set_healthy(serving and losses == self._losses, "asked")
         except grpc.aio.AioRpcError as error:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")
             await self._show_new_certificates()
 
     def lost(self) -> None:
         """Take note that the stream broke; a look without delay tells if the verifier lives."""
+        self._losses += 1
         self._set_healthy(False, "the stream broke")
         self._look_now.set()
 
