@@ -1,6 +1,5 @@
 """Bearer API keys, checked before a request is read."""
 
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Any
 
@@ -32,19 +31,17 @@ class ApiKeys:
     def tenant(self, authorization: str | None) -> Tenant:
         """Return whose call it is that has this `authorization` metadata.
 
-        Takes the same time for every wrong key: no comparison ends early.
+        What the time of a look-up may tell of a digest tells nothing of a key.
 
         Raises:
             ServiceError: UNAUTHENTICATED.
         """
         if self._current is None:
             return EVERYONE
-        digest = digest_of(_key(authorization))
-        known = self._current().items()
-        found = [tenant for one, tenant in known if hmac.compare_digest(digest, one)]
-        if not found:
+        tenant = self._current().get(digest_of(_key(authorization)))
+        if tenant is None:
             raise _unauthenticated("the API key is not valid")
-        return found[0]
+        return tenant
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):

@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ from tests.server.support import (
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.access.auth import ApiKeys
-from blockdraft_server.access.tenants import EVERYONE, digest_of, parse_keys
+from blockdraft_server.access.tenants import EVERYONE, Tenant, digest_of, parse_keys
 
 KEYS = ApiKeys(lambda: parse_keys("alpha\nbeta"))
 
@@ -46,6 +47,21 @@ def test_a_digest_is_no_key() -> None:
     for wrong in (digest_of("alpha").hex(), f"sha256:{digest_of('alpha').hex()}", "acme"):
         with pytest.raises(ServiceError):
             keys.tenant(f"Bearer {wrong}")
+
+
+class Unscannable(dict[bytes, Tenant]):
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("the keys are looked through one by one")
+
+    items = values = keys = __iter__  # type: ignore[assignment]
+
+
+def test_a_key_is_found_without_a_look_at_all_others() -> None:
+    known = Unscannable(parse_keys("alpha\nbeta"))
+    keys = ApiKeys(lambda: known)
+    assert keys.tenant("Bearer beta") == parse_keys("beta")[digest_of("beta")]
+    with pytest.raises(ServiceError):
+        keys.tenant("Bearer gamma")
 
 
 def test_without_keys_everyone_is_one_tenant() -> None:
