@@ -130,7 +130,12 @@ class Supervisor:
         tracker = RestartTracker(self._policy)
         run = self._run_once if spec.health_address else self._run_unwatched
         while not self._stopping.is_set():
-            status, ready_since, last_lines = await run(spec)
+            try:
+                status, ready_since, last_lines = await run(spec)
+            except OSError as error:
+                # Too many processes or open files just now: as if it had died at once.
+                status, ready_since, last_lines = 1, None, [f"cannot be started: {error}"]
+                logger.warning("%s cannot be started: %s", spec.name, error)
             if self._stopping.is_set():
                 return
             if status == USAGE_STATUS and not spec.health_address:

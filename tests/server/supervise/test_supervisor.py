@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import io
 import os
 import signal
@@ -116,6 +117,28 @@ async def test_a_dead_child_is_started_again(family: Family) -> None:
         assert "a" not in supervisor.serving
         await until(lambda: "a" in supervisor.serving)
     assert family.ended() == ["a", "b"]
+
+
+async def test_a_child_that_cannot_be_started_just_now_is_started_later(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = asyncio.create_subprocess_exec, [errno.EAGAIN, errno.EMFILE]
+
+    async def fail_at_first(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        if failures:
+            raise OSError(failures.pop(), "not now")
+        return await start(*args, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_at_first)
+    supervisor = Supervisor([family.dummy("a")], QUICK, io.BytesIO())
+    async with running(supervisor):
+        assert not failures
+    assert family.ended() == ["a"]
+    failures += [errno.EAGAIN] * QUICK.max_deaths
+    supervisor = Supervisor([family.dummy("a")], QUICK, io.BytesIO())
+    with pytest.raises(ChildFailedError) as caught:
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE_SECONDS)
+    assert "not now" in caught.value.last_lines[0]
 
 
 async def test_a_child_that_never_gets_ready_is_replaced(family: Family) -> None:
