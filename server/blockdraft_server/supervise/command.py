@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -18,7 +19,7 @@ from blockdraft_runtime.logs import configure_logging
 from blockdraft_server.supervise.find_drafter import plan_for_target
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.settings import ServeSettings
-from blockdraft_server.supervise.shared_port import free_port, refuse_taken_port
+from blockdraft_server.supervise.shared_port import held_port, refuse_taken_port
 from blockdraft_server.supervise.training import require_training
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     process = settings.server.process
     configure_logging("serve", process.log_level, process.log_format)
     folder = settings.run_dir or Path(tempfile.mkdtemp(prefix="blockdraft-"))
-    try:
+    with contextlib.ExitStack() as stack:
+        if settings.run_dir is None:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             # Before anything is fetched.
             if ServePlan.of(settings, folder, os.environ).learns:
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
             if plan.learns and plan.verifier.process.metrics_port is None:
-                plan = plan.watching(free_port())
+                plan = plan.watching(stack.enter_context(held_port()))
             server = plan.server
             if server is not None and server.servers > 1 and not plan.follows:
                 refuse_taken_port(server.process.address)
@@ -65,9 +68,6 @@ def run(args: argparse.Namespace) -> int:
             logger.error("%s", error)
             return 2
         return asyncio.run(_supervise(plan, settings))
-    finally:
-        if settings.run_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:

@@ -6,14 +6,21 @@ on it would silently get half of the first one's callers.
 
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def free_port() -> int:
-    """Return a port of this host at which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port of this host for a process that asks for it by number, also again and again.
+
+    Who listens at it must allow the reuse of addresses, as servers do. Nobody else gets it: the
+    kernel gives no port away that is bound, and what is bound without listening can be shared so.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def refuse_taken_port(address: str) -> None:

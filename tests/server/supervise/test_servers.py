@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from flax import nnx
+from prometheus_client import CollectorRegistry, start_http_server
 from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.models.tiny import tiny_config, write_hf_checkpoint
@@ -24,7 +25,7 @@ from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.restart import RestartPolicy
-from blockdraft_server.supervise.shared_port import refuse_taken_port
+from blockdraft_server.supervise.shared_port import held_port, refuse_taken_port
 from blockdraft_server.supervise.supervisor import Supervisor
 
 CONNECTIONS = 16
@@ -106,3 +107,15 @@ def test_a_port_of_somebody_else_is_refused() -> None:
         with pytest.raises(ValueError, match="somebody listens"):
             refuse_taken_port(address)
     refuse_taken_port(address)
+
+
+def test_a_port_held_for_a_process_is_nobody_elses_and_its_own_again_and_again() -> None:
+    with held_port() as port:
+        for _ in range(2):
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind(("127.0.0.1", port))
+            for address in ("127.0.0.1", "0.0.0.0"):
+                endpoint, thread = start_http_server(port, address, CollectorRegistry())
+                endpoint.shutdown()
+                endpoint.server_close()
+                thread.join()
