@@ -17,8 +17,7 @@ from tests.command_lines import CONFIGURATIONS, MODULES, parse, values_of
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.values import Setting, build
-from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan
-from blockdraft_server.supervise.settings import ServeSettings
+from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ServePlan, ServeSettings
 
 CASES: list[Any] = [
     pytest.param(configuration, setting, id=f"{command} --{name}")

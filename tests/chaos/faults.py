@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tests.chaos.load import Callers
 from tests.chaos.schedule import DELAY_SECONDS, Fault, Kind
 from tests.chaos.stack import Stack
+from tests.supervised import process_ids
 
 # Both sides ping a silent connection after 20 s and give it up 10 s later.
 HALF_OPEN_SECONDS = 40.0
@@ -80,7 +81,7 @@ async def _to_process(fault: Fault, stack: Stack) -> Happened:
     supervisor, name = stack.supervisor, fault.target
     async with asyncio.timeout(RESTART_SECONDS):
         # Nothing can happen to a process between two lives.
-        while (process := supervisor.process_ids.get(name)) is None:
+        while (process := process_ids(supervisor).get(name)) is None:
             await asyncio.sleep(0.05)
     began = time.monotonic()
     with contextlib.suppress(ProcessLookupError):
@@ -115,5 +116,5 @@ async def _starve(process: int, seconds: float) -> None:
 
 async def _until_gone(stack: Stack, name: str, process: int, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while stack.supervisor.process_ids.get(name) == process and time.monotonic() < end:
+    while process_ids(stack.supervisor).get(name) == process and time.monotonic() < end:
         await asyncio.sleep(0.05)

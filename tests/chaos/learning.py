@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from tests.chaos.load import Callers
 from tests.chaos.schedule import Fault
+from tests.supervised import process_ids
 
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
@@ -188,5 +189,5 @@ class Watch:
     def _look(self) -> None:
         self.recorded.update(self._recordings.names())
         self.most_bytes = max(self.most_bytes, self._recordings.size_bytes())
-        if (trainer := self._supervisor.process_ids.get("trainer")) is not None:
+        if (trainer := process_ids(self._supervisor).get("trainer")) is not None:
             self.trainers.add(trainer)

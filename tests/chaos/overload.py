@@ -160,7 +160,7 @@ def _times(seconds: list[float]) -> dict[str, float]:
 
 
 def _restarted(stack: Stack, *looks: dict[str, Any]) -> list[str]:
-    return sorted(set(stack.supervisor.process_ids) ^ set.intersection(*map(set, looks)))
+    return sorted(set(stack.supervisor.children) ^ set.intersection(*map(set, looks)))
 
 
 def main() -> int:

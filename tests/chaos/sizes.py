@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import psutil
 from tests.chaos.stack import Stack
+from tests.supervised import process_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +30,4 @@ class Size:
 
 def sizes(stack: Stack) -> dict[str, Size]:
     """Look at the processes of a stack."""
-    return {name: Size.of(process) for name, process in stack.supervisor.process_ids.items()}
+    return {name: Size.of(process) for name, process in process_ids(stack.supervisor).items()}

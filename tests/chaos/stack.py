@@ -17,6 +17,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import HOPS
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.ports import free_ports
+from tests.supervised import serving
 
 from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder
@@ -30,8 +31,7 @@ from blockdraft_runtime.settings.verifier import (
     SchedulerSettings,
     VerifierSettings,
 )
-from blockdraft_server.supervise.child import ChildSpec
-from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER
+from blockdraft_server.supervise.plan import DRAFTER, SERVER, VERIFIER, ChildSpec
 from blockdraft_server.supervise.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +166,7 @@ class Stack:
     def lives(self, name: str) -> bool:
         """Return whether a process is there and serves, if it serves anybody."""
         supervisor = self.supervisor
-        return name in (supervisor.process_ids if name == "trainer" else supervisor.serving)
+        return name in (supervisor.children if name == "trainer" else serving(supervisor))
 
     async def until_whole(self) -> None:
         """Wait until every process serves and both verifiers have the drafter."""
@@ -177,7 +177,7 @@ class Stack:
                 await client.wait_ready(READY_SECONDS)
 
     async def _whole(self) -> bool:
-        if len(self.supervisor.serving) < len(VERIFIERS) + 2:
+        if len(serving(self.supervisor)) < len(VERIFIERS) + 2:
             return False
         with contextlib.suppress(grpc.aio.AioRpcError):
             return all([await self._drafting(name) for name in VERIFIERS])

@@ -14,13 +14,13 @@ from flax import nnx
 from tests.e2e import deadly_drafter
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
+from tests.supervised import serving
 
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 from blockdraft_runtime.settings.process import ProcessSettings
-from blockdraft_server.supervise.child import ChildSpec
-from blockdraft_server.supervise.plan import DRAFTER
+from blockdraft_server.supervise.plan import DRAFTER, ChildSpec
 from blockdraft_server.supervise.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -77,13 +77,13 @@ async def test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two
                 found = store.current()
                 return 0 if found is None else found.number
 
-            await until(lambda: "drafter" in supervisor.serving)
+            await until(lambda: "drafter" in serving(supervisor))
             for how in deadly_drafter.HOW:
                 number = copy_of_the_first(store, how)
                 store.promote(number)
                 await until(partial(rejected, number))
                 assert store.read(number).reason == "2 processes died while they tried it"
-                await until(lambda: "drafter" in supervisor.serving)
+                await until(lambda: "drafter" in serving(supervisor))
                 assert current() == 1
             # Whatever comes later is tried as ever.
             good = copy_of_the_first(store)

@@ -24,6 +24,7 @@ from tests.fuzz.services import (
     known_tokens,
     verifier_methods,
 )
+from tests.supervised import process_ids
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2
@@ -48,7 +49,7 @@ async def fuzz_messages(seed: int, messages: int) -> dict[str, Any]:
 
 
 async def _fuzz_process(stack: Stack, name: str, seed: int, messages: int) -> dict[str, Any]:
-    process = stack.supervisor.process_ids[name]
+    process = process_ids(stack.supervisor)[name]
     async with stack.channel(name) as channel:
         methods, known = await _service(stack, name, channel)
         tally = await calls.fuzz(channel, methods, known, messages // 5, seed)
@@ -56,7 +57,7 @@ async def _fuzz_process(stack: Stack, name: str, seed: int, messages: int) -> di
         more = await calls.fuzz(channel, methods, known, messages - messages // 5, seed + 1)
     end = Size.of(process)
     bad = [(path, [part.hex() for part in sent], how) for path, sent, how in tally.bad + more.bad]
-    if stack.supervisor.process_ids.get(name) != process:
+    if process_ids(stack.supervisor).get(name) != process:
         bad.append((name, [], "the process died"))
     if end.mib - warm.mib > MOST_GROWTH_MIB:
         bad.append((name, [], f"grew from {warm.mib:.0f} to {end.mib:.0f} MiB"))

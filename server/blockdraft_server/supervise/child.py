@@ -1,12 +1,12 @@
 """One child process: start it, forward what it says, ask whether it serves, stop it."""
 
 import asyncio
-import collections
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,67 +14,104 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from blockdraft_server.supervise import die_with_parent
+from blockdraft_server.supervise.plan import ChildSpec
 
 _LAUNCHER = Path(die_with_parent.__file__)
 _KEPT_LINES = 20
 _CHECK_SECONDS = 0.2
+_CHECK_TIMEOUT_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 # One unanswered probe may be that of a machine that slept.
 _PROBES = 2
 _LAST_WORDS_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
+# Kept for a reader that is slow; what all processes say in minutes.
+_MOST_UNREAD_BYTES = 4 << 20
+_FULL_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """What to start.
+class Output:
+    """Where the lines of all processes go, written by a thread.
 
-    Attributes:
-        name: Name for messages.
-        command: The program and its arguments.
-        health_address: gRPC address, plaintext, that reports SERVING once the child is ready; None
-            for a child that serves nobody: nothing waits for it, and its deaths end nothing.
-        stop_seconds: How long it may take to stop before it is killed.
-        environment: Its environment variables; None for those of this process.
-        role: Children of one role are stopped together; None for a role of its own.
+    A reader that is slow, or has gone, must hold up neither the supervisor nor, by pipes that are
+    full, its children: what it leaves unread beyond a few megabytes is dropped. A stream, as far as
+    `logging` and `print` need one.
     """
 
-    name: str
-    command: tuple[str, ...]
-    health_address: str | None
-    stop_seconds: float = 40.0
-    environment: Mapping[str, str] | None = None
-    role: str | None = None
+    def __init__(self, sink: BinaryIO | None = None) -> None:
+        """Write to a sink; None for stderr."""
+        # Unbuffered: a buffer that is locked while its reader sleeps would not let Python end.
+        self._sink = sink or open(2, "wb", buffering=0, closefd=False)  # noqa: SIM115
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._pass_on, name="output", daemon=True).start()
+
+    def write(self, text: str | bytes) -> None:
+        """Write soon what there is room for."""
+        data = text.encode() if isinstance(text, str) else text
+        with self._changed:
+            if self._unread_bytes + len(data) <= _MOST_UNREAD_BYTES:
+                self._unread.append(data)
+                self._unread_bytes += len(data)
+                self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Do nothing: all is written as soon as it can be."""
+
+    def drain(self) -> None:
+        """Wait until all is written, if the reader takes it within moments."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unread, _LAST_WORDS_SECONDS)
+
+    def _pass_on(self) -> None:
+        gone = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._unread)
+                data = self._unread[0]
+            rest = data
+            try:
+                while rest and not gone:
+                    written = self._sink.write(rest) or 0
+                    rest = rest[written:]
+                    if not written:  # by a stream that others have made non-blocking
+                        time.sleep(_FULL_SECONDS)
+                self._sink.flush()
+            except (OSError, ValueError):
+                gone = True
+            with self._changed:
+                self._unread.popleft()
+                self._unread_bytes -= len(data)
+                self._changed.notify_all()
 
 
 class Child:
-    """A running process. It dies with its parent, also when the parent is killed (on Linux)."""
+    """A running process. It dies with its parent, also when the parent is killed (on Linux).
 
-    def __init__(self, spec: ChildSpec, process: asyncio.subprocess.Process, sink: BinaryIO):
+    Attributes:
+        spec: What was started.
+        pid: Process id.
+        ready_since: When it became ready, by the monotonic clock; None before.
+    """
+
+    def __init__(
+        self, spec: ChildSpec, process: asyncio.subprocess.Process, output: Output
+    ) -> None:
         """Take over `process`; use `start`."""
         self.spec = spec
+        self.pid = process.pid
+        self.ready_since: float | None = None
         self._process = process
-        self._sink = sink
-        self._lines: collections.deque[bytes] = collections.deque(maxlen=_KEPT_LINES)
+        self._output = output
+        self._lines: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self._forwarding = asyncio.ensure_future(self._forward())
 
     @classmethod
-    async def start(cls, spec: ChildSpec, sink: BinaryIO | None = None) -> "Child":
-        """Start the process.
-
-        Args:
-            spec: What to start.
-            sink: Where its output goes; None for this process's stderr.
-
-        Raises:
-            OSError: If the interpreter cannot be started.
-        """
+    async def start(cls, spec: ChildSpec, output: Output) -> "Child":
+        """Start the process; `OSError` if it cannot be started."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-IS",
-            str(_LAUNCHER),
-            str(os.getpid()),
-            *spec.command,
+            *(sys.executable, "-IS", str(_LAUNCHER), str(os.getpid()), *spec.command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -82,12 +119,7 @@ class Child:
             # A Ctrl-C in the terminal must reach the supervisor only, which stops in order.
             start_new_session=True,
         )
-        return cls(spec, process, sink or sys.stderr.buffer)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
+        return cls(spec, process, output)
 
     @property
     def last_lines(self) -> list[str]:
@@ -103,12 +135,12 @@ class Child:
 
     async def ready(self) -> None:
         """Return as soon as the process reports SERVING."""
-        async with self._health() as check:
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    if await check(5.0) == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                await asyncio.sleep(_CHECK_SECONDS)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                status = await self._health(_CHECK_TIMEOUT_SECONDS)
+                if status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            await asyncio.sleep(_CHECK_SECONDS)
 
     async def hung(self, patience_seconds: float) -> None:
         """Return once the process has left probes of its health unanswered for so long.
@@ -118,9 +150,7 @@ class Child:
         missed = 0
         while missed < _PROBES:
             try:
-                # A connection of its own: gRPC prints lines about one that ends with the process.
-                async with self._health() as check:
-                    await check(patience_seconds / _PROBES)
+                await self._health(patience_seconds / _PROBES)
                 missed = 0
             except grpc.aio.AioRpcError as error:
                 late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -128,27 +158,19 @@ class Child:
             if not missed:
                 await asyncio.sleep(_PROBE_SECONDS)
 
-    @contextlib.asynccontextmanager
-    async def _health(self) -> AsyncIterator[Callable[[float], Awaitable[int]]]:
-        """Give what asks the process for its health, waiting for so many seconds."""
+    async def _health(self, seconds: float) -> int:
+        """Ask for the health, and wait for so many seconds."""
         if self.spec.health_address is None:
             raise ValueError(f"{self.spec.name} tells nobody of its health")
+        # A connection of its own: gRPC prints lines about one that ends with the process.
         async with grpc.aio.insecure_channel(
-            self.spec.health_address,
-            options=(
-                ("grpc.max_reconnect_backoff_ms", 1000),
-                ("grpc.use_local_subchannel_pool", 1),
-            ),
+            self.spec.health_address, options=(("grpc.use_local_subchannel_pool", 1),)
         ) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-
-            async def check(seconds: float) -> int:
-                response = await stub.Check(  # type: ignore[attr-defined]  # stubs lack it
-                    health_pb2.HealthCheckRequest(), timeout=seconds
-                )
-                return int(response.status)
-
-            yield check
+            response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+                health_pb2.HealthCheckRequest(), timeout=seconds
+            )
+            return int(response.status)
 
     async def stop(self) -> None:
         """Ask the process to stop, kill it if it does not, and wait for its end."""
@@ -168,20 +190,17 @@ class Child:
 
     async def _forward(self) -> None:
         stream = self._process.stdout
-        if stream is None:
-            return
+        assert stream is not None
         partial = b""
         # Read in chunks: a line may exceed what a stream reader is willing to buffer. Written in
-        # lines: several children share the sink.
+        # lines: several children share the output.
         while chunk := await stream.read(65536):
             *lines, partial = (partial + chunk).split(b"\n")
             if len(partial) > _LONGEST_LINE:
                 lines, partial = [*lines, partial], b""
-            self._pass_on(lines)
-        if partial:
-            self._pass_on([partial])
+            self._tell(lines)
+        self._tell([partial] if partial else [])
 
-    def _pass_on(self, lines: Sequence[bytes]) -> None:
+    def _tell(self, lines: list[bytes]) -> None:
         self._lines.extend(lines)
-        self._sink.write(b"".join(line + b"\n" for line in lines))
-        self._sink.flush()
+        self._output.write(b"".join(line + b"\n" for line in lines))

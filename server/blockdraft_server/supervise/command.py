@@ -3,30 +3,38 @@
 import argparse
 import asyncio
 import contextlib
+import errno
 import importlib.util
 import logging
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_server.supervise.find_drafter import plan_for_target
-from blockdraft_server.supervise.plan import ServePlan
-from blockdraft_server.supervise.settings import ServeSettings
-from blockdraft_server.supervise.shared_port import held_port, refuse_taken_port
-from blockdraft_server.supervise.training import require_training
+from blockdraft_runtime.settings.drafter import NO_DRAFTER_STATUS, DrafterSettings
+from blockdraft_server.supervise.plan import DRAFTER, ServePlan, ServeSettings
 
 logger = logging.getLogger(__name__)
 
 CONFIGURATION = Configuration("serve", ServeSettings)
 
 EXIT_INTERRUPTED = 130
+
+# What `--learn` needs. Looked for, never imported: what serves does without them.
+_TRAINING = ("blockdraft_training", "optax", "orbax")
+# A drafter that is ready is found within moments; one that died again is not waited for.
+_ATTACH_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run everything until SIGTERM (returns 0) or SIGINT (130); 1 if a process keeps dying.
 
-    Raises:
-        ModuleNotFoundError: If what the processes need is not installed.
+    `ModuleNotFoundError` if what the processes need is not installed.
     """
     for package in ("uvloop", "jax"):
         # The children import them: say it here, once, not in every attempt of each of them.
@@ -54,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Before anything is fetched.
             if ServePlan.of(settings, folder, os.environ).learns:
-                require_training()
+                _require_training()
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
@@ -70,22 +77,96 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(_supervise(plan, settings))
 
 
+def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str, str]) -> ServePlan:
+    """Return `ServePlan.of` them, without a drafter if none is known for the target.
+
+    `ValueError` also if the files of target or drafter cannot be read.
+    """
+    plan = ServePlan.of(settings, folder, environ)
+    # One that was named is loaded, or the drafter ends and says why not. Where it learns, the
+    # trainer makes one if there is none.
+    if plan.drafter is None or settings.names_drafter or plan.learns:
+        return plan
+    if _drafter_exists(plan.drafter, plan.environment):
+        return plan
+    logger.warning("starting no drafter; what prompt and answer repeat is drafted all the same")
+    return ServePlan.of(replace(settings, no_drafter=True), folder, environ)
+
+
+def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) -> bool:
+    """Ask the drafter's own command, which also downloads what is on the hub."""
+    # A process of its own, because this one imports no models.
+    command = [sys.executable, "-m", "blockdraft_drafter"]
+    command += DRAFTER.flags(replace(drafter, find=True))
+    # It looks at files only, and must not take a chip.
+    found = subprocess.run(
+        command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
+    )
+    if found.returncode not in (0, NO_DRAFTER_STATUS):
+        raise ValueError(f"cannot look for a drafter (exit status {found.returncode})")
+    return found.returncode == 0
+
+
+def _require_training() -> None:
+    for package in _TRAINING:
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(
+                f"--learn needs {package}, which is not installed: pip install 'blockdraft[train]'"
+            )
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port of this host for a process that asks for it by number, also again and again.
+
+    Who listens at it must allow the reuse of addresses, as servers do. Nobody else gets it: the
+    kernel gives no port away that is bound, and what is bound without listening can be shared so.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def refuse_taken_port(address: str) -> None:
+    """Raise `ValueError` if somebody listens at an address `host:port`, for several servers.
+
+    The kernel spreads connections over all processes of a user that share a port, so a second
+    service on it would silently get half of the first one's callers.
+    """
+    host, _, port = address.rpartition(":")
+    flags = socket.AI_PASSIVE
+    found = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=flags)
+    for family, kind, protocol, _, place in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise ValueError(f"somebody listens at --listen {address} already") from error
+                # Whatever else it is, the servers will say.
+
+
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
-    from blockdraft_server.supervise.announcement import announcement
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
 
     started = time.monotonic()
-
-    async def announce() -> None:
-        line = await announcement(plan, time.monotonic() - started)
-        print(line, file=sys.stderr, flush=True)
-
     supervisor = Supervisor(
         plan.children(),
         hang_seconds=settings.hang_timeout_seconds,
         start_seconds=settings.start_timeout_seconds,
     )
+    # Whoever reads stderr slowly, or not at all, must not hold up the supervisor either.
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(supervisor.output)
+
+    async def announce() -> None:
+        line = await _announcement(plan, time.monotonic() - started)
+        supervisor.output.write(f"{line}\n")
+
     stop_requested = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop_requested, announce))
     received: list[signal.Signals] = []
@@ -107,4 +188,45 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         return 1
     except asyncio.CancelledError:
         return EXIT_INTERRUPTED if received[0] is signal.SIGINT else 1
+    finally:
+        supervisor.output.drain()
     return EXIT_INTERRUPTED if received and received[0] is signal.SIGINT else 0
+
+
+async def _announcement(plan: ServePlan, seconds: float) -> str:
+    """Return the line that says that everything is ready, after so many seconds."""
+    if plan.follows and plan.host is not None:
+        return (
+            f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
+            f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
+        )
+    patience = 0.0 if plan.drafter is None else _ATTACH_SECONDS
+    drafter = await describe_drafter(plan.verifier.process.address, patience)
+    what = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
+    if plan.server is not None:
+        what = f"serves {plan.server.served_name} on {plan.server.process.address}"
+    return f"blockdraft {what}, drafter: {drafter}, ready after {seconds:.1f} s"
+
+
+async def describe_drafter(verifier_address: str, patience_seconds: float) -> str:
+    """Return a few words about the drafter of a verifier, for which to wait so long."""
+    import grpc
+
+    from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+
+    deadline = time.monotonic() + patience_seconds
+    request = verifier_pb2.VerifierServiceDescribeRequest()
+    async with grpc.aio.insecure_channel(verifier_address) as channel:
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        try:
+            description = await stub.Describe(request, timeout=5)
+            while not description.HasField("drafter") and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_SECONDS)
+                description = await stub.Describe(request, timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return f"unknown ({error.code().name})"
+    if not description.HasField("drafter"):
+        return "none"
+    drafter = description.drafter
+    training = "trained" if drafter.trained else "untrained"
+    return f"{drafter.method}, block of {drafter.block_size}, {training}"

@@ -1,12 +1,12 @@
-"""Which processes `blockdraft serve` starts, and what each of them is told; no I/O."""
+"""Which processes `blockdraft serve` starts, and what it and each of them are told; no I/O."""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_runtime.configuration.definition import check, group, setting
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
@@ -18,10 +18,6 @@ from blockdraft_runtime.tpu import (
     drafter_environment,
     verifier_environment,
 )
-from blockdraft_server.supervise.settings import ServeSettings
-
-if TYPE_CHECKING:
-    from blockdraft_server.supervise.child import ChildSpec
 
 SERVER = Configuration("server", ServerSettings)
 VERIFIER = Configuration("verifier", VerifierSettings)
@@ -29,10 +25,125 @@ DRAFTER = Configuration("drafter", DrafterSettings)
 
 # By name: to start it, nothing of it has to be imported.
 TRAINER_MODULE = "blockdraft_training.online"
+# Verifier and drafter of one host talk by a unix socket, and so do its server and its verifier.
+PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 # Beyond the time a process lets its calls go on.
 _STOP_MARGIN_SECONDS = 10.0
 # Longest path that fits into a unix socket's address on Linux and macOS.
 _MAX_SOCKET_PATH = 103
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Everything `blockdraft serve` is told.
+
+    What several processes share, such as the target, is one setting for all of them. What
+    `blockdraft serve` decides itself, such as addresses, is left out of the groups.
+    """
+
+    no_server: bool = setting(
+        False,
+        "start no server, and use nothing that is said of it: those on other hosts come to "
+        "--peer-listen",
+    )
+    no_drafter: bool = setting(
+        False,
+        "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
+        common=True,
+    )
+    tpu_split: str | None = setting(
+        None,
+        "TPU chips of verifier and drafter, such as `2+2`; `V+0` decodes plainly; unset: half "
+        "each, or all for the verifier with --no-drafter",
+        metavar="V+D",
+        common=True,
+    )
+    tpu_host: str | None = setting(
+        None,
+        "the TPU this host has, such as `v5p-8` or `v5e-4`; unset: what TPU_ACCELERATOR_TYPE and "
+        "TPU_TOPOLOGY say, if anything",
+        metavar="TYPE",
+    )
+    metrics_port: int | None = setting(
+        None,
+        "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
+        "next ones, in this order; unset: none",
+        metavar="PORT",
+        common=True,
+    )
+    run_dir: Path | None = setting(
+        None,
+        "folder of the sockets between the processes; unset: a private temporary one",
+        metavar="DIR",
+    )
+    start_timeout_seconds: float = setting(
+        3600.0,
+        "how long a process may take to get ready, downloads and compiling included, before it is "
+        "killed and started again",
+        flag="start-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
+    hang_timeout_seconds: float = setting(
+        10.0,
+        "how long a process that was ready may leave looks at its health unanswered before it is "
+        "killed and started again",
+        flag="hang-timeout",
+        metavar="SECONDS",
+        above=0,
+    )
+    verifier: VerifierSettings = group(
+        VerifierSettings,
+        title="verifier",
+        without=(
+            "self-test",
+            *("listen", "metrics-port", "drafter"),
+            *("coordinator", "num-processes", "process-id"),
+        ),
+    )
+    drafter: DrafterSettings = group(
+        DrafterSettings, title="drafter", without=("listen", "metrics-port", "find", *PEER_TLS)
+    )
+    server: ServerSettings = group(
+        ServerSettings, title="server", without=("metrics-port", "verifier", *PEER_TLS)
+    )
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without looking at the machine."""
+        check(self)
+        if self.no_server and self.verifier.peer_address is None:
+            raise ValueError("--no-server needs --peer-listen")
+        if self.verifier.peer_tls is not None and self.verifier.peer_address is None:
+            raise ValueError("--peer-tls-cert needs --peer-listen")
+        if self.no_drafter and self.names_drafter:
+            raise ValueError("--drafter and --no-drafter exclude each other")
+
+    @property
+    def names_drafter(self) -> bool:
+        """Whether a drafter was asked for, beyond whatever fits the target."""
+        return self.drafter.drafter != DrafterSettings().drafter
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A process to start.
+
+    Attributes:
+        name: Name for messages.
+        command: The program and its arguments.
+        health_address: gRPC address, plaintext, that reports SERVING once the child is ready; None
+            for a child that serves nobody: nothing waits for it, and its deaths end nothing.
+        stop_seconds: How long it may take to stop before it is killed.
+        environment: Its environment variables; None for those of this process.
+        role: Children of one role are stopped together; None for a role of its own.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    health_address: str | None
+    stop_seconds: float = 40.0
+    environment: Mapping[str, str] | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +170,16 @@ class ServePlan:
 
     @classmethod
     def of(cls, settings: ServeSettings, folder: Path, environ: Mapping[str, str]) -> "ServePlan":
-        """Return the plan for what `blockdraft serve` is told.
+        """Return the plan for what `blockdraft serve` is told, on a host of these variables.
 
-        Args:
-            settings: What it is told.
-            folder: Where the sockets between the processes go.
-            environ: Environment variables, which tell of a TPU.
-
-        Raises:
-            ValueError: If the folder's path is too long, or the chips cannot be split as asked for.
+        `ValueError` if the folder's path is too long, or the chips cannot be split as asked for.
         """
         host = TpuHost.from_environment(environ, settings.tpu_host)
         split = _split(settings, host)
         drafting = not settings.no_drafter and (split is None or split.drafter > 0)
         drafter, verifier, server = settings.drafter, settings.verifier, settings.server
-        ports = _ports(settings.metrics_port)
+        first = settings.metrics_port
+        ports = [None if first is None else first + offset for offset in range(3)]
         drafter = replace(
             drafter, process=_at(drafter.process, _socket(folder, "drafter"), ports[2])
         )
@@ -112,7 +218,7 @@ class ServePlan:
         """Whether this host only takes part in the steps of a verifier on another one."""
         return self.host is not None and self.host.worker_id > 0
 
-    def children(self) -> list["ChildSpec"]:
+    def children(self) -> list[ChildSpec]:
         """Return the processes in the order in which they stop: front door first."""
         verifier = self._child("verifier", VERIFIER.flags(self.verifier), self.verifier.process)
         if self.follows:
@@ -139,9 +245,7 @@ class ServePlan:
         process = replace(self.verifier.process, metrics_port=metrics_port)
         return replace(self, verifier=replace(self.verifier, process=process))
 
-    def _trainer(self, drafter: DrafterSettings) -> "ChildSpec":
-        from blockdraft_server.supervise.child import ChildSpec
-
+    def _trainer(self, drafter: DrafterSettings) -> ChildSpec:
         flags = [f"--target={drafter.target}", f"--drafter={drafter.drafter}"]
         if drafter.learning.directory is not None:
             flags.append(f"--directory={drafter.learning.directory}")
@@ -158,7 +262,7 @@ class ServePlan:
             environment={**self.environment, "JAX_PLATFORMS": "cpu"},
         )
 
-    def _server(self, told: ServerSettings, number: int) -> "ChildSpec":
+    def _server(self, told: ServerSettings, number: int) -> ChildSpec:
         """Return a server; what tells them apart are control address and metrics port."""
         if number == 0:
             return self._child("server", SERVER.flags(told), told.process)
@@ -173,9 +277,7 @@ class ServePlan:
         flags = SERVER.flags(replace(told, process=process))
         return replace(self._child("server", flags, process), name=name)
 
-    def _child(self, role: str, flags: tuple[str, ...], process: ProcessSettings) -> "ChildSpec":
-        from blockdraft_server.supervise.child import ChildSpec
-
+    def _child(self, role: str, flags: tuple[str, ...], process: ProcessSettings) -> ChildSpec:
         return ChildSpec(
             name=role,
             role=role,
@@ -209,11 +311,6 @@ def _chips(host: TpuHost, split: ChipSplit) -> dict[str, dict[str, str]]:
     """Return the variables that give each process its chips."""
     chips = {"verifier": verifier_environment(host, split)}
     return chips | ({"drafter": drafter_environment(host, split)} if split.drafter else {})
-
-
-def _ports(first: int | None) -> tuple[int | None, int | None, int | None]:
-    """Return the metrics ports of server, verifier and drafter."""
-    return (None, None, None) if first is None else (first, first + 1, first + 2)
 
 
 def _at(process: ProcessSettings, address: str, metrics_port: int | None) -> ProcessSettings:

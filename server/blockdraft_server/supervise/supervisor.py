@@ -4,26 +4,75 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from blockdraft_server.supervise.child import Child, ChildSpec
-from blockdraft_server.supervise.restart import RestartPolicy, RestartTracker
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
+from blockdraft_server.supervise.child import Child, Output
+from blockdraft_server.supervise.plan import ChildSpec
 
 logger = logging.getLogger(__name__)
 
 # With this status `blockdraft` says that its command line, or a file it names, is wrong.
 USAGE_STATUS = 2
+_FAILED_STATUS = 1
 # The kernel takes a killed process away within moments, unless a device holds it.
 _KILLED_SECONDS = 5.0
+RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How deaths are answered.
+
+    Attributes:
+        backoff: Pauses before the restarts.
+        max_deaths: So many deaths within `window_seconds`, without the child having been ready
+            in between, are final.
+        window_seconds: See `max_deaths`. A child that was ready for longer than this before it
+            died starts again with the first pause.
+    """
+
+    backoff: BackoffPolicy = RESTARTING
+    max_deaths: int = 5
+    window_seconds: float = 60.0
+
+
+class RestartTracker:
+    """The deaths of one child."""
+
+    def __init__(self, policy: RestartPolicy, draw: Callable[[], float] = random.random) -> None:
+        """Start with a child that never died; see `Backoff` for `draw`."""
+        self._policy = policy
+        self._backoff = Backoff(policy.backoff, draw)
+        self._early_deaths: list[float] = []
+
+    def died(self, now: float, ready_since: float | None) -> float | None:
+        """Take note of a death; return the pause before the restart, None to give up.
+
+        `ready_since` is when the child had become ready, by the clock of `now`; None if it never
+        did.
+        """
+        policy = self._policy
+        if ready_since is None:
+            recent = [death for death in self._early_deaths if now - death < policy.window_seconds]
+            self._early_deaths = [*recent, now]
+            if len(self._early_deaths) >= policy.max_deaths:
+                return None
+        else:
+            self._early_deaths = []
+            if now - ready_since > policy.window_seconds:
+                self._backoff.reset()
+        return self._backoff.pause_seconds()
 
 
 class ChildFailedError(Exception):
     """A child died too often before it was ever ready.
 
     Attributes:
-        name: The child.
         last_lines: What it said last.
     """
 
@@ -31,12 +80,16 @@ class ChildFailedError(Exception):
         """Describe the child and its last exit status."""
         cause = "cannot start" if status == USAGE_STATUS else "keeps dying before it is ready"
         super().__init__(f"{name} {cause} (exit status {status})")
-        self.name = name
         self.last_lines = tuple(last_lines)
 
 
 class Supervisor:
-    """Starts children, restarts what dies, stops them role by role in the order given."""
+    """Starts children, restarts what dies, stops them role by role in the order given.
+
+    Attributes:
+        children: Those that run, by name.
+        output: Where their output goes.
+    """
 
     def __init__(
         self,
@@ -57,25 +110,14 @@ class Supervisor:
                 unanswered before it is killed.
             start_seconds: How long a child may take to get ready before it is killed.
         """
+        self.children: dict[str, Child] = {}
+        self.output = Output(sink)
         self._specs = tuple(specs)
         self._policy = policy or RestartPolicy()
-        self._sink = sink
         self._hang_seconds = hang_seconds
         self._start_seconds = start_seconds
-        self._children: dict[str, Child] = {}
-        self._serving: set[str] = set()
         self._was_ready = {spec.name: asyncio.Event() for spec in specs if spec.health_address}
         self._stopping = asyncio.Event()
-
-    @property
-    def process_ids(self) -> dict[str, int]:
-        """The running children's process ids, by name."""
-        return {name: child.pid for name, child in self._children.items()}
-
-    @property
-    def serving(self) -> frozenset[str]:
-        """Names of the running children that have become ready."""
-        return frozenset(self._serving)
 
     async def run(
         self,
@@ -84,12 +126,8 @@ class Supervisor:
     ) -> None:
         """Run until `stop_requested`; no child runs any more when this returns or raises.
 
-        Args:
-            stop_requested: Set by the caller to stop in order.
-            on_ready: Called once, when every child has been ready.
-
-        Raises:
-            ChildFailedError: If a child keeps dying before it is ready.
+        `on_ready` is called once, when every child has been ready. `ChildFailedError` if a child
+        keeps dying before it is ready.
         """
         keepers = {
             spec.name: asyncio.create_task(self._keep(spec), name=spec.name) for spec in self._specs
@@ -112,30 +150,22 @@ class Supervisor:
                     )
             finally:
                 # Reached with children left only when the stopping itself was cancelled.
-                for child in self._children.values():
+                for child in self.children.values():
                     child.kill()
                 await asyncio.wait(keepers.values(), timeout=_KILLED_SECONDS)
-                tasks: list[asyncio.Task[Any]] = [announcing, stopping, *keepers.values()]
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await _cancel(announcing, stopping, *keepers.values())
+                self.output.drain()
 
     async def _stop(self, name: str, keeper: asyncio.Task[None]) -> None:
-        if name in self._children:
+        if name in self.children:
             logger.info("stopping %s", name)
-            await self._children[name].stop()
+            await self.children[name].stop()
         await asyncio.wait({keeper})
 
     async def _keep(self, spec: ChildSpec) -> None:
         tracker = RestartTracker(self._policy)
-        run = self._run_once if spec.health_address else self._run_unwatched
         while not self._stopping.is_set():
-            try:
-                status, ready_since, last_lines = await run(spec)
-            except OSError as error:
-                # Too many processes or open files just now: as if it had died at once.
-                status, ready_since, last_lines = 1, None, [f"cannot be started: {error}"]
-                logger.warning("%s cannot be started: %s", spec.name, error)
+            status, ready_since, last_lines = await self._live(spec)
             if self._stopping.is_set():
                 return
             if status == USAGE_STATUS and not spec.health_address:
@@ -153,65 +183,70 @@ class Supervisor:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
-    async def _run_once(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
-        child = await Child.start(spec, self._sink)
-        self._children[spec.name] = child
+    async def _live(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
+        """Run a child once; return its exit status, since when it was ready, and its last lines."""
+        # One that nobody waits for is ready as soon as it is started, also if it cannot be.
+        ready_since = None if spec.health_address else time.monotonic()
+        try:
+            child = await Child.start(spec, self.output)
+        except OSError as error:
+            # Too many processes, or open files, just now: as if it had died at once.
+            logger.warning("%s cannot be started: %s", spec.name, error)
+            return _FAILED_STATUS, ready_since, [f"cannot be started: {error}"]
+        child.ready_since = ready_since
+        self.children[spec.name] = child
         if self._stopping.is_set():
             # The stop passed this child by while it was being started.
             child.kill()
-        ready = asyncio.create_task(child.ready())
         exited = asyncio.create_task(child.exited())
-        hung = None
-        ready_since = None
         try:
-            await asyncio.wait(
-                {ready, exited},
-                timeout=self._start_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not ready.done() and not exited.done():
-                logger.error(
-                    "%s is not ready after %g s: killing it", spec.name, self._start_seconds
-                )
-                child.kill()
-            elif not exited.done():
-                ready.result()
-                ready_since = time.monotonic()
-                self._serving.add(spec.name)
-                self._was_ready[spec.name].set()
-                # Not earlier: who loads or compiles may have no time to answer.
-                hung = asyncio.create_task(child.hung(self._hang_seconds))
-                await asyncio.wait({hung, exited}, return_when=asyncio.FIRST_COMPLETED)
-                # One that is stopping has a time limit of its own.
-                if not exited.done() and not self._stopping.is_set():
-                    hung.result()
-                    logger.error(
-                        "%s has not answered for %g s: killing it", spec.name, self._hang_seconds
-                    )
-                    child.kill()
+            if spec.health_address:
+                await self._watch(child, exited)
             status = await exited
         finally:
-            tasks = [task for task in (ready, exited, hung) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._serving.discard(spec.name)
-        del self._children[spec.name]
-        return status, ready_since, child.last_lines
+            await _cancel(exited)
+        del self.children[spec.name]
+        return status, child.ready_since, child.last_lines
 
-    async def _run_unwatched(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
-        """Run a child that nobody waits for; it is taken for ready as soon as it runs."""
-        child = await Child.start(spec, self._sink)
-        self._children[spec.name] = child
-        if self._stopping.is_set():
+    async def _watch(self, child: Child, exited: asyncio.Task[int]) -> None:
+        """Kill a child that does not get ready, or hangs."""
+        name = child.spec.name
+        if await _before(exited, child.ready(), self._start_seconds):
+            child.ready_since = time.monotonic()
+            self._was_ready[name].set()
+            # Not earlier: who loads or compiles may have no time to answer.
+            hung = await _before(exited, child.hung(self._hang_seconds))
+            # One that is stopping has a time limit of its own.
+            if hung and not self._stopping.is_set():
+                logger.error("%s has not answered for %g s: killing it", name, self._hang_seconds)
+                child.kill()
+        elif not exited.done():
+            logger.error("%s is not ready after %g s: killing it", name, self._start_seconds)
             child.kill()
-        started = time.monotonic()
-        status = await child.exited()
-        del self._children[spec.name]
-        return status, started, child.last_lines
 
     async def _announce(self, on_ready: Callable[[], Awaitable[None]] | None) -> None:
         for event in self._was_ready.values():
             await event.wait()
         if on_ready is not None:
             await on_ready()
+
+
+async def _before(
+    exited: asyncio.Task[int], coroutine: Coroutine[Any, Any, None], seconds: float | None = None
+) -> bool:
+    """Whether a coroutine ends before its child does, and within so many seconds."""
+    task = asyncio.create_task(coroutine)
+    try:
+        await asyncio.wait({task, exited}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if exited.done() or not task.done():
+            return False
+        task.result()
+        return True
+    finally:
+        await _cancel(task)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

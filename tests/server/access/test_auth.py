@@ -53,7 +53,7 @@ class Unscannable(dict[bytes, Tenant]):
     def __iter__(self) -> NoReturn:
         raise AssertionError("the keys are looked through one by one")
 
-    items = values = keys = __iter__  # type: ignore[assignment]
+    items = values = keys = __iter__
 
 
 def test_a_key_is_found_without_a_look_at_all_others() -> None:

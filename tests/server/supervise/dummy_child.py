@@ -1,6 +1,6 @@
 """A child for the supervisor's tests: serves health, logs its end, dies when told.
 
-Usage: dummy_child.py NAME ADDRESS LOG [--ignore-term] [--never-ready]
+Usage: dummy_child.py NAME ADDRESS LOG [--ignore-term] [--never-ready] [--talkative]
 """
 
 import signal
@@ -23,6 +23,9 @@ def main() -> None:
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     server.add_insecure_port(address)
     server.start()
+    if "--talkative" in options:
+        for _ in range(100):
+            print("much ado " * 10_000, file=sys.stderr)
     print(f"{name} is up", file=sys.stderr, flush=True)
     signal.sigwait({signal.SIGUSR1 if "--ignore-term" in options else signal.SIGTERM})
     with Path(log).open("a") as file:

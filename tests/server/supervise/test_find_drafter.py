@@ -7,8 +7,8 @@ from tests.command_lines import parse
 from tests.drafter.process import write_tiny_target
 
 from blockdraft_models.weights.loading import load_checkpoint_config
-from blockdraft_server.supervise.command import CONFIGURATION
-from blockdraft_server.supervise.find_drafter import plan_for_target
+from blockdraft_server.supervise import command
+from blockdraft_server.supervise.command import CONFIGURATION, plan_for_target
 from blockdraft_server.supervise.plan import ServePlan
 
 
@@ -18,13 +18,14 @@ def plan(folder: Path, *flags: str) -> ServePlan:
 
 
 def test_an_unknown_target_is_served_without_a_drafter(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = str(write_tiny_target(tmp_path / "target"))
     found = plan(tmp_path, "--target", target)
     assert [child.name for child in found.children()] == ["server", "verifier"]
     assert "starting no drafter" in caplog.text
     # What was named is started, whether it can be loaded or not.
+    monkeypatch.setattr(command, "_drafter_exists", lambda *_: False)
     assert plan(tmp_path, "--target", target, "--drafter", "random").drafter is not None
     # All chips are the verifier's.
     found = plan(tmp_path, "--target", target, "--tpu-host", "v5p-8")

@@ -11,8 +11,7 @@ from tests.patience import PATIENCE_SECONDS
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings
-from blockdraft_server.supervise.announcement import describe_drafter
-from blockdraft_server.supervise.command import CONFIGURATION
+from blockdraft_server.supervise.command import CONFIGURATION, describe_drafter
 from blockdraft_server.supervise.plan import ServePlan
 
 FOLDER = Path("/run/bd")

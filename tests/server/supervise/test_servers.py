@@ -7,26 +7,25 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import grpc
 import pytest
 from flax import nnx
-from prometheus_client import CollectorRegistry, start_http_server
 from tests.command_lines import parse
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
 from tests.server.support import text_request, until, whole
+from tests.supervised import process_ids, serving
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime.channel import BackoffPolicy
-from blockdraft_server.supervise.command import CONFIGURATION
+from blockdraft_server.supervise.command import CONFIGURATION, held_port, refuse_taken_port
 from blockdraft_server.supervise.plan import ServePlan
-from blockdraft_server.supervise.restart import RestartPolicy
-from blockdraft_server.supervise.shared_port import held_port, refuse_taken_port
-from blockdraft_server.supervise.supervisor import Supervisor
+from blockdraft_server.supervise.supervisor import RestartPolicy, Supervisor
 
 CONNECTIONS = 16
 
@@ -88,13 +87,13 @@ async def test_several_servers_answer_at_one_port(folder: Path) -> None:
             counts = [await asyncio.to_thread(requests_of, each) for each in ports]
             assert min(counts) > 0
             assert sum(counts) == CONNECTIONS
-            first = supervisor.process_ids["server"]
+            first = process_ids(supervisor)["server"]
             os.kill(first, signal.SIGKILL)
-            await until(lambda: "server" not in supervisor.serving)
+            await until(lambda: "server" not in serving(supervisor))
             # The other one serves on, and the first comes back.
             await answers(address)
-            await until(lambda: supervisor.serving == {"server", "server-2"})
-            assert supervisor.process_ids["server"] != first
+            await until(lambda: serving(supervisor) == {"server", "server-2"})
+            assert process_ids(supervisor)["server"] != first
         finally:
             stop.set()
             await asyncio.wait_for(running, PATIENCE_SECONDS)
@@ -115,7 +114,5 @@ def test_a_port_held_for_a_process_is_nobody_elses_and_its_own_again_and_again()
             with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
                 stranger.bind(("127.0.0.1", port))
             for address in ("127.0.0.1", "0.0.0.0"):
-                endpoint, thread = start_http_server(port, address, CollectorRegistry())
-                endpoint.shutdown()
-                endpoint.server_close()
-                thread.join()
+                # The kind that answers for metrics.
+                WSGIServer((address, port), WSGIRequestHandler).server_close()

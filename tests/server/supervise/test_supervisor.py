@@ -17,11 +17,11 @@ import pytest
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
+from tests.supervised import process_ids, serving
 
 from blockdraft_runtime.channel import BackoffPolicy
-from blockdraft_server.supervise.child import ChildSpec
-from blockdraft_server.supervise.restart import RestartPolicy
-from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
+from blockdraft_server.supervise.plan import ChildSpec
+from blockdraft_server.supervise.supervisor import ChildFailedError, RestartPolicy, Supervisor
 
 psutil: Any = pytest.importorskip("psutil")
 
@@ -85,8 +85,8 @@ async def test_who_serves_nobody_is_started_again_and_ends_nothing(family: Famil
     supervisor = Supervisor([family.dummy("server"), trainer, refused], QUICK, io.BytesIO())
     async with running(supervisor):
         await until(lambda: log.exists() and len(log.read_text()) > QUICK.max_deaths + 2)
-        assert supervisor.serving == {"server"}
-        await until(lambda: "refused" not in supervisor.process_ids)
+        assert serving(supervisor) == {"server"}
+        await until(lambda: "refused" not in supervisor.children)
     assert family.ended() == ["server"]
 
 
@@ -95,7 +95,7 @@ async def test_children_stop_in_order_and_their_output_is_forwarded(family: Fami
     specs = [family.dummy("server"), family.dummy("verifier"), family.dummy("drafter")]
     supervisor = Supervisor(specs, QUICK, sink)
     async with running(supervisor):
-        pids = supervisor.process_ids
+        pids = process_ids(supervisor)
         assert sorted(alive(pids)) == ["drafter", "server", "verifier"]
     assert family.ended() == ["server", "verifier", "drafter"]
     assert alive(pids) == []
@@ -107,15 +107,36 @@ async def test_children_stop_in_order_and_their_output_is_forwarded(family: Fami
     ]
 
 
+@pytest.mark.parametrize("reader", ["gone", "slow"])
+async def test_who_does_not_read_the_output_holds_up_nobody(family: Family, reader: str) -> None:
+    reading, writing = os.pipe()
+    if reader == "gone":
+        os.close(reading)
+    with open(writing, "wb", buffering=0) as sink:
+        # It says more than is kept, and than pipes hold.
+        supervisor = Supervisor([family.dummy("a", "--talkative")], QUICK, sink)
+        async with running(supervisor):
+            before = process_ids(supervisor)
+            os.kill(before["a"], signal.SIGKILL)
+            await until(lambda: process_ids(supervisor).get("a", before["a"]) != before["a"])
+            await until(lambda: serving(supervisor) == {"a"})
+            again = process_ids(supervisor)
+        assert family.ended() == ["a"]
+        assert alive({**again, **before}) == []
+        if reader == "slow":
+            assert os.read(reading, 9) == b"much ado "
+            os.close(reading)
+
+
 async def test_a_dead_child_is_started_again(family: Family) -> None:
     supervisor = Supervisor([family.dummy("a"), family.dummy("b")], QUICK, io.BytesIO())
     async with running(supervisor):
-        before = supervisor.process_ids
+        before = process_ids(supervisor)
         os.kill(before["a"], signal.SIGKILL)
-        await until(lambda: supervisor.process_ids.get("a", before["a"]) != before["a"])
-        assert supervisor.process_ids["b"] == before["b"]
-        assert "a" not in supervisor.serving
-        await until(lambda: "a" in supervisor.serving)
+        await until(lambda: process_ids(supervisor).get("a", before["a"]) != before["a"])
+        assert process_ids(supervisor)["b"] == before["b"]
+        assert "a" not in serving(supervisor)
+        await until(lambda: "a" in serving(supervisor))
     assert family.ended() == ["a", "b"]
 
 
@@ -147,9 +168,9 @@ async def test_a_child_that_never_gets_ready_is_replaced(family: Family) -> None
     supervisor = Supervisor(children, policy, io.BytesIO(), start_seconds=1.0)
     stop = asyncio.Event()
     task = asyncio.create_task(supervisor.run(stop))
-    await until(lambda: "loading" in supervisor.process_ids)
-    first = supervisor.process_ids["loading"]
-    await until(lambda: supervisor.process_ids.get("loading", first) != first)
+    await until(lambda: "loading" in supervisor.children)
+    first = process_ids(supervisor)["loading"]
+    await until(lambda: process_ids(supervisor).get("loading", first) != first)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
@@ -159,13 +180,13 @@ async def test_a_child_that_hangs_is_replaced_unless_it_is_still_loading(family:
     supervisor = Supervisor(children, QUICK, io.BytesIO(), hang_seconds=0.5)
     stop = asyncio.Event()
     task = asyncio.create_task(supervisor.run(stop))
-    await until(lambda: "hanging" in supervisor.serving)
-    before = supervisor.process_ids
+    await until(lambda: "hanging" in serving(supervisor))
+    before = process_ids(supervisor)
     for pid in before.values():
         os.kill(pid, signal.SIGSTOP)
-    await until(lambda: supervisor.process_ids.get("hanging", 0) not in (0, before["hanging"]))
-    await until(lambda: "hanging" in supervisor.serving)
-    assert supervisor.process_ids["loading"] == before["loading"]
+    await until(lambda: process_ids(supervisor).get("hanging", 0) not in (0, before["hanging"]))
+    await until(lambda: "hanging" in serving(supervisor))
+    assert process_ids(supervisor)["loading"] == before["loading"]
     os.kill(before["loading"], signal.SIGCONT)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
@@ -188,14 +209,14 @@ async def test_a_child_that_keeps_dying_stops_everything(family: Family) -> None
     with pytest.raises(ChildFailedError, match=r"bad keeps dying .*status 1") as caught:
         await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE_SECONDS)
     assert caught.value.last_lines == ("no such model",)
-    assert supervisor.process_ids == {}
+    assert not supervisor.children
 
 
 async def test_a_child_that_does_not_stop_is_killed(family: Family) -> None:
     stubborn = family.dummy("a", "--ignore-term", stop_seconds=0.2)
     supervisor = Supervisor([stubborn], QUICK, io.BytesIO())
     async with running(supervisor):
-        pids = supervisor.process_ids
+        pids = process_ids(supervisor)
     assert alive(pids) == []
 
 
@@ -206,7 +227,7 @@ async def test_a_stop_during_the_start_leaves_nothing_behind(family: Family) -> 
     await asyncio.sleep(0)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
-    assert supervisor.process_ids == {}
+    assert not supervisor.children
 
 
 async def test_a_cancelled_supervisor_kills_its_children(family: Family) -> None:
@@ -219,7 +240,7 @@ async def test_a_cancelled_supervisor_kills_its_children(family: Family) -> None
 
     task = asyncio.create_task(supervisor.run(stop, on_ready))
     await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-    pids = supervisor.process_ids
+    pids = process_ids(supervisor)
     stop.set()
     await asyncio.sleep(0.05)
     task.cancel()
@@ -234,13 +255,13 @@ def test_children_of_a_killed_supervisor_die(family: Family) -> None:
     program = textwrap.dedent(
         f"""
         import asyncio
-        from blockdraft_server.supervise.child import ChildSpec
+        from blockdraft_server.supervise.plan import ChildSpec
         from blockdraft_server.supervise.supervisor import Supervisor
 
         async def main():
             supervisor = Supervisor([ChildSpec("a", {spec.command!r}, {spec.health_address!r})])
             async def announce():
-                print(supervisor.process_ids["a"], flush=True)
+                print(supervisor.children["a"].pid, flush=True)
             await supervisor.run(asyncio.Event(), announce)
 
         asyncio.run(main())

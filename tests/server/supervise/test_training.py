@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.command_lines import parse
 
-from blockdraft_server.supervise import command, training
+from blockdraft_server.supervise import command
 
 
 def serve(*flags: str) -> int:
@@ -17,7 +17,7 @@ def serve(*flags: str) -> int:
 def test_a_missing_package_ends_the_start_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(training, "_NEEDED", ("blockdraft_training", "no_such_package"))
+    monkeypatch.setattr(command, "_TRAINING", ("blockdraft_training", "no_such_package"))
     monkeypatch.setattr(command, "configure_logging", lambda *_: None)
     caplog.set_level(logging.INFO)
     # Nor is the target looked for, which may have to be downloaded.
@@ -36,4 +36,4 @@ def test_a_missing_package_ends_the_start_with_one_line(
 
 
 def test_what_is_needed_is_what_is_imported() -> None:
-    training.require_training()
+    command._require_training()
