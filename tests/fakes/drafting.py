@@ -16,7 +16,8 @@ from blockdraft_drafter.session import Session, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
 

@@ -17,7 +17,7 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto, invalid_argument
 from blockdraft_verifier import decode_stream
-from blockdraft_verifier.decode_stream import DecodeStream
+from blockdraft_verifier.decode_stream import MAX_REFUSED, DecodeStream
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
@@ -309,3 +309,25 @@ async def test_a_failed_engine_ends_every_sequence(
             0: "ENGINE_STOPPED",
             1: "ENGINE_STOPPED",
         }
+
+
+async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine) -> None:
+    heard = 0
+
+    async def requests() -> AsyncIterator[pb.DecodeRequest]:
+        nonlocal heard
+        for number in range(3 * MAX_REFUSED):
+            heard += 1
+            yield pb.DecodeRequest(sequence_id=number, begin=pb.SequenceRequest())
+            await asyncio.sleep(0)
+
+    stream = DecodeStream(partial(submit, engine), engine.cancel)
+    async with aclosing(stream.serve(requests())) as responses:
+        told = len((await anext(responses)).sequences)
+        for _ in range(4 * MAX_REFUSED):
+            await asyncio.sleep(0)
+        assert heard <= told + MAX_REFUSED + 1
+        async for response in responses:
+            assert len(response.sequences) <= MAX_REFUSED
+            told += len(response.sequences)
+    assert told == heard == 3 * MAX_REFUSED

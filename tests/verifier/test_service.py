@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
-from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.engine.step_watch import StepWatch
@@ -320,6 +321,16 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
     plain.drafter.fingerprint = "f" * 16
     plain.drafter.trained = True
     assert await verifier.stub.Describe(request) == plain
+
+
+async def test_every_call_gets_an_error_of_its_own_while_the_model_is_loaded() -> None:
+    service, frames = VerifierService(ENGINE), []
+    for _ in range(3):
+        with pytest.raises(ServiceError, match="being loaded") as raised:
+            service._ready()
+        frames.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
+    # The traceback of one that is raised again grows.
+    assert frames[0] == frames[2]
 
 
 async def test_a_failing_engine_tells_everybody(

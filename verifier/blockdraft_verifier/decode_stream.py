@@ -15,6 +15,8 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 
 # Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
 MAX_MESSAGE_TOKENS = 16384
+# Refusals of about 2 kB that a server has not been sent: with so many, it is not heard any more.
+MAX_REFUSED = 256
 
 Submit = Callable[[pb.SequenceRequest, Listener, StepEnd], Sequence]
 
@@ -46,6 +48,7 @@ class DecodeStream:
         self._step: list[tuple[int, TokensGained]] = []
         self._closing = False
         self._changed = asyncio.Event()
+        self._refusals_sent = asyncio.Event()
 
     def drain(self) -> None:
         """End the stream as soon as its sequences have ended."""
@@ -84,6 +87,9 @@ class DecodeStream:
     async def _read(self, requests: AsyncIterable[pb.DecodeRequest]) -> None:
         try:
             async for request in requests:
+                while len(self._refused) >= MAX_REFUSED:
+                    self._refusals_sent.clear()
+                    await self._refusals_sent.wait()
                 match request.WhichOneof("action"):
                     case "begin":
                         self._begin(request.sequence_id, request.begin)
@@ -134,6 +140,7 @@ class DecodeStream:
         for number, error in self._refused.items():
             response.sequences.add(sequence_id=number).error.Pack(error.to_proto())
         self._refused.clear()
+        self._refusals_sent.set()
         room = MAX_MESSAGE_TOKENS
         while self._unsent and room > 0:
             number, events = next(iter(self._unsent.items()))

@@ -22,9 +22,6 @@ from blockdraft_verifier.requests import parse_request
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 QUEUE_RETRY_SECONDS = 1.0
-LOADING = ServiceError(
-    grpc.StatusCode.UNAVAILABLE, "LOADING", "the model is being loaded", retry_after_seconds=1.0
-)
 
 
 class _Served(NamedTuple):
@@ -169,5 +166,10 @@ class VerifierService(VerifierServiceServicer):
 
     def _ready(self) -> _Served:
         if self._served is None:
-            raise LOADING
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "LOADING",
+                "the model is being loaded",
+                retry_after_seconds=1.0,
+            )
         return self._served

@@ -15,7 +15,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.listeners import Listener, TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics

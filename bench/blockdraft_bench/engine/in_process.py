@@ -17,7 +17,8 @@ from blockdraft_verifier.drafting.feature_writers import (
     FeatureWriter,
     SharedWriter,
 )
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftTransport
 
 
 class InProcessTransport:

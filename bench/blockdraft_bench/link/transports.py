@@ -17,12 +17,11 @@ from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import SharedWriter, offer_shared_memory
+from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
 from blockdraft_verifier.drafting.link import (
     HANDSHAKE_TIMEOUT_SECONDS,
-    DrafterDescription,
     DraftTransport,
     GrpcDraftTransport,
-    check_description,
 )
 
 

@@ -10,7 +10,8 @@ from blockdraft_bench.engine.timed_link import LinkTimes, SoleLink, TimedTranspo
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink, DraftTransport
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
 
 DESCRIPTION = DrafterDescription("slow", 4, FeatureForm((0,)), 8, 16, 32, "0" * 16, False, (1.0,))
 

@@ -11,7 +11,8 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport, TransportError
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
 

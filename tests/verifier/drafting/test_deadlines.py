@@ -3,7 +3,7 @@
 import pytest
 from tests.verifier.drafting.by_hand import TIMEOUT, Bench
 
-from blockdraft_verifier.drafting.patience import LEAVING_ALONE
+from blockdraft_verifier.drafting.sync import LEAVING_ALONE
 from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
 
 WAIT = TIMEOUT / 8
@@ -111,6 +111,23 @@ def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
     bench.wire.waited += LEAVING_ALONE.initial_seconds
     bench.assert_usual_again(sequence)
     assert len(bench.wire.sent) == 2
+
+
+def test_pauses_double_up_to_the_longest_until_proposals_come_in_time(bench: Bench) -> None:
+    sync = bench.sync
+    assert sync.left_alone_seconds == 0.0
+    longest = LEAVING_ALONE.initial_seconds
+    for _ in range(12):
+        miss(bench)
+        assert longest / 2 <= sync.left_alone_seconds <= longest
+        bench.answer()
+        sync.collect(wait="none")
+        bench.wire.waited += sync.left_alone_seconds
+        longest = min(2 * longest, LEAVING_ALONE.max_seconds)
+    assert longest == LEAVING_ALONE.max_seconds
+    bench.assert_usual_again(bench.sequence(5))
+    miss(bench)
+    assert sync.left_alone_seconds <= LEAVING_ALONE.initial_seconds
 
 
 def test_a_drafter_that_never_answers_is_lost_in_the_end(bench: Bench) -> None:

@@ -1,29 +1,35 @@
 """What a handshake must say, and the stream to a real drafter."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import ml_dtypes
 import numpy as np
 import pytest
 from tests.certificates import Authority, write_peer
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
+from tests.models.tiny import tiny_config
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1.drafter_pb2_grpc import (
+    DrafterServiceServicer,
+    add_DrafterServiceServicer_to_server,
+)
+from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
+from blockdraft_verifier.drafting import link as link_module
 from blockdraft_verifier.drafting.feature_writers import MessageWriter, SharedWriter
-from blockdraft_verifier.drafting.link import (
-    DrafterDescription,
-    GrpcDraftLink,
-    check_description,
-)
+from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
+from blockdraft_verifier.drafting.link import GrpcDraftLink, TransportError
 
 GOOD: dict[str, Any] = {
     "method": "dflash",
@@ -164,3 +170,111 @@ async def test_without_room_features_go_in_messages(
     second = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
     assert second is not None
     assert isinstance(second.feature_writer, MessageWriter)
+
+
+class StubbornDrafter(DrafterServiceServicer):
+    """Describes itself well, and takes a stream late, or not at all."""
+
+    def __init__(self) -> None:
+        self.calls: list[float] = []
+        self.taken = asyncio.Event()
+        self.refuses = False
+
+    async def Describe(  # noqa: N802
+        self, request: pb.DrafterServiceDescribeRequest, context: Any
+    ) -> pb.DrafterServiceDescribeResponse:
+        width = 2 * tiny_config().hidden_size
+        sizes = {"target_layer_ids": [0, 1], "feature_width": width, "max_context_tokens": 64}
+        return pb.DrafterServiceDescribeResponse(**{**GOOD, **sizes})
+
+    async def FetchProjection(  # noqa: N802
+        self, request: pb.FetchProjectionRequest, context: Any
+    ) -> AsyncIterator[pb.FetchProjectionResponse]:
+        raise AssertionError("no projection was described")
+        yield
+
+    async def Draft(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.DraftRequest], context: Any
+    ) -> AsyncIterator[pb.DraftResponse]:
+        self.calls.append(time.monotonic())
+        if self.refuses:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "one stream is enough")
+        await self.taken.wait()
+        await context.send_initial_metadata(())
+        async for request in request_iterator:
+            yield pb.DraftResponse(step_id=request.step_id)
+
+
+@pytest.fixture
+async def stubborn(
+    tmp_path: Path, unused_tcp_port: int
+) -> AsyncIterator[tuple[StubbornDrafter, Callable[[], GrpcDraftLink]]]:
+    """A drafter on a port, where no memory is shared, and what makes a link to it."""
+    target = write_tiny_target(tmp_path / "target")
+    drafter, server = StubbornDrafter(), grpc.aio.server()
+    add_DrafterServiceServicer_to_server(drafter, server)
+    address = f"localhost:{unused_tcp_port}"
+    server.add_insecure_port(address)
+    await server.start()
+    links: list[GrpcDraftLink] = []
+
+    def connect() -> GrpcDraftLink:
+        links.append(GrpcDraftLink(address, load_checkpoint_config(target)))
+        return links[-1]
+
+    yield drafter, connect
+    for link in links:
+        link.close()
+    await server.stop(None)
+
+
+async def test_a_drafter_is_there_once_it_has_taken_the_stream(
+    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]],
+) -> None:
+    drafter, connect = stubborn
+    link = connect()
+    assert await asyncio.to_thread(link.wait, 1.0) is None
+    assert len(drafter.calls) == 1
+    drafter.taken.set()
+    transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+    assert transport is not None
+    transport.send(pb.DraftRequest(step_id=1))
+    answer = await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
+    assert answer == pb.DraftResponse(step_id=1)
+
+
+async def test_a_drafter_that_never_takes_the_stream_is_asked_again(
+    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "HANDSHAKE_TIMEOUT_SECONDS", 0.3)
+    drafter, connect = stubborn
+    link = connect()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(drafter.calls) < 2:
+            await asyncio.sleep(0.01)
+    drafter.taken.set()
+    assert await asyncio.to_thread(link.wait, PATIENCE_SECONDS) is not None
+
+
+async def test_a_refused_stream_is_no_connection(
+    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(link_module, "RECONNECTING", BackoffPolicy(0.02, 5.0))
+    drafter, connect = stubborn
+    drafter.refuses = True
+    link = connect()
+    # As the engine does with whatever the link calls a connection.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(drafter.calls) < 6:
+            transport = link.current()
+            if transport is not None:
+                with pytest.raises(TransportError, match="one stream is enough"):
+                    await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
+                link.lost(transport)
+            await asyncio.sleep(0.001)
+    # Pauses grow: the sixth call comes after five, of at least half of 20, 40, 80, 160, 320 ms.
+    assert drafter.calls[5] - drafter.calls[0] >= 0.3
+    assert "connected" not in caplog.text
+    assert caplog.text.count("no drafting: one stream is enough") == 1

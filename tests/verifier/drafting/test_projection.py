@@ -18,8 +18,8 @@ from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.drafting.handshake import fetch_form
 from blockdraft_verifier.drafting.link import GrpcDraftLink
-from blockdraft_verifier.drafting.projection import fetch_form
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((6, 18)).astype(ml_dtypes.bfloat16)

@@ -9,7 +9,7 @@ import pytest
 
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
+from blockdraft_verifier.drafting.sync import DraftTimes, LateAnswer
 from blockdraft_verifier.engine.acceptance import HOPELESS_ACCEPTANCE, AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,

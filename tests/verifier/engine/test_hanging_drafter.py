@@ -20,7 +20,8 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftTransport
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row

@@ -21,7 +21,7 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_verifier.drafting.reconciler import MAX_REFUSALS
+from blockdraft_verifier.drafting.contexts import MAX_REFUSALS
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sampling
 

@@ -1,9 +1,25 @@
-"""What the drafter holds of each sequence, as far as its answers and our requests say."""
+"""What the drafter holds of each sequence as far as is known, and what its answers change."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+
+logger = logging.getLogger(__name__)
+
+# What `on_repair` is told.
+REPAIR_CAUSES = (
+    "stream_broken",
+    "repeated_answer",
+    "missing_answer",
+    "context_mismatch",
+    "malformed_proposal",
+    "resent_context",
+)
+# A context refused this often without a proposal in between will be refused again.
+MAX_REFUSALS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +49,6 @@ class PendingStep:
         sent_at: When it was sent.
         deadline: Until when sequences wait for its proposals; None if none do.
         feature_rows: Positions whose features it brings.
-        feature_bytes: Size of these.
         late: Whether the deadline passed.
         expected_length: Positions each context holds once it is done.
         draft_length: Tokens asked for, by context.
@@ -43,7 +58,6 @@ class PendingStep:
     sent_at: float
     deadline: float | None
     feature_rows: int = 0
-    feature_bytes: int = 0
     late: bool = False
     expected_length: dict[int, int] = field(default_factory=dict)
     draft_length: dict[int, int] = field(default_factory=dict)
@@ -52,20 +66,18 @@ class PendingStep:
 class Contexts:
     """All contexts at the drafter; a sequence without one waits for no proposal."""
 
-    def __init__(self) -> None:
-        """Start with none."""
+    def __init__(self, vocab_size: int, on_repair: Callable[[str], None]) -> None:
+        """Tell `on_repair` the cause of every difference; take token ids below `vocab_size`."""
+        self._vocab_size = vocab_size
+        self._on_repair = on_repair
         self._of_sequence: dict[Sequence, Context] = {}
         self._by_id: dict[int, Context] = {}
         self._released: list[int] = []
         self._last_id = 0
 
     def __iter__(self) -> Iterator[Context]:
-        """Iterate over the contexts."""
-        return iter(self._of_sequence.values())
-
-    def snapshot(self) -> tuple[Context, ...]:
-        """Return the contexts there are now; any thread may ask."""
-        return tuple(self._of_sequence.values())
+        """Iterate over those there are now; any thread may."""
+        return iter(tuple(self._of_sequence.values()))
 
     def __getitem__(self, sequence: Sequence) -> Context:
         """Return the context of a sequence that has one."""
@@ -82,8 +94,7 @@ class Contexts:
         if context is None:
             self._last_id += 1
             context = Context(self._last_id, sequence)
-            self._of_sequence[sequence] = context
-            self._by_id[context.context_id] = context
+            self._of_sequence[sequence] = self._by_id[self._last_id] = context
         return context
 
     def find(self, context_id: int) -> Context | None:
@@ -115,3 +126,61 @@ class Contexts:
         self._of_sequence.clear()
         self._by_id.clear()
         self._released = []
+
+    def reconcile(self, response: pb.DraftResponse, step: PendingStep) -> None:
+        """Take over the proposals of the answer to a step; find and repair differences."""
+        unanswered = dict(step.expected_length)
+        for error in response.sequence_errors:
+            if unanswered.pop(error.sequence_id, None) is not None:
+                self._refused(error)
+        for proposal in response.proposals:
+            expected = unanswered.pop(proposal.sequence_id, None)
+            context = self.find(proposal.sequence_id)
+            if expected is not None and context is not None:
+                draft_length = step.draft_length.get(proposal.sequence_id, 0)
+                self._proposed(context, proposal, expected, draft_length)
+        for context_id in unanswered:
+            if (context := self.find(context_id)) is not None:
+                self._rebuild(context, "missing_answer")
+
+    def _proposed(
+        self, context: Context, proposal: pb.Proposal, expected: int, draft_length: int
+    ) -> None:
+        """Take a proposal over, unless anything about it is off."""
+        sequence, tokens = context.sequence, tuple(proposal.token_ids)
+        known = not tokens or 0 <= min(tokens) <= max(tokens) < self._vocab_size
+        if proposal.context_length != expected:
+            self._rebuild(context, "context_mismatch")
+        elif len(tokens) > draft_length or not known:
+            self._rebuild(context, "malformed_proposal")
+        elif draft_length > 0:
+            context.refusals = 0
+            # A sequence that did not wait has gone on without it.
+            if sequence.committed == expected:
+                sequence.proposal = Proposal(tokens, ended_early=len(tokens) < draft_length)
+                sequence.awaiting_draft = False
+
+    def _refused(self, error: pb.SequenceError) -> None:
+        """Take the drafter's word for what it holds; the difference is sent again."""
+        context = self.find(error.sequence_id)
+        if context is None:
+            return
+        sequence = context.sequence
+        context.refusals += 1
+        hopeless = error.code == pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
+        if hopeless or context.refusals > MAX_REFUSALS:
+            request_id = sequence.request.request_id
+            said = {"request_id": request_id}
+            logger.info("no drafting for request %s: %s", request_id, error.message, extra=said)
+            sequence.draftable = False
+            self.release(sequence)
+        elif 0 <= error.expected_context_start <= sequence.committed:
+            self._on_repair("resent_context")
+            context.length = error.expected_context_start
+            sequence.awaiting_draft = False
+        else:
+            self._rebuild(context, "context_mismatch")
+
+    def _rebuild(self, context: Context, cause: str) -> None:
+        self._on_repair(cause)
+        self.release(context.sequence)

@@ -2,43 +2,34 @@
 
 import logging
 import mmap
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.shared_memory import SharedFile, socket_folder
 from blockdraft_verifier.device.cache import FeatureStore, Positions
-from blockdraft_verifier.drafting.feature_ring import Ring
 
 logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 64 * 1024 * 1024
 """Size of the shared memory: that of several requests with as many features as they may bring."""
+ALIGNMENT = 64
+"""Where a region of it begins, in bytes; arrays that do are copied fastest."""
 
 
 @runtime_checkable
 class FeatureWriter(Protocol):
-    """Puts features where the drafter finds them.
-
-    Attributes:
-        name: What they go through, for people.
-    """
+    """Puts features where the drafter finds them; `name` says for people what they go through."""
 
     name: str
 
     def write(
         self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
-        """Say in `tensor` what the features of some positions are.
-
-        Args:
-            tensor: A part of the request; empty.
-            step_id: Of the request.
-            store: Where the features are.
-            positions: Whose, sequence after sequence.
-        """
+        """Say in `tensor`, an empty part of the request, what the features of positions are."""
 
     def answered(self, step_id: int) -> None:
         """Learn that the drafter needs nothing of this step and those before it any more."""
@@ -94,12 +85,51 @@ class SharedWriter:
         self._ring.give_back(step_id)
 
 
-def offer_shared_memory(address: str) -> SharedFile | None:
-    """Return memory for a drafter to map, or None where it is on another host or there is no room.
+class _Region(NamedTuple):
+    step_id: int
+    start: int
+    stop: int
 
-    Args:
-        address: The drafter's. Whoever shares the folder of a socket shares its files too.
-    """
+
+class Ring:
+    """Regions of a ring of `size` bytes, taken in order and given back in order."""
+
+    def __init__(self, size: int) -> None:
+        """Start with nothing in use."""
+        self._size = size
+        self._used: deque[_Region] = deque()
+
+    def take(self, step_id: int, size: int) -> int | None:
+        """Return where a region of `size` bytes begins, or None if there is no room now.
+
+        Step numbers never fall from one call to the next.
+        """
+        start = self._next_start(size)
+        if start is not None:
+            self._used.append(_Region(step_id, start, start + size))
+        return start
+
+    def give_back(self, step_id: int) -> None:
+        """Give back what was taken for this step and all before it."""
+        while self._used and self._used[0].step_id <= step_id:
+            self._used.popleft()
+
+    def _next_start(self, size: int) -> int | None:
+        if not self._used:
+            return 0 if size <= self._size else None
+        oldest, newest = self._used[0], self._used[-1]
+        after = -(-newest.stop // ALIGNMENT) * ALIGNMENT
+        if newest.start >= oldest.start:
+            if after + size <= self._size:
+                return after
+            # What is left at the end is too little; go on at the beginning.
+            after = 0
+        return after if after + size <= oldest.start else None
+
+
+def offer_shared_memory(address: str) -> SharedFile | None:
+    """Return memory for the drafter at `address` to map; None on another host or without room."""
+    # Whoever shares the folder of a socket shares its files too.
     folder = socket_folder(address)
     if folder is None:
         return None

@@ -8,8 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import grpc
 
@@ -27,104 +26,20 @@ from blockdraft_verifier.drafting.feature_writers import (
     SharedWriter,
     offer_shared_memory,
 )
-from blockdraft_verifier.drafting.projection import fetch_form
+from blockdraft_verifier.drafting.handshake import (
+    DrafterDescription,
+    check_description,
+    fetch_form,
+)
 
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
-FEATURE_BYTES = 2
-"""Size of one element of a feature, bfloat16."""
 RECONNECTING = BackoffPolicy(initial_seconds=0.2, max_seconds=5.0)
 
 
 class TransportError(RuntimeError):
     """The stream to the drafter broke; all contexts it held are gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterDescription:
-    """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
-
-    Attributes:
-        shortest_step_seconds: Empty if a step takes as long whatever is wanted of its blocks.
-        version: Of the weights of a drafter that learns, from 1; 0 for others.
-    """
-
-    method: str
-    block_size: int
-    features: FeatureForm
-    feature_width: int
-    max_feature_rows: int
-    max_context_tokens: int
-    fingerprint: str
-    trained: bool
-    step_seconds: tuple[float, ...]
-    shortest_step_seconds: tuple[float, ...] = ()
-    learns: bool = False
-    version: int = 0
-
-    @property
-    def feature_row_bytes(self) -> int:
-        """Size of one position's features on the wire."""
-        return FEATURE_BYTES * self.feature_width
-
-    @classmethod
-    def from_proto(
-        cls, message: pb.DrafterServiceDescribeResponse, features: FeatureForm
-    ) -> "DrafterDescription":
-        """Return what a handshake's answer says.
-
-        Args:
-            message: The answer; `check_description` found nothing.
-            features: What is to be sent.
-        """
-        return cls(
-            method=message.method,
-            block_size=message.block_size,
-            features=features,
-            feature_width=message.feature_width,
-            max_feature_rows=message.max_feature_rows,
-            max_context_tokens=message.max_context_tokens,
-            fingerprint=message.fingerprint,
-            trained=message.trained,
-            step_seconds=tuple(message.step_seconds),
-            shortest_step_seconds=tuple(message.shortest_step_seconds),
-            learns=message.learns,
-            version=message.version.number,
-        )
-
-
-def check_description(
-    message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
-) -> None:
-    """Check that this verifier can give a drafter what it wants.
-
-    Args:
-        message: The handshake's answer.
-        num_layers: Decoder layers of the target.
-        hidden_size: Width of the target's residual stream.
-
-    Raises:
-        ValueError: If it cannot.
-    """
-    layer_ids = message.target_layer_ids
-    if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
-        raise ValueError(
-            f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
-        )
-    projected = message.HasField("projection")
-    width = message.projection.input_width if projected else message.feature_width
-    if width != len(layer_ids) * hidden_size:
-        raise ValueError(
-            f"the drafter wants features of {width} elements, "
-            f"{len(layer_ids)} layers of width {hidden_size} give another number"
-        )
-    if not 1 <= message.feature_width <= width:
-        raise ValueError(f"the drafter wants {message.feature_width} elements out of {width}")
-    if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
-        raise ValueError("the drafter wants features in another type than bfloat16")
-    if message.block_size < 2 or message.max_feature_rows < 1:
-        raise ValueError("the drafter's limits leave nothing to draft")
 
 
 @runtime_checkable
@@ -141,18 +56,10 @@ class DraftTransport(Protocol):
     feature_writer: FeatureWriter
 
     def send(self, request: pb.DraftRequest) -> None:
-        """Send a step.
-
-        Raises:
-            TransportError: If the stream is broken.
-        """
+        """Send a step; raise `TransportError` if the stream is broken."""
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer, or None if none comes in time.
-
-        Raises:
-            TransportError: If the stream is broken.
-        """
+        """Return the next answer, None if none comes in time; raise `TransportError` if broken."""
 
     def close(self) -> None:
         """End the stream; the drafter forgets its contexts."""
@@ -173,7 +80,12 @@ class DraftLink(Protocol):
 
 
 class GrpcDraftTransport:
-    """A `Draft` stream over gRPC."""
+    """A `Draft` stream over gRPC.
+
+    Attributes:
+        answered: Whether the drafter has answered anything: one that takes streams only to end
+            them is not to be called again at once.
+    """
 
     def __init__(
         self,
@@ -183,25 +95,32 @@ class GrpcDraftTransport:
     ) -> None:
         """Open the stream, and wait until the drafter has taken it.
 
-        Args:
-            stub: The service.
-            description: What it said of itself.
-            shared: Memory to offer; its name is taken away afterwards.
+        The name of `shared`, memory to offer, is taken away afterwards.
 
         Raises:
             grpc.RpcError: If the drafter does not take the stream.
         """
         self.description = description
         self.feature_writer: FeatureWriter = MessageWriter()
+        self.answered = False
         self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
         self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
         offer = () if shared is None else shared.offer
         self._call = stub.Draft(self._outgoing(), metadata=offer)
-        if shared is not None:
-            try:
-                if is_mapped(self._call.initial_metadata()):
-                    self.feature_writer = SharedWriter(shared.memory)
-            finally:
+        # The stream itself has no deadline, only its beginning.
+        giving_up = threading.Timer(HANDSHAKE_TIMEOUT_SECONDS, self._call.cancel)
+        giving_up.daemon = True
+        giving_up.start()
+        try:
+            metadata = self._call.initial_metadata()
+            if not self._call.is_active():
+                self._requests.put(None)
+                raise cast(grpc.RpcError, self._call)
+            if shared is not None and is_mapped(metadata):
+                self.feature_writer = SharedWriter(shared.memory)
+        finally:
+            giving_up.cancel()
+            if shared is not None:
                 shared.unlink()
         threading.Thread(target=self._read, name="draft-reader", daemon=True).start()
 
@@ -219,6 +138,7 @@ class GrpcDraftTransport:
             return None
         if isinstance(answer, TransportError):
             raise answer
+        self.answered = True
         self.feature_writer.answered(answer.step_id)
         return answer
 
@@ -246,23 +166,17 @@ class GrpcDraftLink:
     def __init__(
         self, address: str, target: Checkpoint, peer_tls: PeerTlsSettings | None = None
     ) -> None:
-        """Start connecting in the background.
-
-        Args:
-            address: Where the drafter listens.
-            target: What it is to draft for.
-            peer_tls: Certificates between the processes; None for plaintext.
+        """Start connecting in the background to a drafter for `target`.
 
         Raises:
-            UnusableFilesError: If they cannot be used.
+            UnusableFilesError: If the certificates cannot be used.
         """
         self._address = address
         self._target = target
         self._process = OtherProcess(address, peer_tls)
         self._open_channel()
         self._transport: GrpcDraftTransport | None = None
-        self._wanted = threading.Event()
-        self._wanted.set()
+        self._lost = threading.Event()
         self._closed = threading.Event()
         self._connected = threading.Event()
         self._refusal: str | None = None
@@ -279,7 +193,7 @@ class GrpcDraftLink:
         if transport is self._transport:
             self._transport = None
             self._connected.clear()
-            self._wanted.set()
+            self._lost.set()
 
     def wait(self, seconds: float) -> DraftTransport | None:
         """Return the first transport, or None if the drafter does not come in time."""
@@ -289,7 +203,7 @@ class GrpcDraftLink:
     def close(self) -> None:
         """Stop connecting and end the current stream."""
         self._closed.set()
-        self._wanted.set()
+        self._lost.set()
         if self._transport is not None:
             self._transport.close()
         self._channel.close()
@@ -300,20 +214,21 @@ class GrpcDraftLink:
 
     def _keep_connected(self) -> None:
         backoff = Backoff(RECONNECTING)
-        while True:
-            self._wanted.wait()
-            while not self._closed.is_set() and not self._connect():
-                if self._process.renewed():
-                    self._channel.close()
-                    self._open_channel()
-                self._closed.wait(backoff.pause_seconds())
-            if self._closed.is_set():
-                # It may have been opened after `close` had closed the one before.
+        while not self._closed.is_set():
+            transport = self._connect()
+            if transport is not None and not self._closed.is_set():
+                self._lost.wait()
+                if transport.answered:
+                    backoff.reset()
+                    continue
+            elif self._process.renewed():
                 self._channel.close()
-                return
-            backoff.reset()
+                self._open_channel()
+            self._closed.wait(backoff.pause_seconds())
+        # It may have been opened after `close` had closed the one before.
+        self._channel.close()
 
-    def _connect(self) -> bool:
+    def _connect(self) -> GrpcDraftTransport | None:
         request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
         try:
             answer = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
@@ -325,8 +240,8 @@ class GrpcDraftLink:
             transport = GrpcDraftTransport(self._stub, description, shared)
         except (grpc.RpcError, ValueError) as error:
             self._log_refusal(error)
-            return False
-        self._wanted.clear()
+            return None
+        self._lost.clear()
         self._transport = transport
         self._connected.set()
         self._refusal = None
@@ -340,7 +255,7 @@ class GrpcDraftLink:
             description.feature_width,
             transport.feature_writer.name,
         )
-        return True
+        return transport
 
     def _log_refusal(self, error: Exception) -> None:
         """Log why there is no drafter: once per reason, and not that it is merely absent."""

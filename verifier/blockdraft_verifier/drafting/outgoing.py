@@ -12,7 +12,7 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.contexts import Context
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
-from blockdraft_verifier.drafting.link import DrafterDescription
+from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
@@ -49,9 +49,7 @@ def divide(
 ) -> tuple[list[Part], list[Context]]:
     """Return the parts of a request for proposals, and the contexts that must catch up first.
 
-    Args:
-        wanted: Contexts, and how many tokens to draft for each; 0 only sends features.
-        drafter: Its limits.
+    `wanted` says how many tokens to draft for each context; 0 only sends features.
     """
     parts, behind = [], []
     rows_left = MAX_DRAFT_BYTES // drafter.feature_row_bytes
@@ -66,18 +64,14 @@ def divide(
 
 
 def catch_up(
-    behind: Iterable[Context], drafter: DrafterDescription, bytes_under_way: int
+    behind: Iterable[Context], drafter: DrafterDescription, rows_under_way: int
 ) -> list[Part]:
-    """Return the parts of a request that only appends; none if it has to wait.
+    """Return the parts of a request that only appends to contexts; none if it has to wait.
 
-    Args:
-        behind: Contexts that may lack features.
-        drafter: Its limits.
-        bytes_under_way: Features of such requests that are not answered yet.
+    `rows_under_way` counts the features of such requests that are not answered yet.
     """
-    room = MAX_CATCH_UP_BYTES - bytes_under_way
-    rows_left = room // drafter.feature_row_bytes
-    if not bytes_under_way:
+    rows_left = MAX_CATCH_UP_BYTES // drafter.feature_row_bytes - rows_under_way
+    if not rows_under_way:
         rows_left = max(1, rows_left)
     parts = []
     for context in behind:
@@ -90,17 +84,12 @@ def catch_up(
 
 
 def to_learn_from(contexts: Iterable[Context], drafter: DrafterDescription) -> list[Context]:
-    """Return the contexts that lack so much, or whose sequences have ended, that it is sent.
-
-    Args:
-        contexts: Contexts.
-        drafter: Its limits.
-    """
+    """Return the contexts that lack so much, or whose sequences have ended, that it is sent."""
     enough = min(LEARNING_ROWS, drafter.max_feature_rows)
     return [
         context
         for context in contexts
-        if (context.sequence.finish_reason is not None)
+        if context.sequence.finish_reason is not None
         or context.sequence.committed - context.length >= enough
     ]
 
@@ -117,14 +106,8 @@ def to_request(
 ) -> pb.DraftRequest:
     """Return the request of some parts, features included.
 
-    Args:
-        step_id: Its number.
-        parts: Of the contexts.
-        released: Contexts that the drafter shall drop.
-        features: Where those of the contexts are.
-        writer: Brings them to the drafter.
-        least_chance: Drafts may end where it is less likely than this that all of them is right.
-        learns: Whether the drafter is told what it may record.
+    Drafts may end where it is less likely than `least_chance` that all of them is right. A drafter
+    that learns is told what it may record.
     """
     request = pb.DraftRequest(step_id=step_id, released_sequence_ids=released)
     positions = []

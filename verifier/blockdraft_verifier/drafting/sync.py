@@ -13,21 +13,19 @@ some time has passed. What it is sent is bounded at any time.
 """
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.drafting.contexts import Contexts, PendingStep
-from blockdraft_verifier.drafting.link import (
-    DrafterDescription,
-    DraftLink,
-    DraftTransport,
-    TransportError,
-)
+from blockdraft_verifier.drafting.contexts import Context, Contexts, PendingStep
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftLink, DraftTransport, TransportError
 from blockdraft_verifier.drafting.outgoing import (
     Part,
     catch_up,
@@ -35,12 +33,54 @@ from blockdraft_verifier.drafting.outgoing import (
     to_learn_from,
     to_request,
 )
-from blockdraft_verifier.drafting.patience import Patience
-from blockdraft_verifier.drafting.reconciler import Reconciler
-from blockdraft_verifier.drafting.times import DraftTimes, LateAnswer
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 logger = logging.getLogger(__name__)
+
+# How long a drafter that was late is asked nothing. The first pause is that of a few steps, as on a
+# busy machine any drafter is late now and then; the longest bounds how often a drafter that hangs,
+# or comes back only to hang again, costs a wait.
+LEAVING_ALONE = BackoffPolicy(initial_seconds=0.05, max_seconds=30.0)
+
+
+class LateAnswer(NamedTuple):
+    """Proposals that nobody waited for any more; times in seconds, `elapsed` since the request."""
+
+    proposals: int
+    longest: int
+    computed: float
+    elapsed: float
+
+
+@dataclass(slots=True)
+class DraftTimes:
+    """What waiting for the drafter took, and what came of it; the policy learns from it.
+
+    Attributes:
+        waited: Seconds until the answers were there, or nobody waited any more.
+        computed: Seconds the drafter computed what was waited for.
+        answers: Answers that came in time.
+        proposals: Proposals with tokens among them.
+        longest: Most tokens of one of them.
+        backlogged: Whether they took in more features than one verification commits, so that they
+            took longer than usual.
+        missed: Deadlines that passed.
+        late: Answers that came after theirs.
+    """
+
+    waited: float = 0.0
+    computed: float = 0.0
+    answers: int = 0
+    proposals: int = 0
+    longest: int = 0
+    backlogged: bool = False
+    missed: int = 0
+    late: list[LateAnswer] = field(default_factory=list)
+
+    @property
+    def transport(self) -> float:
+        """Seconds waited beyond the drafter's computation."""
+        return max(0.0, self.waited - self.computed)
 
 
 class DraftSync:
@@ -54,15 +94,10 @@ class DraftSync:
         on_repair: Callable[[str], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Draft over `link`.
+        """Draft over `link`, telling `on_repair` the cause of every difference found.
 
-        Args:
-            link: Where streams to the drafter come from.
-            vocab_size: Token ids at or above it are refused.
-            timeout_seconds: How long an answer may take before the stream counts as lost;
-                nobody waits for it as long as that.
-            on_repair: Told the cause of every difference found.
-            clock: Seconds.
+        A stream counts as lost once an answer takes longer than `timeout_seconds`; nobody waits for
+        it as long as that.
         """
         self._link = link
         self._timeout_seconds = timeout_seconds
@@ -70,9 +105,10 @@ class DraftSync:
         self._clock = clock
         self._transport: DraftTransport | None = None
         self._features: FeatureStore | None = None
-        self.contexts = Contexts()
-        self._reconciler = Reconciler(self.contexts, vocab_size, on_repair)
-        self._patience = Patience(clock)
+        self.contexts = Contexts(vocab_size, on_repair)
+        # It outlives the streams: a drafter whose worker hangs still takes a new one.
+        self._leaving_alone = Backoff(LEAVING_ALONE)
+        self._asks_from = -math.inf
         self._pending: deque[PendingStep] = deque()
         self._last_step_id = 0
 
@@ -89,7 +125,7 @@ class DraftSync:
     @property
     def left_alone_seconds(self) -> float:
         """How long the drafter is still asked nothing, since it was late."""
-        return self._patience.pause_seconds
+        return max(0.0, self._asks_from - self._clock())
 
     @property
     def unanswered(self) -> int:
@@ -125,15 +161,12 @@ class DraftSync:
     ) -> None:
         """Ask for proposals, then send on what other contexts lack.
 
-        Args:
-            wanted: Sequences and how many tokens to draft for each; 0 only sends features.
-            wait_seconds: How long they wait for their proposals at most.
-            least_chance: Drafts may end where it is less likely than this that all of them is
-                right.
+        `wanted` says how many tokens to draft for each sequence; 0 only sends features. They wait
+        for their proposals for at most `wait_seconds`; see `to_request` for `least_chance`.
         """
-        if not self._asks or self._transport is None:
+        drafter = self._drafter_to_ask()
+        if drafter is None:
             return
-        drafter = self._transport.description
         contexts = [
             (self.contexts.open(sequence), draft_length)
             for sequence, draft_length in wanted
@@ -142,23 +175,16 @@ class DraftSync:
         parts, behind = divide(contexts, drafter)
         if parts:
             self._send(parts, wait_seconds, least_chance)
-        while self._transport is not None and (
-            parts := catch_up(behind, drafter, self._catching_up_bytes)
-        ):
-            self._send(parts, None)
+        self._catch_up(behind, drafter)
 
     def send_to_learn(self, sequences: Iterable[Sequence]) -> None:
         """Send a drafter that learns what it lacks of sequences for which nothing is drafted.
 
-        Nobody waits for it, and it is bounded like all that is caught up.
-
-        Args:
-            sequences: All that run, and those that have just ended.
+        They are all that run, and those that have just ended. Nobody waits for it, and it is
+        bounded like all that is caught up.
         """
-        if not self._asks or self._transport is None:
-            return
-        drafter = self._transport.description
-        if not drafter.learns:
+        drafter = self._drafter_to_ask()
+        if drafter is None or not drafter.learns:
             return
         contexts = [
             self.contexts.open(sequence)
@@ -168,26 +194,18 @@ class DraftSync:
             and not sequence.awaiting_draft
             and self._fits(sequence, drafter)
         ]
-        behind = to_learn_from(contexts, drafter)
-        while self._transport is not None and (
-            parts := catch_up(behind, drafter, self._catching_up_bytes)
-        ):
-            self._send(parts, None)
+        self._catch_up(to_learn_from(contexts, drafter), drafter)
 
     def tell_released(self) -> None:
         """Tell the drafter what contexts to drop, if no request has told it yet."""
-        if self.contexts.any_released and self._asks:
+        if self.contexts.any_released and self._drafter_to_ask() is not None:
             self._send([], None)
 
     def collect(self, *, wait: Literal["none", "any", "all"]) -> DraftTimes:
         """Take in answers, and let nobody wait beyond a deadline.
 
-        Args:
-            wait: "none" takes those that are there; "any" waits for one if sequences wait for
-                proposals; "all" waits until no sequence does.
-
-        Returns:
-            The time it took, and how much of it the drafter computed.
+        "none" takes those that are there; "any" waits for one if sequences wait for proposals;
+        "all" waits until no sequence does.
         """
         times = DraftTimes()
         started = self._clock()
@@ -220,19 +238,10 @@ class DraftSync:
         self._transport = None
         self._link.close()
 
-    @property
-    def _asks(self) -> bool:
-        """Whether the drafter may be sent anything: nothing is queued for one that is late."""
-        return (
-            self._transport is not None
-            and self._patience.asks
-            and not any(step.late for step in self._pending)
-        )
-
-    @property
-    def _catching_up_bytes(self) -> int:
-        """Features under way in requests that ask for no proposals."""
-        return sum(step.feature_bytes for step in self._pending if not step.draft_length)
+    def _drafter_to_ask(self) -> DrafterDescription | None:
+        """Return the drafter, unless it is late: nothing is queued for it then."""
+        late = self.left_alone_seconds > 0 or any(step.late for step in self._pending)
+        return None if late else self.description
 
     def _fits(self, sequence: Sequence, drafter: DrafterDescription) -> bool:
         if sequence.draftable and sequence.committed > drafter.max_context_tokens:
@@ -240,23 +249,29 @@ class DraftSync:
             self.release(sequence)
         return sequence.draftable
 
+    def _catch_up(self, behind: list[Context], drafter: DrafterDescription) -> None:
+        """Send contexts what they lack, as far as it is not too much at a time."""
+        while self._transport is not None:
+            under_way = sum(step.feature_rows for step in self._pending if not step.draft_length)
+            parts = catch_up(behind, drafter, under_way)
+            if not parts:
+                return
+            self._send(parts, None)
+
     def _send(
         self, parts: list[Part], wait_seconds: float | None, least_chance: float = 0.0
     ) -> None:
-        assert self._features is not None, "use_features comes before request"
         transport = self._transport
-        if transport is None:
-            return
+        assert transport is not None
+        assert self._features is not None, "use_features comes before request"
         self._last_step_id += 1
         now = self._clock()
-        step = PendingStep(
-            self._last_step_id, now, None if wait_seconds is None else now + wait_seconds
-        )
-        released = self.contexts.take_released()
+        deadline = None if wait_seconds is None else now + wait_seconds
+        step = PendingStep(self._last_step_id, now, deadline)
         request = to_request(
             step.step_id,
             parts,
-            released,
+            self.contexts.take_released(),
             self._features,
             transport.feature_writer,
             least_chance=least_chance,
@@ -269,7 +284,6 @@ class DraftSync:
             if part.draft_length:
                 step.draft_length[context.context_id] = part.draft_length
                 context.sequence.awaiting_draft = True
-        step.feature_bytes = step.feature_rows * transport.description.feature_row_bytes
         self._pending.append(step)
         try:
             transport.send(request)
@@ -300,7 +314,7 @@ class DraftSync:
                     context.sequence.awaiting_draft = False
         if missed:
             times.missed += len(missed)
-            self._patience.missed()
+            self._asks_from = now + self._leaving_alone.pause_seconds()
 
     def _take(self, response: pb.DraftResponse, times: DraftTimes) -> None:
         """Take one answer in.
@@ -318,7 +332,7 @@ class DraftSync:
         if response.HasField("version"):
             self._note_version(response.version)
         self._count(step, response, times)
-        self._reconciler.take(response, step)
+        self.contexts.reconcile(response, step)
 
     def _note_version(self, version: pb.DrafterVersion) -> None:
         """Take note of the weights with which a drafter that learns drafts from now on."""
@@ -347,7 +361,8 @@ class DraftSync:
         times.proposals += proposals
         times.longest = max(times.longest, longest)
         if step.draft_length and self.description is not None:
-            self._patience.kept()
+            self._leaving_alone.reset()
+            self._asks_from = -math.inf
             usual = len(step.draft_length) * self.description.block_size
             times.backlogged |= step.feature_rows > usual
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.drafting.times import DraftTimes
+from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import (
     EXPLORE_EVERY_STEPS,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blockdraft_verifier.device.runner import StepResult
-from blockdraft_verifier.drafting.times import DraftTimes
+from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import Sequence
 

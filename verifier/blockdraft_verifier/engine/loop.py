@@ -18,9 +18,9 @@ from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
 from blockdraft_verifier.device.target_step import FEATURE_DTYPE
-from blockdraft_verifier.drafting.link import DrafterDescription, DraftLink
-from blockdraft_verifier.drafting.sync import DraftSync
-from blockdraft_verifier.drafting.times import DraftTimes
+from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.drafting.link import DraftLink
+from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths

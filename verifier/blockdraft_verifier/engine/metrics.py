@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from blockdraft_verifier.drafting.reconciler import REPAIR_CAUSES
-from blockdraft_verifier.drafting.times import DraftTimes
+from blockdraft_verifier.drafting.contexts import REPAIR_CAUSES
+from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.exactness.classes import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence

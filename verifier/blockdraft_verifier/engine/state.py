@@ -69,7 +69,7 @@ def _drafter(drafts: DraftSync) -> dict[str, object]:
                 "tokens": context.length,
                 "refusals": context.refusals,
             }
-            for context in drafts.contexts.snapshot()
+            for context in drafts.contexts
         ],
     }
 

@@ -157,7 +157,10 @@ def no_pages() -> MutableSequence[int]:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request being decoded; owned by the scheduler, read by the engine.
+    """One request being decoded; only the engine's thread changes it.
+
+    The scheduler advances it, `drafting` sets its proposals and whether it is drafted for, the
+    policy its continuations by lookup, and the engine what it consumed.
 
     Attributes:
         sequence_id: Number unique in this process; never reused.

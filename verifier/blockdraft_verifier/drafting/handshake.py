@@ -1,0 +1,142 @@
+"""What a drafter says of itself, and the map that it wants features to go through."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from blockdraft_models.decoder.feature_projection import FeatureProjection
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+from blockdraft_verifier.device.feature_form import FeatureForm
+
+# A matrix of an 8B target has 168 MB; it comes while the verifier compiles or decodes plainly.
+FETCH_TIMEOUT_SECONDS = 120.0
+FEATURE_BYTES = 2
+"""Size of one element of a feature, bfloat16."""
+_DTYPES: dict[pb.DataType.ValueType, np.dtype[Any]] = {
+    pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.DATA_TYPE_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterDescription:
+    """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
+
+    Attributes:
+        shortest_step_seconds: Empty if a step takes as long whatever is wanted of its blocks.
+        version: Of the weights of a drafter that learns, from 1; 0 for others.
+    """
+
+    method: str
+    block_size: int
+    features: FeatureForm
+    feature_width: int
+    max_feature_rows: int
+    max_context_tokens: int
+    fingerprint: str
+    trained: bool
+    step_seconds: tuple[float, ...]
+    shortest_step_seconds: tuple[float, ...] = ()
+    learns: bool = False
+    version: int = 0
+
+    @property
+    def feature_row_bytes(self) -> int:
+        """Size of one position's features on the wire."""
+        return FEATURE_BYTES * self.feature_width
+
+    @classmethod
+    def from_proto(
+        cls, message: pb.DrafterServiceDescribeResponse, features: FeatureForm
+    ) -> "DrafterDescription":
+        """Return what an answer says in which `check_description` found nothing."""
+        return cls(
+            method=message.method,
+            block_size=message.block_size,
+            features=features,
+            feature_width=message.feature_width,
+            max_feature_rows=message.max_feature_rows,
+            max_context_tokens=message.max_context_tokens,
+            fingerprint=message.fingerprint,
+            trained=message.trained,
+            step_seconds=tuple(message.step_seconds),
+            shortest_step_seconds=tuple(message.shortest_step_seconds),
+            learns=message.learns,
+            version=message.version.number,
+        )
+
+
+def check_description(
+    message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
+) -> None:
+    """Check that a target of this shape can give a drafter what it wants.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    layer_ids = message.target_layer_ids
+    if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
+        raise ValueError(
+            f"the drafter wants layers {list(layer_ids)} of a target of {num_layers} layers"
+        )
+    projected = message.HasField("projection")
+    width = message.projection.input_width if projected else message.feature_width
+    if width != len(layer_ids) * hidden_size:
+        raise ValueError(
+            f"the drafter wants features of {width} elements, "
+            f"{len(layer_ids)} layers of width {hidden_size} give another number"
+        )
+    if not 1 <= message.feature_width <= width:
+        raise ValueError(f"the drafter wants {message.feature_width} elements out of {width}")
+    if message.feature_dtype != pb.DATA_TYPE_BFLOAT16:
+        raise ValueError("the drafter wants features in another type than bfloat16")
+    if message.block_size < 2 or message.max_feature_rows < 1:
+        raise ValueError("the drafter's limits leave nothing to draft")
+
+
+def fetch_form(
+    stub: DrafterServiceStub, answer: pb.DrafterServiceDescribeResponse, held: FeatureForm | None
+) -> FeatureForm:
+    """Return the form in which a drafter wants its features; `held` again if that is it.
+
+    Raises:
+        grpc.RpcError: If the projection cannot be fetched.
+        ValueError: If it is not what the drafter described.
+    """
+    layer_ids = tuple(answer.target_layer_ids)
+    if not answer.HasField("projection"):
+        return FeatureForm(layer_ids)
+    said = answer.projection
+    if held is not None and (held.layer_ids, held.fingerprint) == (layer_ids, said.fingerprint):
+        return held
+    dtype = _DTYPES.get(said.dtype)
+    if dtype is None:
+        raise ValueError(f"the drafter's projection has the unknown element type {said.dtype}")
+    rows, columns = answer.feature_width, said.input_width
+    normalized = said.HasField("norm_epsilon")
+    elements = _fetch(stub, said.fingerprint, np.empty(rows * (columns + normalized), dtype))
+    weight, scale = np.split(elements, [rows * columns])
+    projection = FeatureProjection(
+        weight.reshape(rows, columns), scale if normalized else None, said.norm_epsilon
+    )
+    if projection.fingerprint() != said.fingerprint:
+        raise ValueError("the drafter's projection is not the one that it described")
+    return FeatureForm(layer_ids, projection, said.fingerprint)
+
+
+def _fetch(stub: DrafterServiceStub, fingerprint: str, elements: np.ndarray) -> np.ndarray:
+    """Fill `elements` with the drafter's projection."""
+    room, filled = elements.view(np.uint8), 0
+    request = pb.FetchProjectionRequest(fingerprint=fingerprint)
+    for piece in stub.FetchProjection(request, timeout=FETCH_TIMEOUT_SECONDS):
+        data = np.frombuffer(piece.data, np.uint8)
+        if filled + data.size > room.size:
+            raise ValueError(f"the drafter's projection has more than {room.size} bytes")
+        room[filled : filled + data.size] = data
+        filled += data.size
+    if filled < room.size:
+        raise ValueError(f"the drafter's projection ended after {filled} of {room.size} bytes")
+    return elements
