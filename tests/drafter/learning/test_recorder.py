@@ -19,6 +19,9 @@ from blockdraft_drafter.learning import recorder as module
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
 from blockdraft_drafter.learning.recordings import Recording, RecordingFile, Recordings
+from blockdraft_drafter.learning.service_tau import Ended
+from blockdraft_drafter.learning.stream import StreamLearner
+from blockdraft_protos.v1 import drafter_pb2
 
 ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
 # An 8B target's projected features.
@@ -103,10 +106,44 @@ def test_a_sequence_is_written_when_its_context_is_released(
     assert recorded.recorder.held_bytes == 0
 
 
-def test_what_must_not_be_recorded_is_not(recorded: Recorded) -> None:
-    assert recorded.recorder.begin("r1", None) is None
-    assert recorded.found() == []
-    assert recorded.counts() == {"excluded": 1}
+class Listening:
+    """An `Observer` that hears nothing."""
+
+    serving = drafter_pb2.DrafterVersion(number=1)
+
+    def verified(self, version: int, gained: int, *, own_context: bool) -> None:
+        raise NotImplementedError
+
+    def ended(self, version: int, ended: Ended) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1], ids=["at its end", "piece by piece"])
+def test_what_is_excluded_or_begins_anew_leaves_nothing(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+    stream = StreamLearner(Listening(), recorded.recorder)
+
+    def begin(sequence_id: int, rows: int, *, allowed: bool) -> None:
+        message = drafter_pb2.SequenceDraft(sequence_id=sequence_id, request_id="r")
+        message.token_ids.extend(range(rows))
+        if allowed:
+            message.recording.answer_start = 4
+        stream.stepped(message, features(0, rows), ())
+
+    begin(1, 30, allowed=False)
+    # It was allowed at first, and is not any more.
+    begin(2, 30, allowed=True)
+    begin(2, 30, allowed=False)
+    begin(3, 30, allowed=True)
+    begin(3, 20, allowed=True)
+    begin(4, 25, allowed=True)
+    stream.released(4)
+    stream.released(4)
+    stream.close()
+    assert sorted(len(found.token_ids) for found in recorded.found()) == [20, 25]
+    assert recorded.counts() == {"written": 2, "excluded": 2}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.training.online.test_recorded import recording
+from tests.training.online.test_traffic import recording
 
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings

@@ -15,7 +15,7 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
-from blockdraft_training.online.settings import LearnSettings
+from blockdraft_training.online.settings import LearnSettings, Schedule
 
 LAYERS = (1, 2)
 
@@ -75,16 +75,11 @@ def drafter_of(pair: Pair, directory: Path) -> DFlash:
 
 def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any) -> LearnSettings:
     """Return what learns on the pair in seconds."""
-    fields: dict[str, Any] = {
-        "target": str(pair.target),
-        "directory": directory,
-        "drafter": str(drafter),
+    schedule: dict[str, Any] = {
         "feature_layers": LAYERS,
         "block_size": 4,
         "batch_size": 8,
         "micro_batch_size": 4,
-        "blocks_per_sequence": 16,
-        "learning_rate": 3e-3,
         "warmup_steps": 5,
         "held_out_share": 0.3,
         "first_look": 10,
@@ -93,7 +88,13 @@ def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any
         "idle_seconds": 0.01,
         "hot_vocabulary": 0,
     }
-    return LearnSettings(**{**fields, **changes})
+    return LearnSettings(
+        target=str(pair.target),
+        directory=directory,
+        drafter=str(drafter),
+        learning_rate=3e-3,
+        schedule=Schedule(**{**schedule, **changes}),
+    )
 
 
 def learn(settings: LearnSettings, until: Callable[[Learner], bool], **more: Any) -> Learner:

@@ -1,39 +1,34 @@
-"""The weights that are being learned, and their steps, each made of micro-batches."""
+"""The weights that are being learned: their steps, each made of micro-batches, and what they gain.
 
-from dataclasses import dataclass, replace
+The computations are those of `train dflash`. What is different: gradients of micro-batches are
+added up, so that a step can wait between them; a step whose loss or gradients are no numbers is
+not made; and with projected features the projection has no part in it and stays as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import Frozen, as_cached
-from blockdraft_training.loop.held_out import make_matches
-from blockdraft_training.loop.step import initial_state
+from blockdraft_training.loop.held_out import make_matches, walk
+from blockdraft_training.loop.optimizer import make_optimizer
+from blockdraft_training.loop.step import TrainState, initial_state, make_gradients, updated
 from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe, with_weights
-from blockdraft_training.online.learning_step import (
-    learning_optimizer,
-    make_learning_step,
-    untouched,
-)
+from blockdraft_training.online.promotion import Gains
+from blockdraft_training.online.traffic import Slice, padded
 
-
-@dataclass(frozen=True, slots=True)
-class StepReading:
-    """One step.
-
-    Attributes:
-        made: Whether it was; not if loss or gradients were no numbers.
-        loss: Mean by position weight.
-        expected_tau: Expected τ at its random anchors.
-    """
-
-    made: bool
-    loss: float
-    expected_tau: float
+# What projected features went through already: DFlash's first linear map and its norm.
+_PROJECTION = frozenset({"fc", "hidden_norm"})
 
 
 class Candidate:
@@ -41,10 +36,8 @@ class Candidate:
 
     Attributes:
         state: Weights, optimizer and steps made.
-        frozen: The target's weights.
         projected: Whether features come projected.
         slots: Tokens drafted after an anchor.
-        matches_of: Replays rows; see `make_matches`.
         start_params: The weights it began with, all of them.
     """
 
@@ -59,69 +52,140 @@ class Candidate:
         warmup_steps: int,
         dtype: jnp.dtype,
     ) -> None:
-        """Begin with a model's weights.
+        """Begin with the weights of a model, float32.
 
         Args:
             recipe: The method and what its steps are told.
-            model: Where to begin, float32.
+            model: Where to begin.
             frozen: The target's weights.
             projected: Whether features come projected.
-            learning_rate: Once warmed up.
+            learning_rate: Once warmed up; a run that does not end stays there.
             warmup_steps: Steps with a rising rate.
             dtype: Of activations.
         """
-        self._model, self.frozen, self.projected = model, frozen, projected
+        self._model, self._frozen, self.projected = model, frozen, projected
         self.slots = model.config.block_size - 1
-        optimizer = learning_optimizer(recipe, learning_rate, warmup_steps)
-        self.state = initial_state(model, optimizer, untouched(projected=projected))
+        schedule = optax.warmup_constant_schedule(0.0, learning_rate, warmup_steps)
+        optimizer = make_optimizer(recipe.settings, schedule)
+        kept = _PROJECTION if projected else frozenset[str]()
+        self.state = initial_state(model, optimizer, kept)
         self.start_params = nnx.to_pure_dict(nnx.state(model))
-        self.matches_of = make_matches(recipe, model, complete=as_cached, dtype=dtype)
-        self._step = make_learning_step(recipe, model, optimizer, dtype=dtype)
-        self._gradients: Any = None
-        self._metrics = BlockMetrics.zero(self.slots)
-        self._added = 0
-        self._begin_step()
+        self._matches_of = make_matches(recipe, model, complete=as_cached, dtype=dtype)
+        self.accumulate = _make_accumulate(recipe, model, dtype)
+        self._finish = _make_finish(optimizer)
+        self._gradients, self._metrics, self._added = self._nothing()
 
     @property
     def step(self) -> int:
         """Steps made."""
         return int(self.state.step)
 
-    @property
-    def params(self) -> Any:
-        """All weights as they are now, those that are not learned included."""
-        return {**self.start_params, **self.state.params}
-
     def model(self) -> Any:
         """Return the drafter with the weights as they are now, float32."""
-        return with_weights(self._model)(jax.device_get(self.params), jnp.float32)
+        params = {**self.start_params, **self.state.params}
+        return with_weights(self._model)(jax.device_get(params), jnp.float32)
 
     def add(self, batch: SequenceBatch) -> None:
         """Add a micro-batch to the step."""
         # Anchors are drawn by this number: never twice the same ones.
         number = jnp.asarray(self.step * 1000 + self._added, jnp.int32)
-        self._gradients, self._metrics = self._step.accumulate(
-            self.state.params, self.frozen, batch, self._gradients, self._metrics, number
+        self._gradients, self._metrics = self.accumulate(
+            self.state.params, self._frozen, batch, self._gradients, self._metrics, number
         )
         jax.block_until_ready(self._metrics)  # so that a wait before the next one is real
         self._added += 1
 
-    def finish(self, rate: float) -> StepReading:
-        """Make the step of what was added, at a multiple of the learning rate."""
-        state = self._step.finish(
+    def finish(self, rate: float) -> float | None:
+        """Make the step of what was added, at a multiple of the learning rate.
+
+        Returns:
+            The mean loss; None if loss or gradients were no numbers, so that no step was made.
+        """
+        state = self._finish(
             self.state, self._gradients, self._metrics, jnp.float32(self._added), jnp.float32(rate)
         )
         metrics = jax.device_get(state.metrics)
         self.state = replace(state, metrics=BlockMetrics.zero(self.slots))
-        self._begin_step()
-        made = bool(jnp.isfinite(metrics.gradient_norm) & jnp.isfinite(metrics.loss))
-        return StepReading(
-            made,
-            float(metrics.loss) / max(float(metrics.weight), 1e-6),
-            float(metrics.gained) / max(float(metrics.blocks), 1),
-        )
+        self._gradients, self._metrics, self._added = self._nothing()
+        if not (np.isfinite(metrics.gradient_norm) and np.isfinite(metrics.loss)):
+            return None
+        return float(metrics.loss) / max(float(metrics.weight), 1e-6)
 
-    def _begin_step(self) -> None:
-        self._gradients = jax.tree.map(jnp.zeros_like, self.state.params)
-        self._metrics = BlockMetrics.zero(self.slots)
-        self._added = 0
+    def usable(self, held_out: Slice) -> list[int]:
+        """Return the rows whose answers are long enough for a verification."""
+        return [n for n, row in enumerate(held_out.rows) if len(row.response) > self.slots]
+
+    def gains(
+        self,
+        params: Any,
+        held_out: Slice,
+        numbers: Sequence[int],
+        *,
+        between: Callable[[], object],
+        stopped: Callable[[], bool],
+    ) -> list[Gains]:
+        """Return what a drafter of this form gains on rows, replayed as serving would decode them.
+
+        Args:
+            params: The drafter's weights.
+            held_out: The recordings.
+            numbers: Of its rows; see `usable`.
+            between: Called before each row.
+            stopped: Whether to leave the others out.
+        """
+        gained = []
+        for number in numbers:
+            between()
+            if stopped():
+                break
+            answer = len(held_out.rows[number].response)
+            batch = held_out.builder([number])([number])
+            matches = self._matches_of(params, self._frozen, batch, padded(answer))
+            walked = walk(np.asarray(matches), answer)
+            gained.append(Gains(sum(walked), len(walked)))
+        return gained
+
+    def _nothing(self) -> tuple[Any, BlockMetrics, int]:
+        """Return gradients, sums and number of micro-batches of a step that begins."""
+        zeros = jax.tree.map(jnp.zeros_like, self.state.params)
+        return zeros, BlockMetrics.zero(self.slots), 0
+
+
+def _make_accumulate(recipe: AnyRecipe, model: DraftModel, dtype: jnp.dtype) -> jax.stages.Wrapped:
+    """Return the program that adds a micro-batch to gradients and sums, compiled for each shape.
+
+    Weights, gradients and the optimizer's state are float32.
+    """
+    gradients_of = make_gradients(recipe, model, complete=as_cached, dtype=dtype)
+
+    @partial(jax.jit, donate_argnums=(3, 4))
+    def accumulate(
+        params: Any,
+        frozen: Frozen,
+        batch: SequenceBatch,
+        gradients: Any,
+        metrics: BlockMetrics,
+        number: jax.Array,
+    ) -> tuple[Any, BlockMetrics]:
+        more = gradients_of(params, frozen, batch, number)
+        total: tuple[Any, BlockMetrics] = jax.tree.map(jnp.add, (gradients, metrics), more)
+        return total
+
+    return accumulate
+
+
+def _make_finish(optimizer: optax.GradientTransformation) -> jax.stages.Wrapped:
+    """Return the program that makes a step of sums over a count of micro-batches."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def finish(
+        state: TrainState, gradients: Any, metrics: BlockMetrics, count: Any, rate: Any
+    ) -> TrainState:
+        mean = jax.tree.map(lambda total: total / count, gradients)
+        after = updated(state, optimizer, mean, metrics, rate)
+        sound = jnp.isfinite(after.metrics.gradient_norm) & jnp.isfinite(metrics.loss)
+        kept: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
+        # The sums are what tells; the next step begins with none.
+        return replace(kept, metrics=after.metrics)
+
+    return finish

@@ -15,22 +15,17 @@ from blockdraft_training.features.frozen import HotVocabulary, freeze_shared
 from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
-from blockdraft_training.online.disk import Disk
 from blockdraft_training.online.pace import Pace
-from blockdraft_training.online.recorded import Slice, Traffic
 from blockdraft_training.online.session import Session, Surroundings
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, find_start
+from blockdraft_training.online.traffic import Slice, Traffic
 
 logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Makes candidates of one drafter, one after another.
-
-    Attributes:
-        journal: What it did.
-    """
+    """Makes candidates of one drafter, one after another."""
 
     def __init__(
         self,
@@ -40,17 +35,15 @@ class Learner:
         *,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Load what the target shares with its drafters.
+        """Load what the target shares with its drafters; `ModelError` if it cannot be loaded.
 
         Args:
             settings: What to do.
             pace: When to compute.
             stopped: Whether to end; asked often.
             sleep: Lets seconds pass; may end early when stopped.
-
-        Raises:
-            ModelError: If the target cannot be loaded.
         """
+        self._settings = settings
         self._dtype = activation_dtype(settings.dtype)
         self._shared, self._target = load_embedding_and_head(
             resolve_target(settings.target), dtype=self._dtype
@@ -60,12 +53,10 @@ class Learner:
         self._told = ""
         self._around = Surroundings(
             settings,
-            directory,
             VersionStore(directory),
             DFlashRecipe(settings.as_run(directory)),
             self.journal,
             pace,
-            Disk(),
             stopped,
             sleep,
         )
@@ -77,23 +68,22 @@ class Learner:
             TrainingError: If the drafter is not one that can learn.
             ModelError: If the drafter cannot be loaded.
         """
-        around = self._around
-        while not around.stopped():
+        while not self._around.stopped():
             start = self._start()
-            if start is not None:
-                self._learn_from(start)
+            if start is None:
+                self._around.idle()
             else:
-                around.sleep(around.settings.idle_seconds)
+                self._learn_from(start)
 
     def _start(self) -> Start | None:
         """Return what to learn from; None if a version for it cannot be written, or loaded."""
         around, found = self._around, list[Start]()
 
         def find() -> None:
-            found.append(find_start(around.store, around.settings, around.recipe, self._target))
+            found.append(find_start(around.store, self._settings, around.recipe, self._target))
 
         try:
-            around.disk.tried("the first version", find)
+            around.written("the first version", find)
         except VersionError as error:
             if str(error) != self._told:
                 self._told = str(error)
@@ -102,29 +92,21 @@ class Learner:
 
     def _learn_from(self, start: Start) -> None:
         """Make one candidate."""
-        around, settings = self._around, self._around.settings
-        traffic = Traffic(
-            Recordings(around.directory / "recordings", 0),
-            start.form(self._target),
-            held_out_share=settings.held_out_share,
-            max_length=settings.max_length,
-            slice_bytes=settings.slice_mib * 1024 * 1024,
-            passes=settings.passes,
-            seed=settings.seed,
-        )
+        around, settings = self._around, self._settings
+        recordings = Recordings(around.store.directory / "recordings", 0)
+        traffic = Traffic(recordings, start.form(self._target), settings)
         first = self._first_slice(traffic, start)
         if first is None:
             return
-        vocab = self._target.config.vocab_size
-        ids = np.arange(vocab) if start.draft_ids is None else start.draft_ids
-        frozen = freeze_shared(self._shared, HotVocabulary.with_ids(ids, vocab))
+        vocab, draft_ids = self._target.config.vocab_size, start.drafter.draft_ids
+        hot = np.arange(vocab) if draft_ids is None else draft_ids
         candidate = Candidate(
             around.recipe,
-            start.model,
-            frozen,
+            start.drafter.model,
+            freeze_shared(self._shared, HotVocabulary.with_ids(hot, vocab)),
             projected=first.projected,
             learning_rate=settings.rate(from_nothing=start.from_nothing),
-            warmup_steps=settings.warmup_steps,
+            warmup_steps=settings.schedule.warmup_steps,
             dtype=self._dtype,
         )
         Session(around, start, traffic, candidate, self._target.fingerprint).run(first)
@@ -136,5 +118,5 @@ class Learner:
             found = traffic.next_slice()
             if found is not None:
                 return found
-            around.sleep(around.settings.idle_seconds)
+            around.idle()
         return None

@@ -36,20 +36,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What a drafter gained on one held-out sequence.
-
-    Attributes:
-        tokens: Of the answer, as far as it was replayed.
-        verifications: It took for them.
-    """
+    """What a drafter gained on one held-out sequence: tokens, and verifications for them."""
 
     tokens: int
     verifications: int
-
-    @property
-    def tau(self) -> float:
-        """Mean tokens per verification."""
-        return self.tokens / self.verifications
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +75,13 @@ def compare(
         candidate: What it gained on each, at least one verification each.
         current: Likewise; or the τ to surpass if no drafter serves.
         seed: Of the tosses.
-
-    Raises:
-        ValueError: If there are no sequences, or not as many of each.
     """
-    if not candidate:
-        raise ValueError("no sequences to compare on")
-    ours = np.array([gains.tau for gains in candidate])
+    ours = np.array([each.tokens / each.verifications for each in candidate])
     if isinstance(current, float):
         theirs, overall = np.full(len(ours), current), current
     else:
-        if len(candidate) != len(current):
-            raise ValueError(f"{len(candidate)} sequences against {len(current)}")
-        theirs, overall = np.array([gains.tau for gains in current]), _tau(current)
+        theirs = np.array([each.tokens / each.verifications for each in current])
+        overall = _tau(current)
     differences = ours - theirs
     return Comparison(
         len(ours),
@@ -109,13 +93,10 @@ def compare(
 
 
 def decide(comparison: Comparison, look: int, *, confidence: float, least_gain: float) -> Verdict:
-    """Say what follows.
+    """Say what follows from the `look`-th comparison, from 1, with the version that serves.
 
-    Args:
-        comparison: Of candidate and current version.
-        look: Number of the look at this current version, from 1.
-        confidence: That a promoted candidate is better, over all looks.
-        least_gain: Share by which τ must be higher besides.
+    A promoted candidate is better with this confidence, over all looks, and its τ is higher by at
+    least a share of `least_gain`.
     """
     allowed = allowed_error(look, confidence)
     if comparison.sequences < LEAST_SEQUENCES:

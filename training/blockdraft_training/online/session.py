@@ -9,8 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -23,8 +22,7 @@ from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.online.candidate import Candidate, StepReading
-from blockdraft_training.online.disk import Disk
+from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.promotion import (
     LEAST_SEQUENCES,
@@ -35,10 +33,9 @@ from blockdraft_training.online.promotion import (
     decide,
     next_look,
 )
-from blockdraft_training.online.recorded import Slice, Traffic
-from blockdraft_training.online.replay import replay, usable
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, add_version, exported
+from blockdraft_training.online.traffic import Slice, Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -52,29 +49,49 @@ _NOTE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a session works with.
+    """What all sessions work with.
 
     Attributes:
         settings: What to do.
-        directory: Folder of recordings, versions and candidate.
-        store: The versions.
+        store: The versions; recordings and candidate are in its folder.
         recipe: The method.
         journal: What was done.
         pace: When to compute.
-        disk: Where to write.
         stopped: Whether to end.
         sleep: Lets seconds pass; may end early when stopped.
     """
 
     settings: LearnSettings
-    directory: Path
     store: VersionStore
     recipe: DFlashRecipe
     journal: Journal
     pace: Pace
-    disk: Disk
     stopped: Callable[[], bool]
     sleep: Callable[[float], object]
+    _unwritten: set[str] = field(default_factory=set)
+
+    def idle(self) -> None:
+        """Let the time pass in which something may come, or a disk have room again."""
+        self.sleep(self.settings.schedule.idle_seconds)
+
+    def written(self, what: str, write: Callable[[], object]) -> bool:
+        """Write to a disk that may be full; return whether that went well.
+
+        The first failure is logged, and that all is well again once everything that failed could
+        be written: small files find room where large ones do not.
+        """
+        try:
+            write()
+        except OSError as error:
+            if not self._unwritten:
+                logger.error("%s cannot be written, learning waits: %s", what, error)
+            self._unwritten.add(what)
+            return False
+        if what in self._unwritten:
+            self._unwritten.remove(what)
+            if not self._unwritten:
+                logger.info("%s can be written again", what)
+        return True
 
 
 class Session:
@@ -88,23 +105,16 @@ class Session:
         candidate: Candidate,
         target_fingerprint: str,
     ) -> None:
-        """Go on with the candidate on disk, if it is one of this start; else with this one.
-
-        Args:
-            around: What to work with.
-            start: What the candidate began with.
-            traffic: What to learn from.
-            candidate: At its beginning.
-            target_fingerprint: What is drafted for.
-        """
+        """Go on with the candidate on disk, if it is one of this start; else with this one."""
         self._around, self._start, self._traffic = around, start, traffic
+        self._schedule = around.settings.schedule
         self._candidate = candidate
-        self._base = start.params
+        self._base = candidate.start_params
         self._target = target_fingerprint
         self._bad_steps = 0
         self._given_up = False
         self._noted_at = -_NOTE_SECONDS
-        self._generator = np.random.default_rng(around.settings.seed)
+        self._generator = np.random.default_rng(0)
         self._checkpoints = self._resumed()
 
     def run(self, first: Slice) -> None:
@@ -113,7 +123,7 @@ class Session:
         try:
             while piece is None or piece.projected == self._candidate.projected:
                 if piece is None:
-                    self._around.sleep(self._around.settings.idle_seconds)
+                    self._around.idle()
                 elif not self._learn(piece):
                     return
                 if self._over():
@@ -129,35 +139,33 @@ class Session:
 
     def _learn(self, piece: Slice) -> bool:
         """Learn from a slice; return whether the candidate goes on."""
-        around, settings = self._around, self._around.settings
-        micro = settings.micro_batch_size
-        batches = piece.batches(micro, self._generator)
-        per_step = settings.batch_size // micro
+        batches = piece.batches(self._schedule.micro_batch_size, self._generator)
+        per_step = self._schedule.batch_size // self._schedule.micro_batch_size
         for begin in range(0, len(batches), per_step):
             for numbers in batches[begin : begin + per_step]:
-                around.pace.wait(self._stopped_waiting)
+                self._wait()
                 if self._over():
                     return False
                 self._candidate.add(piece.builder(numbers)(numbers))
-            if not self._take(self._candidate.finish(around.journal.rate)):
+            if not self._take(self._candidate.finish(self._around.journal.rate)):
                 return False
         return True
 
-    def _take(self, reading: StepReading) -> bool:
+    def _take(self, loss: float | None) -> bool:
         """Note a step, look if it is time; return whether the candidate goes on."""
-        journal, settings = self._around.journal, self._around.settings
-        if not reading.made:
+        journal = self._around.journal
+        if loss is None:
             return self._thrown_away()
         self._bad_steps = 0
         step = self._candidate.step
-        journal.steps, journal.loss = step, reading.loss
+        journal.steps, journal.loss = step, loss
         journal.total_steps += 1
         journal.stepped_at = time.time()
         self._note_now_and_then()
         if step >= journal.next_look and not self._look():
             return False
-        if step % settings.checkpoint_every == 0:
-            logger.info("step %d, loss %.3f", step, reading.loss)
+        if step % self._schedule.checkpoint_every == 0:
+            logger.info("step %d, loss %.3f", step, loss)
             self._save()
         return True
 
@@ -178,9 +186,9 @@ class Session:
         """Compare with what serves; return whether the candidate goes on."""
         around, journal, settings = self._around, self._around.journal, self._around.settings
         step = self._candidate.step
-        journal.next_look = next_look(step, settings.first_look)
+        journal.next_look = next_look(step, self._schedule.first_look)
         rounded = exported(self._candidate.model())
-        comparison = self._compared(nnx.to_pure_dict(nnx.state(rounded)))
+        comparison = self._compared(rounded)
         if comparison is None:
             return not around.stopped()
         journal.looks += 1
@@ -191,7 +199,7 @@ class Session:
             comparison,
             journal.looks,
             confidence=settings.confidence,
-            least_gain=settings.least_gain,
+            least_gain=self._schedule.least_gain,
         )
         logger.info(
             "step %d, loss %.3f: τ %.3f on %d held-out sequences, %.3f what serves (%+.1f %%, by"
@@ -214,28 +222,22 @@ class Session:
         self._note()
         return True
 
-    def _compared(self, ours: Any) -> Comparison | None:
+    def _compared(self, rounded: DFlash) -> Comparison | None:
         """Compare on held-out recordings; None if there are too few, or learning was stopped."""
         around, candidate = self._around, self._candidate
-        held = self._traffic.held_out(around.settings.held_out_sequences)
-        numbers = [] if held is None else usable(held, candidate.slots)
+        held = self._traffic.held_out(self._schedule.held_out_sequences)
+        numbers = [] if held is None else candidate.usable(held)
         if held is None or len(numbers) < LEAST_SEQUENCES:
             logger.info("only %d held-out sequences: no comparison yet", len(numbers))
             return None
 
         def gains(params: Any) -> list[Gains]:
-            return replay(
-                candidate.matches_of,
-                params,
-                candidate.frozen,
-                held,
-                numbers,
-                between=lambda: around.pace.wait(self._stopped_waiting),
-                stopped=around.stopped,
+            return candidate.gains(
+                params, held, numbers, between=self._wait, stopped=around.stopped
             )
 
-        mine = gains(ours)
-        theirs = gains(self._base) if self._start.serves else around.settings.paying
+        mine = gains(nnx.to_pure_dict(nnx.state(rounded)))
+        theirs = gains(self._base) if self._start.serves else self._schedule.paying
         if around.stopped():
             return None
         return compare(mine, theirs, seed=around.journal.looks)
@@ -243,32 +245,31 @@ class Session:
     def _promote(self, model: DFlash, comparison: Comparison) -> None:
         around, journal = self._around, self._around.journal
         added: list[Version] = []
-        confidence = 1 - comparison.luck
+        reason = (
+            f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
+            f" {comparison.sequences} held-out sequences"
+        )
 
         def write() -> None:
-            reason = (
-                f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
-                f" {comparison.sequences} held-out sequences"
-            )
             version = add_version(
                 around.store,
                 around.recipe,
                 model,
-                self._start.draft_ids,
+                self._start.drafter.draft_ids,
                 kind="learned",
                 parent=self._start.as_version(around.store),
                 held_out_tau=comparison.candidate,
                 parent_held_out_tau=comparison.current,
-                confidence=confidence,
+                confidence=1 - comparison.luck,
                 reason=reason,
             )
             around.store.promote(version.number, reason)
             added.append(version)
-            around.store.prune(around.settings.keep)
+            around.store.prune(self._schedule.keep)
 
-        if not around.disk.tried("a version", write) and not added:
+        if not around.written("a version", write) and not added:
             journal.next_look = self._candidate.step + 1
-            around.sleep(around.settings.idle_seconds)
+            around.idle()
             return
         number = added[0].number
         logger.info("version %d is promoted", number)
@@ -287,27 +288,29 @@ class Session:
         self._given_up = True
         self._forget()
         self._note()
-        pause = self._around.settings.idle_seconds / journal.rate
+        pause = self._schedule.idle_seconds / journal.rate
         self._around.sleep(min(_LONGEST_PAUSE_SECONDS, pause))
 
     def _save(self) -> None:
-        around = self._around
-
         def write() -> None:
             try:
                 self._checkpoints.save(self._candidate.state)
             except TrainingError as error:
                 raise OSError(str(error)) from error
 
-        if around.disk.tried("a checkpoint", write):
+        if self._around.written("a checkpoint", write):
             self._note()
         else:
-            around.sleep(around.settings.idle_seconds)
+            self._around.idle()
 
-    def _stopped_waiting(self) -> bool:
-        """Return whether to end; asked all the while that learning waits, which is to be seen."""
-        self._note_now_and_then()
-        return self._around.stopped()
+    def _wait(self) -> None:
+        """Wait until nothing is decoded; that learning waits is to be seen meanwhile."""
+
+        def stopped() -> bool:
+            self._note_now_and_then()
+            return self._around.stopped()
+
+        self._around.pace.wait(stopped)
 
     def _note_now_and_then(self) -> None:
         if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
@@ -317,7 +320,7 @@ class Session:
         around, self._noted_at = self._around, time.monotonic()
         around.journal.waited_seconds = around.pace.waited_seconds
         around.journal.recordings_refused = self._traffic.refused.total()
-        around.disk.tried("the journal", lambda: around.journal.write(around.directory))
+        around.written("the journal", lambda: around.journal.write(around.store.directory))
 
     def _resumed(self) -> Checkpoints:
         """Return the checkpoints, with the candidate at the newest one if it is of this start."""
@@ -345,5 +348,5 @@ class Session:
 
     def _forget(self) -> None:
         journal = self._around.journal
-        journal.begin_candidate(self._start.version, self._around.settings.first_look)
+        journal.begin_candidate(self._start.version, self._schedule.first_look)
         shutil.rmtree(self._around.recipe.settings.output, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What learning while serving is told."""
+"""What learning while serving is told, and what nobody needs to tell it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,51 @@ from blockdraft_training.settings import DFlashSettings
 # A drafter that drafts well is changed little by little; one made of the target's layers has
 # everything to learn, at the rate of `train dflash`.
 _RATE, _FIRST_RATE = 2e-4, 6e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How much of what, and when: constants, but for tests, which have less time.
+
+    Attributes:
+        settle_seconds: How long nothing must have been decoded before a step.
+        idle_seconds: How long to wait for new recordings, and after a full disk.
+        warmup_steps: With a linearly rising rate.
+        batch_size: Sequences per step.
+        micro_batch_size: Sequences at once: between them, a step waits for what is decoded.
+        blocks_per_sequence: Random anchors per sequence and step.
+        passes: How often a recording is learned from before newer ones are waited for.
+        held_out_share: Of the prompts whose answers are never learned from.
+        held_out_sequences: The newest of them that drafters are compared on.
+        first_look: Steps before the first comparison; later ones are further and further apart.
+        least_gain: Share by which τ must be higher besides: a swap is not free.
+        paying: τ from which a drafter made from nothing pays.
+        checkpoint_every: Steps between checkpoints of the candidate.
+        keep: Newest versions that are kept.
+        layers: Draft layers of a drafter made from nothing.
+        block_size: Its tokens per block, the anchor included.
+        feature_layers: Its target layers; empty for five, spread evenly.
+        hot_vocabulary: Ids that it can propose; 0 for all.
+    """
+
+    settle_seconds: float = 0.5
+    idle_seconds: float = 5.0
+    warmup_steps: int = 20
+    batch_size: int = 4
+    micro_batch_size: int = 2
+    blocks_per_sequence: int = 16
+    passes: int = 32
+    held_out_share: float = 0.1
+    held_out_sequences: int = 64
+    first_look: int = 60
+    least_gain: float = 0.02
+    paying: float = 1.2
+    checkpoint_every: int = 20
+    keep: int = 5
+    layers: int = 2
+    block_size: int = 8
+    feature_layers: tuple[int, ...] = ()
+    hot_vocabulary: int = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +95,6 @@ class LearnSettings(FolderSettings):
         " nothing is computed while they decode",
         metavar="URL",
     )
-    settle_seconds: float = setting(
-        0.5, "how long nothing must have been decoded before a step", minimum=0
-    )
     threads: int | None = setting(
         None, "cores that a step may use on CPU; unset: all, at the lowest priority", minimum=1
     )
@@ -62,92 +104,43 @@ class LearnSettings(FolderSettings):
         "with the target's own layers",
         above=0,
     )
-    warmup_steps: int = setting(20, "steps with a linearly rising rate", minimum=1)
-    batch_size: int = setting(4, "sequences per step", minimum=1)
-    micro_batch_size: int = setting(
-        2, "sequences at once: between them, a step waits for what is decoded", minimum=1
-    )
-    blocks_per_sequence: int = setting(16, "random anchors per sequence and step", minimum=1)
     max_length: int = setting(
         512, "of longer sequences, so many tokens around the answer's beginning", minimum=16
     )
-    passes: int = setting(
-        32, "how often a recording is learned from before newer ones are waited for", minimum=1
-    )
     slice_mib: int = setting(128, "recordings held in memory at once", minimum=1)
-    held_out_share: float = setting(
-        0.1, "share of the prompts whose answers are never learned from", above=0, maximum=0.5
-    )
-    held_out_sequences: int = setting(
-        64,
-        "newest held-out sequences that candidate and current version are compared on",
-        minimum=8,
-    )
-    first_look: int = setting(
-        60,
-        "steps before the first comparison; the later ones are further and further apart",
-        minimum=1,
-    )
     confidence: float = setting(
         0.95, "that a promoted version is better than the one before", above=0.5, maximum=0.9999
     )
-    least_gain: float = setting(
-        0.02, "share by which τ must be higher: a swap is not free", minimum=0
-    )
-    paying: float = setting(
-        1.2, "τ from which a drafter made from nothing pays", metavar="TAU", above=1
-    )
-    keep: int = setting(5, "newest versions that are kept", minimum=1)
-    checkpoint_every: int = setting(20, "steps between checkpoints of the candidate", minimum=1)
-    idle_seconds: float = setting(
-        5.0, "how long to wait for new recordings, and after a full disk", above=0
-    )
-    layers: int = setting(2, "draft layers of a drafter made from nothing", minimum=1)
-    block_size: int = setting(8, "its tokens per block, the anchor included", minimum=2)
-    feature_layers: tuple[int, ...] = setting(
-        (), "its target layers; unset: five, spread evenly", metavar="I,J,...", separator=","
-    )
-    hot_vocabulary: int = setting(8192, "ids that it can propose; 0: all", minimum=0)
     dtype: Dtype = setting("auto", "of activations; `auto` is float32 on CPU, bfloat16 elsewhere")
-    seed: int = setting(0, "of slices and anchors", minimum=0)
+    schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
+        """Check the ranges."""
         check(self)
-        if self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"--batch-size {self.batch_size} must be a multiple of --micro-batch-size"
-                f" {self.micro_batch_size}"
-            )
 
     def rate(self, *, from_nothing: bool) -> float:
         """Return the learning rate of a candidate.
 
-        Args:
-            from_nothing: Whether it goes back to a drafter that was made here.
+        It is another one if the candidate goes back to a drafter that was made from nothing.
         """
         return self.learning_rate or (_FIRST_RATE if from_nothing else _RATE)
 
     def as_run(self, directory: Path) -> DFlashSettings:
         """Return what the steps read, in the form of a run of `train dflash`."""
+        schedule = self.schedule
         return DFlashSettings(
             corpus=(directory / "recordings",),
             output=directory / "candidate",
             target=self.target,
             init="target",
-            feature_layers=self.feature_layers,
-            layers=self.layers,
-            block_size=self.block_size,
+            feature_layers=schedule.feature_layers,
+            layers=schedule.layers,
+            block_size=schedule.block_size,
             sample_from_anchor=True,
-            batch_size=self.batch_size,
-            blocks_per_sequence=self.blocks_per_sequence,
+            batch_size=schedule.batch_size,
+            blocks_per_sequence=schedule.blocks_per_sequence,
             # Recordings know no teacher but the token that was served.
             distillation=0.0,
-            hot_vocabulary=self.hot_vocabulary,
+            hot_vocabulary=schedule.hot_vocabulary,
             dtype=self.dtype,
-            seed=self.seed,
         )

@@ -1,7 +1,6 @@
 """Where learning begins: the version that serves, a drafter that is given, the target's layers."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
 from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
@@ -30,8 +30,8 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.features.frozen import HotVocabulary
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.online.recorded import Form
 from blockdraft_training.online.settings import LearnSettings
+from blockdraft_training.online.traffic import Form
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +41,18 @@ class Start:
     """A drafter to learn from.
 
     Attributes:
-        model: In float32.
-        draft_ids: Target ids it can propose; None for all.
+        drafter: In float32.
+        source: Its files.
         version: Its number in the store; None if it is not from there.
         serves: Whether it is what a candidate must be better than; otherwise nothing serves.
         from_nothing: Whether it was made of the target's layers, or learned from such a one.
-        drafter: As it was loaded.
-        source: Its files.
     """
 
-    model: DFlash
-    draft_ids: np.ndarray | None
+    drafter: Drafter[DFlash]
+    source: Path
     version: int | None
     serves: bool
     from_nothing: bool
-    drafter: Drafter[Any]
-    source: Path
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """All weights."""
-        params: Mapping[str, Any] = nnx.to_pure_dict(nnx.state(self.model))
-        return params
 
     def still_serves(self, store: VersionStore) -> bool:
         """Return whether nothing else was promoted, or gone back to, since this was found."""
@@ -74,9 +64,6 @@ class Start:
         """Return its number in the store, where it is added if it is not from there.
 
         So there is something to go back to, and a drafter that starts finds the same.
-
-        Raises:
-            OSError: If it cannot be written.
         """
         if self.version is not None:
             return self.version
@@ -88,18 +75,21 @@ class Start:
 
     def form(self, target: Checkpoint) -> Form:
         """Return what recordings must be for it."""
-        config = self.model.config
-        projection = self.model.projection
+        config, projection = self.drafter.model.config, self.drafter.model.projection
+
+        def projected_in(dtype: Any) -> str:
+            weight = np.asarray(projection.weight).astype(dtype)
+            scale = np.asarray(projection.scale).astype(dtype)
+            found: str = type(projection)(weight, scale, projection.eps).fingerprint()
+            return found
+
         return Form(
             target.fingerprint,
             config.target_layer_ids,
             config.feature_width,
             config.decoder.hidden_size,
             # A drafter projects in the type that it is served in.
-            frozenset(
-                _in_type(projection, dtype).fingerprint()
-                for dtype in (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
-            ),
+            frozenset({projected_in(np.float32), projected_in(ml_dtypes.bfloat16)}),
             target.config.vocab_size,
         )
 
@@ -107,13 +97,7 @@ class Start:
 def find_start(
     store: VersionStore, settings: LearnSettings, recipe: DFlashRecipe, target: Checkpoint
 ) -> Start:
-    """Return what to learn from.
-
-    Args:
-        store: Of the versions; one is added if there is no drafter at all.
-        settings: Name the drafter to begin with.
-        recipe: How one is made from the target's layers.
-        target: What is drafted for.
+    """Return what to learn from; a version is added to the store if there is no drafter at all.
 
     Raises:
         TrainingError: If the drafter is not a DFlash drafter.
@@ -122,24 +106,29 @@ def find_start(
         OSError: If a version cannot be written.
     """
     current = store.current()
-    if current is not None:
-        return _of_store(store, current, target, settings, serves=True)
-    try:
-        path = find_checkpoint(settings.drafter, target, target_spec=settings.target, learns=True)
-    except NoDrafterError:
-        made = [each for each in store.list() if each.kind == "initialized" and each.good]
-        version = made[-1] if made else _initialize(store, recipe, target)
-        return _of_store(store, version, target, settings, serves=False)
-    if path is None:
-        raise TrainingError(f"drafter {settings.drafter!r} is random: nothing can be learned from")
-    return _loaded(path, target, settings, None, serves=True, from_nothing=False)
+    if current is None:
+        try:
+            path = find_checkpoint(
+                settings.drafter, target, target_spec=settings.target, learns=True
+            )
+        except NoDrafterError:
+            made = [each for each in store.list() if each.kind == "initialized" and each.good]
+            current = made[-1] if made else _initialize(store, recipe, target)
+            return _of_store(store, current, target, serves=False)
+        if path is None:
+            raise TrainingError(
+                f"drafter {settings.drafter!r} is random: nothing can be learned from"
+            )
+        return Start(_load(path, target), path, None, serves=True, from_nothing=False)
+    return _of_store(store, current, target, serves=True)
 
 
 def exported(model: DFlash) -> DFlash:
     """Return a drafter in float32 with the values that its file will have."""
     graph, state = nnx.split(model)
-    rounded = nnx.to_pure_dict(state)
-    nnx.replace_by_pure_dict(state, _rounded(rounded))
+    weights = nnx.to_pure_dict(state)
+    rounded = jax.tree.map(lambda each: each.astype(jnp.bfloat16).astype(jnp.float32), weights)
+    nnx.replace_by_pure_dict(state, rounded)
     return nnx.merge(graph, state)
 
 
@@ -150,11 +139,7 @@ def add_version(
     draft_ids: np.ndarray | None,
     **about: Any,
 ) -> Version:
-    """Write a drafter as a new version; see `VersionStore.add`.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a drafter as a new version; see `VersionStore.add`."""
     arrays = {
         name: np.asarray(array, np.float32)
         for name, array in published_arrays(DFLASH, exported(model)).items()
@@ -185,46 +170,19 @@ def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -
     )
 
 
-def _of_store(
-    store: VersionStore,
-    version: Version,
-    target: Checkpoint,
-    settings: LearnSettings,
-    *,
-    serves: bool,
-) -> Start:
+def _of_store(store: VersionStore, version: Version, target: Checkpoint, *, serves: bool) -> Start:
     path, number = store.path(version.number), version.number
     try:
-        return _loaded(
-            path, target, settings, number, serves=serves, from_nothing=store.from_nothing
-        )
+        drafter = _load(path, target)
     except ModelError as error:
         raise VersionError(f"version {number} cannot be loaded: {error}") from error
+    return Start(drafter, path, number, serves, store.from_nothing)
 
 
-def _loaded(
-    path: Path,
-    target: Checkpoint,
-    settings: LearnSettings,
-    version: int | None,
-    *,
-    serves: bool,
-    from_nothing: bool,
-) -> Start:
-    drafter: Drafter[Any] = load_any(
-        path, target, block_size=settings.block_size, dtype=jnp.float32
-    )
+def _load(path: Path, target: Checkpoint) -> Drafter[DFlash]:
+    drafter: Drafter[Any] = load_any(path, target, block_size=DEFAULT_BLOCK_SIZE, dtype=jnp.float32)
     if drafter.definition is not DFLASH:
         raise TrainingError(
             f"{path} is a drafter of {drafter.definition.title}: only DFlash learns while it serves"
         )
-    return Start(drafter.model, drafter.draft_ids, version, serves, from_nothing, drafter, path)
-
-
-def _in_type(projection: Any, dtype: np.dtype[Any]) -> Any:
-    weight = np.asarray(projection.weight).astype(dtype)
-    return type(projection)(weight, np.asarray(projection.scale).astype(dtype), projection.eps)
-
-
-def _rounded(weights: Any) -> Any:
-    return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16).astype(jnp.float32), weights)
+    return drafter

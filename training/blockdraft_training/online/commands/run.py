@@ -40,11 +40,16 @@ def take_lowest_priority() -> None:
 def run(args: argparse.Namespace) -> int:
     """Learn until SIGTERM or SIGINT and return the exit code; 2 if it never can."""
     settings = CONFIGURATION.read(args)
+    take_lowest_priority()
+    return learn(settings)
+
+
+def learn(settings: LearnSettings) -> int:
+    """Learn as `run` does, at this process's priority."""
     configure_logging("learn")
     # They narrate every checkpoint.
     for noisy in ("absl", "orbax"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    take_lowest_priority()
     if settings.threads is not None:
         # Read by XLA's CPU client when it makes its threads.
         os.environ["NPROC"] = str(settings.threads)
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    pace = Pace(Verifiers(settings.watch).busy, settings.settle_seconds)
+    pace = Pace(Verifiers(settings.watch).busy, settings.schedule.settle_seconds)
     try:
         learner = Learner(settings, pace, stop.is_set, sleep=stop.wait)
         logger.info("learning for target %s", settings.target)

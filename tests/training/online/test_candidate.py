@@ -13,13 +13,8 @@ from tests.drafter.builders import drafter_config
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import Frozen, HotVocabulary
-from blockdraft_training.loop.step import initial_state
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.online.learning_step import (
-    learning_optimizer,
-    make_learning_step,
-    untouched,
-)
+from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.settings import LearnSettings
 
 
@@ -42,13 +37,17 @@ def products(jaxpr: Any) -> list[tuple[Any, ...]]:
 def test_products_are_of_the_type_of_activations(projected: bool) -> None:
     config, rows, length = drafter_config(), 2, 64
     hidden, vocab = config.decoder.hidden_size, config.decoder.vocab_size
-    recipe = DFlashRecipe(LearnSettings().as_run(Path("unused")))
-    optimizer = learning_optimizer(recipe, 1e-3, 1)
-    model = DFlash(config, rngs=nnx.Rngs(0))
-    state = initial_state(model, optimizer, untouched(projected=projected))
-    step = make_learning_step(recipe, model, optimizer, dtype=jnp.dtype(jnp.bfloat16))
     matrix = jnp.zeros((vocab, hidden), jnp.bfloat16)
     frozen = Frozen(matrix, matrix, HotVocabulary.with_ids(np.arange(vocab), vocab))
+    candidate = Candidate(
+        DFlashRecipe(LearnSettings().as_run(Path("unused"))),
+        DFlash(config, rngs=nnx.Rngs(0)),
+        frozen,
+        projected=projected,
+        learning_rate=1e-3,
+        warmup_steps=1,
+        dtype=jnp.dtype(jnp.bfloat16),
+    )
     width = hidden if projected else config.feature_width
     batch = SequenceBatch(
         jnp.zeros((rows, length), jnp.int32),
@@ -59,10 +58,15 @@ def test_products_are_of_the_type_of_activations(projected: bool) -> None:
         jnp.zeros((rows, length, 0), jnp.float16),
         projected,
     )
-    traced = step.accumulate.trace(
-        state.params, frozen, batch, state.params, state.metrics, jnp.int32(0)
-    )
+    params, metrics = candidate.state.params, candidate.state.metrics
+    # What went through the projection already teaches it nothing.
+    assert ("fc" in params) == ("hidden_norm" in params) == (not projected)
+    traced = candidate.accumulate.trace(params, frozen, batch, params, metrics, jnp.int32(0))
     found = products(traced.jaxpr)
     weights = [types for types in found if jnp.dtype(jnp.float32) not in types]
     # With float32 weights none would be; gradients of scores are the ones that are float32.
     assert len(weights) > 0.8 * len(found) > 0
+    # What is added to takes the place of what was there: gradients, and the sums of metrics.
+    donated = jax.tree.leaves(traced.lower().args_info)
+    kept = len(jax.tree.leaves(params)) + len(jax.tree.leaves(metrics))
+    assert sum(each.donated for each in donated) == kept

@@ -22,6 +22,7 @@ from blockdraft_drafter.learning.recordings import (
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.features.batches import BatchBuilder
 from blockdraft_training.loop.held_out import digest
+from blockdraft_training.online.settings import LearnSettings
 
 logger = logging.getLogger(__name__)
 
@@ -138,33 +139,14 @@ class Traffic:
         refused: Recordings passed over, by reason.
     """
 
-    def __init__(
-        self,
-        recordings: Recordings,
-        form: Form,
-        *,
-        held_out_share: float,
-        max_length: int,
-        slice_bytes: int,
-        passes: int,
-        seed: int,
-    ) -> None:
-        """Begin with what is there.
-
-        Args:
-            recordings: The folder.
-            form: What can be learned from.
-            held_out_share: Share of prompts that are never learned from.
-            max_length: Tokens of a row; of a longer sequence those around the answer's beginning.
-            slice_bytes: Features held in memory at once.
-            passes: How often a recording is learned from before only newer ones are.
-            seed: Of the choice among older recordings.
-        """
-        self.form = form
+    def __init__(self, recordings: Recordings, form: Form, settings: LearnSettings) -> None:
+        """Begin with what is there."""
         self.refused: Counter[str] = Counter()
-        self._recordings, self._share, self._max_length = recordings, held_out_share, max_length
-        self._slice_bytes, self._passes = slice_bytes, passes
-        self._generator = np.random.default_rng(seed)
+        self._recordings, self._form = recordings, form
+        self._share, self._passes = settings.schedule.held_out_share, settings.schedule.passes
+        self._max_length = settings.max_length
+        self._slice_bytes = settings.slice_mib << 20
+        self._generator = np.random.default_rng(0)
         # What decides on which side each usable recording is.
         self._prompts: dict[str, bytes] = {}
         self._bad: set[str] = set()
@@ -179,12 +161,12 @@ class Traffic:
             return None
         fresh.sort(key=lambda name: self._used[name])
         half = self._slice_bytes // 2
-        rows = self._read(fresh, half)
+        found: dict[str, Recording] = {}
+        self._read(found, fresh, half)
         older = self._generator.permutation(known).tolist()
-        taken = {name for name, _ in rows}
-        rows += self._read([name for name in older if name not in taken], half)
-        self._used.update(name for name, _ in rows)
-        return self._slice([recording for _, recording in rows])
+        self._read(found, [name for name in older if name not in found], half)
+        self._used.update(found.keys())
+        return _slice([*found.values()])
 
     def held_out(self, count: int) -> Slice | None:
         """Return the newest held-out recordings, one of each prompt; None if there are none.
@@ -195,17 +177,9 @@ class Traffic:
         newest: dict[bytes, str] = {}
         for name in self._newest(held_out=True):
             newest.setdefault(self._prompts[name], name)
-        names = list(newest.values())[:count]
-        return self._slice([recording for _, recording in self._read(names, self._slice_bytes)])
-
-    def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Count the ids of a slice's worth of the newest recordings to learn from."""
-        self._look()
-        counts = np.zeros(self.form.vocab_size, np.int64)
-        for _, recording in self._read(self._newest(held_out=False), self._slice_bytes):
-            start = max(recording.answer_start, 1)
-            np.add.at(counts, recording.token_ids[start:], 1)
-        return counts
+        found: dict[str, Recording] = {}
+        self._read(found, list(newest.values())[:count], self._slice_bytes)
+        return _slice([*found.values()])
 
     def _look(self) -> None:
         """Learn of new recordings, newest first, and forget those that are gone."""
@@ -228,7 +202,7 @@ class Traffic:
     def _usable(self, name: str) -> Recording | None:
         try:
             recording = self._recordings.read(name)
-            refusal = self.form.refusal(recording)
+            refusal = self._form.refusal(recording)
         except RecordingError as error:
             refusal = "damaged or gone"
             logger.debug("%s", error)
@@ -241,33 +215,31 @@ class Traffic:
         self.refused[refusal] += 1
         return None
 
-    def _read(self, names: Sequence[str], room: int) -> list[tuple[str, Recording]]:
-        """Read as many as there is room for, all in the form of the first; at least one."""
-        found: list[tuple[str, Recording]] = []
+    def _read(self, found: dict[str, Recording], names: Sequence[str], room: int) -> None:
+        """Add as many as there is room for, at least one, all in the form of the first."""
         for name in names:
             if room <= 0:
                 break
             recording = self._usable(name)
             if recording is None:
                 continue
-            if found and recording.feature_form != found[0][1].feature_form:
-                continue
-            found.append((name, cut(recording, self._max_length)))
-            room -= found[-1][1].features.nbytes
-        return found
+            first = next(iter(found.values()), recording)
+            if recording.feature_form == first.feature_form:
+                found[name] = cut(recording, self._max_length)
+                room -= found[name].features.nbytes
 
-    def _slice(self, recordings: Sequence[Recording]) -> Slice | None:
-        if not recordings:
-            return None
-        form = recordings[0].feature_form
-        recordings = [each for each in recordings if each.feature_form == form]
-        lengths = [len(recording.token_ids) for recording in recordings]
-        return Slice(
-            [row_of(str(number), recording) for number, recording in enumerate(recordings)],
-            np.concatenate([[0], np.cumsum(lengths)]),
-            np.concatenate([recording.features for recording in recordings]),
-            form != RAW,
-        )
+
+def _slice(recordings: Sequence[Recording]) -> Slice | None:
+    """Put recordings of one form side by side."""
+    if not recordings:
+        return None
+    lengths = [len(recording.token_ids) for recording in recordings]
+    return Slice(
+        [row_of(recording) for recording in recordings],
+        np.concatenate([[0], np.cumsum(lengths)]),
+        np.concatenate([recording.features for recording in recordings]),
+        recordings[0].feature_form != RAW,
+    )
 
 
 def prompt_digest(recording: Recording) -> bytes:
@@ -300,13 +272,11 @@ def cut(recording: Recording, length: int) -> Recording:
     )
 
 
-def row_of(identity: str, recording: Recording) -> CorpusRow:
+def row_of(recording: Recording) -> CorpusRow:
     """Return a recording's tokens as a row; of one whose answer is unknown all but the first."""
     ids = recording.token_ids.tolist()
     start = max(recording.answer_start, 1)
-    return CorpusRow(
-        identity, "recorded", recording.temperature, tuple(ids[:start]), tuple(ids[start:])
-    )
+    return CorpusRow("", "recorded", recording.temperature, tuple(ids[:start]), tuple(ids[start:]))
 
 
 def padded(tokens: int) -> int:

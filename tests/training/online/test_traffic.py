@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
-from blockdraft_training.online.recorded import (
+from blockdraft_training.online.settings import LearnSettings, Schedule
+from blockdraft_training.online.traffic import (
     Form,
     Slice,
     Traffic,
@@ -36,15 +37,10 @@ def recording(seed: int, tokens: int = 20, **changes: Any) -> Recording:
     return Recording(**{**fields, **changes})
 
 
-def traffic(directory: Path, **changes: Any) -> Traffic:
-    fields: dict[str, Any] = {
-        "held_out_share": 0.3,
-        "max_length": 64,
-        "slice_bytes": 1 << 20,
-        "passes": 2,
-        "seed": 0,
-    }
-    return Traffic(Recordings(directory, 1 << 30), FORM, **{**fields, **changes})
+def traffic(directory: Path, passes: int = 2, **changes: Any) -> Traffic:
+    schedule = Schedule(held_out_share=changes.pop("held_out_share", 0.3), passes=passes)
+    settings = LearnSettings(**{"max_length": 64, "slice_mib": 1, **changes}, schedule=schedule)
+    return Traffic(Recordings(directory, 1 << 30), FORM, settings)
 
 
 def answers(piece: Slice | None) -> set[tuple[int, ...]]:
@@ -78,7 +74,8 @@ def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
     for each in every:
         kept.add(each)
     size = every[0].features.nbytes
-    found = traffic(tmp_path, slice_bytes=10 * size)
+    found = traffic(tmp_path)
+    found._slice_bytes = 10 * size
     out = [each for each in every if held(each)][-4:]
     assert answers(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in out}
     learned = [each for each in every if not held(each)]
@@ -172,10 +169,10 @@ def test_of_a_long_sequence_what_is_around_the_beginning_of_the_answer_is_kept()
 
 
 def test_where_the_answer_is_unknown_every_token_is_learned() -> None:
-    row = row_of("0", recording(0, answer_start=-1))
+    row = row_of(recording(0, answer_start=-1))
     assert len(row.prompt) == 1
     assert len(row.response) == 19
-    assert len(row_of("0", recording(0)).prompt) == 5
+    assert len(row_of(recording(0)).prompt) == 5
 
 
 def test_batches_are_of_similar_lengths_and_full(tmp_path: Path) -> None:
