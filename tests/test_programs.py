@@ -20,8 +20,8 @@ from flax import nnx
 import blockdraft_drafter
 from blockdraft_drafter.compiled.programs import abstract_programs
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.eagle3.definition import EAGLE3
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
@@ -103,7 +103,9 @@ def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[t
     shape = definition.config_type.default_for(config)
     if config == SMOLLM2:
         shipped = SHIPPED / f"smollm2-135m-{method}" / "config.json"
-        shape = definition.config_from_hf(json.loads(shipped.read_text()), config, 8)
+        shape = definition.config_type.from_hf(
+            json.loads(shipped.read_text()), config, block_size=8
+        )
     room = Room(rows, context, tokens, jnp.dtype(jnp.bfloat16), projected=False)
     programs = abstract_programs(definition, shape, config, room, dtype=dtype, placement=None)
     for size in programs.append_sizes:

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from blockdraft_aot.settings import AotError
-from blockdraft_drafter.catalogue import method_of, published_method
-from blockdraft_drafter.config import DraftConfig
+from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.sources import method_of, published_method
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -180,7 +180,7 @@ def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftCon
             raise AotError(f"--drafter is no directory, nor dflash, eagle3 or none: {name!r}")
         published = read_json(Path(name) / "config.json", required=True)
         method = published_method(published)
-        shape: DraftConfig = method.config_from_hf(published, target, block_size)
+        shape: DraftConfig = method.config_type.from_hf(published, target, block_size=block_size)
         return shape
     except (TypeError, ValueError) as error:
         raise AotError(f"drafter {name}: {error}") from error

@@ -18,9 +18,8 @@ from jax.typing import DTypeLike
 from blockdraft_aot.compiled import Counts, Program, bytes_on_one_device, compile_and_read
 from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.settings import ServingLimits
+from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.compiled.programs import DraftPrograms
-from blockdraft_drafter.config import DraftConfig
-from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -184,12 +183,12 @@ def draft_programs(
 ) -> Iterator[Program]:
     """Yield the drafter's programs, each context with so many positions."""
     layers = config.decoder
-    assert drafter.placement is not None
-    sharding = HeadSharding.of(layers, drafter.placement)
+    sharding = drafter.steps.sharding
+    assert sharding is not None
     heads = layers.num_heads
     if sharding.query_axis is not None:
         heads //= sharding.mesh.shape[sharding.query_axis]
-    buffer = drafter.room.context(layers, jnp.bfloat16, sharding)
+    buffer = drafter.steps.layer_contexts()
     slots, _, capacity, _ = buffer[0][0].shape
     position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
     # Entries after the anchor are drafted one by one, each with a look at the whole context.

@@ -14,9 +14,9 @@ from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms, draft_programs
 from blockdraft_aot.settings import CompileSettings, DoesNotFitError
 from blockdraft_aot.topology import Topology
-from blockdraft_drafter.catalogue import method_of
 from blockdraft_drafter.compiled.programs import abstract_programs
 from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.sources import method_of
 from blockdraft_models.decoder.sharding import Placement
 
 DTYPE: DTypeLike = jnp.bfloat16

@@ -13,13 +13,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.context.slots import SlotPool
-from blockdraft_drafter.files.sources import obtain_drafter
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.start import begin_learning, make_learner
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
+from blockdraft_drafter.session import SlotPool
+from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_embedding_and_head
@@ -37,15 +37,9 @@ SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_na
 
 
 class DrafterApp:
-    """An `Application` of `blockdraft_runtime.process`.
-
-    Make it inside a running event loop.
+    """An `Application` of `blockdraft_runtime.process`; to be made in a running event loop.
 
     Attributes:
-        role: Which process this is.
-        internal: Only verifiers call it.
-        service_names: Names under which health is reported.
-        loading: Loads the method.
         failed: Whether the method cannot draft any more.
     """
 
@@ -61,10 +55,7 @@ class DrafterApp:
     ) -> None:
         """Load nothing yet.
 
-        Args:
-            settings: What to load and how much to hold.
-            stop_requested: Set when the method cannot draft any more: a supervisor starts afresh.
-            registry: Where the metrics are created.
+        `stop_requested` is set when the method cannot draft any more: a supervisor starts afresh.
         """
         self._settings = settings
         self._metrics = DrafterMetrics(registry)
@@ -82,11 +73,7 @@ class DrafterApp:
         add_strictly(drafter_pb2_grpc.add_DrafterServiceServicer_to_server, self._service, server)
 
     async def start(self) -> None:
-        """Load the model and compile every shape, then accept calls.
-
-        Raises:
-            ModelError: If the target or the drafter cannot be loaded, or they do not fit.
-        """
+        """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
         load = functools.partial(load_method, self._settings, count, show_progress, self._counts)
         loaded = await self.loading.run(load)
@@ -122,12 +109,6 @@ def load_method(
     counts: LearningMetrics | None = None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
-
-    Args:
-        settings: What to load and how much to hold.
-        on_recompilation: Called when a shape is compiled after warm-up.
-        show: How the loading of the target's part is shown.
-        counts: Where learning counts; None for nowhere.
 
     Raises:
         ModelError: If the target or the drafter cannot be loaded, or they do not fit.

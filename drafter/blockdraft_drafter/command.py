@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find(settings: DrafterSettings) -> int:
-    from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint
+    from blockdraft_drafter.sources import NoDrafterError, find_checkpoint
     from blockdraft_models.weights.loading import load_checkpoint_config
     from blockdraft_models.weights.resolve import resolve_target
 

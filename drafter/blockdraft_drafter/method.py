@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,11 +99,7 @@ class ContextRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The drafted tokens of one row.
-
-    Attributes:
-        token_ids: The drafted tokens, each after the one before.
-    """
+    """The drafted tokens of one row, each after the one before."""
 
     token_ids: tuple[int, ...] = ()
 
@@ -120,10 +117,7 @@ class DraftMethod(Protocol):
 
     @property
     def step_seconds(self) -> Sequence[float]:
-        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up.
-
-        Of whole blocks.
-        """
+        """Measured seconds of drafting whole blocks for 1, 2, 4, ... sequences; empty if cold."""
 
     @property
     def shortest_step_seconds(self) -> Sequence[float]:
@@ -135,11 +129,8 @@ class DraftMethod(Protocol):
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
         """Append each row's features to its slot, then draft for the rows that ask for it.
 
-        Args:
-            rows: At most max_sequences rows with distinct slots.
-
-        Returns:
-            One proposal per row, in order; empty for rows that only append.
+        The rows are at most max_sequences. There is one proposal per row, in order, empty for those
+        that only append.
 
         Raises:
             ContextsLostError: If the step failed; the contents of all slots are gone, and the
@@ -153,3 +144,14 @@ class ContextsLostError(RuntimeError):
 
 class MethodLostError(ContextsLostError):
     """A device step failed, and there is no room for a new context buffer: nothing works now."""
+
+
+def all_finite(values: NDArray[Any]) -> bool:
+    """Whether no element is infinite or not a number."""
+    if values.dtype != ml_dtypes.bfloat16:
+        return bool(np.isfinite(values).all())
+    # As integers, which NumPy compares many times as fast: all bits of the exponent are set from
+    # 0x7f80 on, and with the bit of the sign before them from 0xff80 on.
+    bits = values.view(np.uint16)
+    largest, largest_positive = bits.max(initial=0), bits.view(np.int16).max(initial=0)
+    return bool(largest < 0xFF80 and largest_positive < 0x7F80)

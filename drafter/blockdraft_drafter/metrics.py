@@ -10,13 +10,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class DrafterMetrics:
-    """The metrics of one drafter process.
-
-    Attributes:
-        build: What is running.
-        contexts: Sequences that hold a context slot.
-        recompilations: Shapes compiled after warm-up.
-    """
+    """The metrics of one drafter process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Create every metric on `registry`."""

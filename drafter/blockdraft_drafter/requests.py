@@ -1,4 +1,7 @@
-"""From the wire to features, checked before anything of a sequence is touched."""
+"""From the wire to features, checked before anything of a sequence is touched.
+
+What is checked is what protects the process, its contexts and other sequences.
+"""
 
 import itertools
 import math
@@ -9,8 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.finite import all_finite
-from blockdraft_drafter.method import GREEDY, MethodSpec, Sampling
+from blockdraft_drafter.method import MethodSpec, all_finite
 from blockdraft_protos.v1 import drafter_pb2
 
 _DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
@@ -20,11 +22,7 @@ _DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
 
 
 def data_type(dtype: np.dtype[Any]) -> drafter_pb2.DataType.ValueType:
-    """Return the wire name of an element type.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """Return the wire name of an element type; raises ValueError if it has none."""
     for name, known in _DTYPES.items():
         if known == dtype:
             return name
@@ -32,14 +30,10 @@ def data_type(dtype: np.dtype[Any]) -> drafter_pb2.DataType.ValueType:
 
 
 class SequenceRefusedError(ValueError):
-    """One sequence of a step cannot be served; the others can.
-
-    Attributes:
-        code: Why, for the verifier's repair.
-    """
+    """One sequence of a step cannot be served; the others can."""
 
     def __init__(self, code: drafter_pb2.SequenceErrorCode.ValueType, message: str) -> None:
-        """Keep the code; `message` says the reason in words."""
+        """Keep the code, which the verifier's repair depends on."""
         super().__init__(message)
         self.code = code
 
@@ -55,11 +49,7 @@ class StepFeatures:
     ) -> None:
         """Read the features of `request`.
 
-        Args:
-            request: The step.
-            spec: The draft method's limits.
-            shared: Memory in which they may be; it is the verifier's again once the step is
-                answered.
+        They may be in `shared` memory, which is the verifier's again once the step is answered.
         """
         counts = [sequence.feature_rows for sequence in request.sequences]
         self._ends = list(itertools.accumulate(counts, initial=0))
@@ -67,7 +57,7 @@ class StepFeatures:
         self._reason: str | None = None
         try:
             if request.HasField("features"):
-                self._features = check_features(request.features, spec, shared)
+                self._features = _check_features(request.features, spec, shared)
             rows = len(self._features)
             if min(counts, default=0) < 0 or self._ends[-1] != rows:
                 raise ValueError(f"there are {rows} rows of them for feature_rows of {counts}")
@@ -76,10 +66,7 @@ class StepFeatures:
         self._all_finite = all_finite(self._features)
 
     def of(self, index: int) -> NDArray[Any]:
-        """Return those of a sequence, [feature_rows, feature_width].
-
-        Args:
-            index: Of the sequence in the step.
+        """Return those of the sequence at `index` of the step, [feature_rows, feature_width].
 
         Raises:
             SequenceRefusedError: If they are malformed or not finite.
@@ -99,10 +86,7 @@ def check_sequence(
 ) -> None:
     """Check everything about a sequence that needs neither its features nor a slot.
 
-    Args:
-        sequence: The sequence's part of the request.
-        expected_start: Its context length, 0 if it is unknown.
-        spec: The draft method's limits.
+    `expected_start` is its context length, 0 if it is unknown.
 
     Raises:
         SequenceRefusedError: If it must be refused.
@@ -123,11 +107,10 @@ def check_sequence(
         )
     if not 0 <= sequence.draft_length < spec.block_size:
         raise _invalid(f"draft_length {sequence.draft_length} is not in [0, {spec.block_size})")
-    if not 0 <= sequence.least_chance <= 1:
-        raise _invalid(f"least_chance {sequence.least_chance} is not in [0, 1]")
     tokens = sequence.token_ids
     if (tokens or spec.reads_tokens) and len(tokens) != rows:
         raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")
+    # They may be recorded, to learn from.
     if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
         raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
     length = expected_start + rows
@@ -138,35 +121,10 @@ def check_sequence(
         )
 
 
-def read_sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
-    """Return how the target will choose a sequence's tokens; greedily if nothing is said.
-
-    Raises:
-        SequenceRefusedError: If there are no such choices.
-    """
-    if not sequence.HasField("sampling"):
-        return GREEDY
-    told = sequence.sampling
-    found = Sampling(told.temperature, told.top_k, told.top_p, told.min_p, told.seed)
-    # Comparisons with values that are not numbers are false.
-    if not (
-        0 <= found.temperature < math.inf
-        and found.top_k >= 0
-        and 0 < found.top_p <= 1
-        and 0 <= found.min_p <= 1
-    ):
-        raise _invalid(f"sampling: nothing can be chosen by {found}")
-    return found
-
-
-def check_features(
-    tensor: drafter_pb2.Tensor, spec: MethodSpec, shared: mmap.mmap | None = None
+def _check_features(
+    tensor: drafter_pb2.Tensor, spec: MethodSpec, shared: mmap.mmap | None
 ) -> NDArray[Any]:
-    """Return the features of a step, checked for type, shape and size.
-
-    Raises:
-        ValueError: If they are malformed.
-    """
+    """Return the features of a step; raises ValueError if type, shape or size are wrong."""
     features = to_array(tensor, shared)
     if features.dtype != spec.feature_dtype:
         raise ValueError(f"they are {features.dtype}, expected {spec.feature_dtype}")
@@ -175,16 +133,8 @@ def check_features(
     return features
 
 
-def _invalid(message: str) -> SequenceRefusedError:
-    return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)
-
-
 def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDArray[Any]:
-    """Return a read-only view of a wire tensor's elements.
-
-    Args:
-        tensor: The tensor.
-        shared: Memory in which its elements may be.
+    """Return a read-only view of a wire tensor's elements, which may be in `shared` memory.
 
     Raises:
         ValueError: If the element type is unknown, an axis is negative, the number of bytes does
@@ -201,12 +151,15 @@ def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDA
         offset = tensor.shared_offset
         if shared is None or offset < 0 or offset + expected > len(shared):
             raise ValueError(f"no {expected} bytes are shared at {offset}")
-        elements = np.frombuffer(shared, dtype, math.prod(shape), offset)
-        return elements.reshape(shape)
+        return np.frombuffer(shared, dtype, math.prod(shape), offset).reshape(shape)
     # Asked for once: it is a copy.
     data = tensor.data
     if len(data) != expected:
         raise ValueError(
             f"{len(data)} bytes of data, but shape {list(shape)} of {dtype} takes {expected}"
         )
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _invalid(message: str) -> SequenceRefusedError:
+    return SequenceRefusedError(drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT, message)

@@ -4,20 +4,19 @@ import asyncio
 import logging
 import mmap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.method import ContextsLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
-from blockdraft_drafter.projection_messages import describe_projection, projection_pieces
 from blockdraft_drafter.requests import data_type
-from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime import version
 from blockdraft_runtime.shared_memory import MAPPED, attach_offered
@@ -28,7 +27,13 @@ from blockdraft_runtime.status import (
     unary_errors,
 )
 
+if TYPE_CHECKING:
+    # A method need not compute with JAX, so serving one does not load it.
+    from blockdraft_models.decoder.feature_projection import FeatureProjection
+
 logger = logging.getLogger(__name__)
+
+_PIECE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     ) -> None:
         """Refuse calls until `serve` is called.
 
-        Args:
-            metrics: What to count.
-            folder: Of the socket that calls come in by, where verifiers offer memory to share.
-            on_failure: Called when the method cannot draft any more.
+        `folder` is that of the socket that calls come in by, where verifiers offer memory to share;
+        `on_failure` is called when the method cannot draft any more.
         """
         self._on_failure = on_failure
         self._folder = folder
@@ -198,7 +201,12 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             try:
                 response = session.step(request)
             except StepOutOfOrderError as error:
-                raise _step_out_of_order(error) from error
+                raise ServiceError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "STEP_OUT_OF_ORDER",
+                    str(error),
+                    metadata={"expected_step_id": error.expected, "step_id": error.received},
+                ) from error
             except ContextsLostError as error:
                 logger.exception("a draft step failed")
                 if isinstance(error, MethodLostError):
@@ -240,12 +248,12 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         requests: AsyncIterator[drafter_pb2.DraftRequest],
         draining: asyncio.Future[Any],
     ) -> drafter_pb2.DraftRequest | None:
-        """Return the next request, or None at the end of the stream.
+        """Return the next request, or None at the end of the stream; raises if draining."""
 
-        Raises:
-            ServiceError: If the process drains meanwhile.
-        """
-        reading = asyncio.ensure_future(_read(requests))
+        async def read() -> drafter_pb2.DraftRequest | None:
+            return await anext(requests, None)
+
+        reading = asyncio.ensure_future(read())
         try:
             await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
             if draining.done():
@@ -255,20 +263,27 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             reading.cancel()
 
 
-async def _read(
-    requests: AsyncIterator[drafter_pb2.DraftRequest],
-) -> drafter_pb2.DraftRequest | None:
-    return await anext(requests, None)
-
-
 def _draining_error() -> ServiceError:
     return ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "the drafter is shutting down")
 
 
-def _step_out_of_order(error: StepOutOfOrderError) -> ServiceError:
-    return ServiceError(
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "STEP_OUT_OF_ORDER",
-        str(error),
-        metadata={"expected_step_id": error.expected, "step_id": error.received},
+def describe_projection(projection: "FeatureProjection") -> drafter_pb2.FeatureProjection:
+    """Return what the handshake says of a projection whose arrays are on the host."""
+    return drafter_pb2.FeatureProjection(
+        input_width=projection.input_width,
+        dtype=data_type(projection.weight.dtype),
+        norm_epsilon=None if projection.scale is None else projection.eps,
+        fingerprint=projection.fingerprint(),
     )
+
+
+def projection_pieces(
+    projection: "FeatureProjection",
+) -> Iterator[drafter_pb2.FetchProjectionResponse]:
+    """Yield the arrays of a projection, piece by piece."""
+    for array in (projection.weight, projection.scale):
+        if array is not None:
+            elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            for start in range(0, elements.size, _PIECE_BYTES):
+                piece = elements[start : start + _PIECE_BYTES].tobytes()
+                yield drafter_pb2.FetchProjectionResponse(data=piece)

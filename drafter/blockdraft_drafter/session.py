@@ -2,6 +2,7 @@
 
 Keeps the invariant that must never break: a context's length here equals the verifier's
 committed length. Whatever does not fit is refused for that sequence alone and touches nothing.
+All of it is host bookkeeping on the event loop, without jax and without locks.
 """
 
 import logging
@@ -9,37 +10,71 @@ import mmap
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
-
-from blockdraft_drafter.context.slots import Context, ContextTable, SlotPool
 from blockdraft_drafter.learning.stream import StreamLearner
-from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod, Sampling
-from blockdraft_drafter.requests import (
-    SequenceRefusedError,
-    StepFeatures,
-    check_sequence,
-    read_sampling,
-)
+from blockdraft_drafter.method import GREEDY, ContextRow, ContextsLostError, DraftMethod, Sampling
+from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_protos.v1 import drafter_pb2
 
 logger = logging.getLogger(__name__)
 
 
-class StepOutOfOrderError(Exception):
-    """A request was lost, repeated or reordered, so nothing on the stream can be trusted.
+class SlotPool:
+    """Hands out the slots of the context buffer, each to one owner at a time, of any stream.
 
     Attributes:
-        expected: The step_id that had to come.
-        received: The step_id that came.
+        size: Number of slots.
+        used: How many have an owner.
+        generation: Rises whenever the buffer's contents were lost; a context is only good in
+            the generation in which it was begun.
     """
 
+    def __init__(self, size: int) -> None:
+        """Make `size` free slots."""
+        if size < 1:
+            raise ValueError(f"a slot pool needs at least 1 slot, got {size}")
+        self.size = size
+        self.generation = 0
+        # A stack whose top is the lowest slot: small batches stay in the same few slots.
+        self._free = list(reversed(range(size)))
+
+    @property
+    def used(self) -> int:
+        """Number of slots that have an owner."""
+        return self.size - len(self._free)
+
+    def acquire(self) -> int | None:
+        """Return a slot that nobody owns, now the caller's, or None when there is none."""
+        return self._free.pop() if self._free else None
+
+    def release(self, slot: int) -> None:
+        """Take back a slot; raises ValueError if nobody owns it."""
+        if slot in self._free:
+            raise ValueError(f"slot {slot} is not in use")
+        self._free.append(slot)
+
+    def invalidate(self) -> None:
+        """Declare the contents of all slots lost; owners keep their slots until they release."""
+        self.generation += 1
+
+
+class StepOutOfOrderError(Exception):
+    """A request was lost, repeated or reordered, so nothing on the stream can be trusted."""
+
     def __init__(self, expected: int, received: int) -> None:
-        """Keep both numbers."""
+        """Keep both step_ids, the one that had to come and the one that came."""
         super().__init__(f"step_id is {received}, expected {expected}")
         self.expected = expected
         self.received = received
+
+
+@dataclass(slots=True)
+class _Context:
+    """One sequence's context: its slot, its committed positions, and for logs whose it is."""
+
+    slot: int
+    length: int
+    request_id: str
 
 
 @dataclass(slots=True)
@@ -47,15 +82,12 @@ class _Accepted:
     """A sequence of the step that passed every check, and where its context lies."""
 
     message: drafter_pb2.SequenceDraft
-    context: Context
+    context: _Context
     row: ContextRow
 
 
 class Session:
-    """The protocol state of one stream.
-
-    Not thread-safe: every method is called on the event loop.
-    """
+    """The protocol state of one stream."""
 
     def __init__(
         self,
@@ -76,13 +108,9 @@ class Session:
         self._shared = shared
         self._method = method
         self._pool = pool
-        self._contexts = ContextTable(pool)
+        self._contexts: dict[int, _Context] = {}
+        self._generation = pool.generation
         self._last_step_id = 0
-
-    @property
-    def context_lengths(self) -> dict[int, int]:
-        """Committed positions of every sequence that has a context."""
-        return self._contexts.lengths()
 
     def state(self) -> dict[str, object]:
         """Return the stream's contexts, as values that JSON can hold."""
@@ -91,19 +119,15 @@ class Session:
             "shares_memory": self._shared is not None,
             "contexts": [
                 {"sequence": sequence_id, "tokens": each.length, "request_id": each.request_id}
-                for sequence_id, each in self._contexts
+                for sequence_id, each in self._contexts.items()
             ],
         }
 
     def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
-        """Serve one request.
+        """Serve the next request of the stream.
 
-        Args:
-            request: The next step of the stream.
-
-        Returns:
-            Its response, with `timings` filled in: compute_time is that of the method's step,
-            total_time that of this call.
+        In the response's `timings`, compute_time is that of the method's step, total_time that of
+        this call.
 
         Raises:
             StepOutOfOrderError: If the step_id does not follow; the stream must end.
@@ -113,9 +137,12 @@ class Session:
         if request.step_id != self._last_step_id + 1:
             raise StepOutOfOrderError(self._last_step_id + 1, request.step_id)
         self._last_step_id = request.step_id
-        self._contexts.drop_lost()
+        if self._generation != self._pool.generation:
+            # They were lost in a step of another stream.
+            self._release_all()
+            self._generation = self._pool.generation
         for sequence_id in request.released_sequence_ids:
-            self._contexts.release(sequence_id)
+            self._release(sequence_id)
             if self._learner is not None:
                 self._learner.released(sequence_id)
 
@@ -146,9 +173,19 @@ class Session:
 
     def close(self) -> None:
         """Give all slots back; the stream has ended."""
-        self._contexts.clear()
+        self._release_all()
         if self._learner is not None:
             self._learner.close()
+
+    def _release_all(self) -> None:
+        for sequence_id in list(self._contexts):
+            self._release(sequence_id)
+
+    def _release(self, sequence_id: int) -> None:
+        """Drop a sequence's context; an unknown sequence has none to drop."""
+        context = self._contexts.pop(sequence_id, None)
+        if context is not None:
+            self._pool.release(context.slot)
 
     def _admit(
         self, request: drafter_pb2.DraftRequest, response: drafter_pb2.DraftResponse
@@ -162,15 +199,17 @@ class Session:
             sequence_id = sequence.sequence_id
             if sequence_id in refused:
                 continue
+            known = self._contexts.get(sequence_id)
+            length = 0 if known is None else known.length
             try:
                 if occurrences[sequence_id] > 1:
                     raise SequenceRefusedError(
                         drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT,
                         f"the sequence is {occurrences[sequence_id]} times in the step",
                     )
-                check_sequence(sequence, self._contexts.length(sequence_id), self._method.spec)
-                sampling = read_sampling(sequence)
-                accepted.append(self._accept(sequence, features.of(index), sampling))
+                check_sequence(sequence, length, self._method.spec)
+                rows = features.of(index)
+                context = known or self._begin(sequence)
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
                 logger.debug(
@@ -182,33 +221,42 @@ class Session:
                 response.sequence_errors.add(
                     sequence_id=sequence_id,
                     code=error.code,
-                    expected_context_start=self._contexts.length(sequence_id),
+                    expected_context_start=length,
                     message=str(error),
                 )
+                continue
+            row = ContextRow(
+                slot=context.slot,
+                context_length=length,
+                features=rows,
+                anchor_token_id=sequence.anchor_token_id,
+                draft_length=sequence.draft_length,
+                token_ids=tuple(sequence.token_ids),
+                sampling=_sampling(sequence),
+                least_chance=sequence.least_chance,
+            )
+            accepted.append(_Accepted(sequence, context, row))
         return accepted
 
-    def _accept(
-        self, sequence: drafter_pb2.SequenceDraft, features: NDArray[Any], sampling: Sampling
-    ) -> _Accepted:
-        """Give a sequence a slot.
-
-        Raises:
-            SequenceRefusedError: If there is none.
-        """
-        context = self._contexts.open(sequence.sequence_id, sequence.request_id)
-        if context is None:
+    def _begin(self, sequence: drafter_pb2.SequenceDraft) -> _Context:
+        """Give a sequence a slot."""
+        slot = self._pool.acquire()
+        if slot is None:
             raise SequenceRefusedError(
                 drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
                 f"all {self._pool.size} context slots are in use",
             )
-        row = ContextRow(
-            slot=context.slot,
-            context_length=context.length,
-            features=features,
-            anchor_token_id=sequence.anchor_token_id,
-            draft_length=sequence.draft_length,
-            token_ids=tuple(sequence.token_ids),
-            sampling=sampling,
-            least_chance=sequence.least_chance,
-        )
-        return _Accepted(sequence, context, row)
+        context = _Context(slot, 0, sequence.request_id)
+        self._contexts[sequence.sequence_id] = context
+        return context
+
+
+def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
+    """Return how the target will choose a sequence's tokens; greedily if nothing is said.
+
+    The verifier has checked it, and senseless values spoil nobody's drafts but its own.
+    """
+    if not sequence.HasField("sampling"):
+        return GREEDY
+    told = sequence.sampling
+    return Sampling(told.temperature, told.top_k, told.top_p, told.min_p, told.seed)

@@ -14,8 +14,8 @@ from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.prompts import Prompt, PromptSet
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.samples import Limits
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.service import LoadedMethod
+from blockdraft_drafter.session import SlotPool
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings

@@ -13,9 +13,9 @@ from tests.chaos.stack import Stack
 from tests.chaos.wanted import Wanted
 
 from blockdraft_client import Completion
-from blockdraft_drafter.files.sources import load_any
 from blockdraft_drafter.learning.recordings import Recording, RecordingError, Recordings
 from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.sources import load_any
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import load_checkpoint_config
 

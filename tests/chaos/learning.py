@@ -18,13 +18,12 @@ from tests.chaos.load import Callers
 from tests.chaos.schedule import Fault
 from tests.supervised import process_ids
 
-from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import load_any, obtain_drafter
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
+from blockdraft_drafter.sources import load_any, obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_server.supervise.supervisor import Supervisor
 from blockdraft_training.online.commands.run import CONFIGURATION
@@ -49,7 +48,7 @@ def write_drafter(target: Path, folder: Path) -> None:
     drafter = obtain_drafter(
         "random", checkpoint, block_size=BLOCK_SIZE, num_layers=1, dtype=jnp.float32
     )
-    save_drafter(drafter.definition, drafter.model, folder)
+    save_drafter(drafter.model, folder)
 
 
 def trainer_command(target: Path, drafter: Path, directory: Path) -> tuple[str, ...]:
@@ -99,7 +98,7 @@ class Versions:
             broken = number == count - 1
 
             def write(folder: Path, model: DFlash = model, broken: bool = broken) -> None:
-                save_drafter(DFLASH, model, folder)
+                save_drafter(model, folder)
                 if broken:
                     weights = folder / "model.safetensors"
                     weights.write_bytes(weights.read_bytes()[:-9])

@@ -12,10 +12,10 @@ from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import SamplingParams
-from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import obtain_drafter
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
 from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
 
 LIMIT = 1 << 20
@@ -86,7 +86,7 @@ def test_a_store_that_is_damaged_or_not_what_serves_is_wrong(tmp_path: Path) -> 
     )
 
     def write(folder: Path) -> None:
-        save_drafter(drafter.definition, drafter.model, folder)
+        save_drafter(drafter.model, folder)
 
     numbers = [store.add(write, kind="shipped", fingerprint="f").number for _ in range(2)]
     assert list(wrong_versions(store, target, 1)) == ["no version shall serve"]

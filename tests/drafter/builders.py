@@ -11,13 +11,12 @@ import numpy as np
 from flax import nnx
 from tests.models.tiny import tiny_config
 
+from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_models.weights.loading import Checkpoint, EmbeddingAndHead
 
 TARGET = Checkpoint(
@@ -33,9 +32,14 @@ def drafter_config(**overrides: Any) -> DFlashConfig:
     return replace(config, **overrides)
 
 
+def read_dflash(published: dict[str, Any]) -> DFlashConfig:
+    """What a published configuration says to the drafter of TARGET."""
+    return DFlashConfig.from_hf(published, TARGET.config, block_size=8)
+
+
 def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter[DFlash]:
     """A drafter whose norms, and what starts at zero, are random too, so that each matters."""
-    arrays = published_arrays(DFLASH, DFlash(config, rngs=nnx.Rngs(seed)))
+    arrays = published_arrays(DFlash(config, rngs=nnx.Rngs(seed)))
     noise = np.random.default_rng(seed)
     for name, array in arrays.items():
         if array.ndim == 1:
@@ -43,7 +47,7 @@ def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter[DFlash]:
         elif not array.any():
             arrays[name] = noise.standard_normal(array.shape).astype(np.float32)
     model = build(DFLASH, config, arrays, dtype=jnp.float32)
-    return Drafter(DFLASH, model, fingerprint(DFLASH, config, arrays))
+    return Drafter(DFLASH, model, fingerprint(config, arrays))
 
 
 def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:

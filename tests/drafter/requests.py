@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.requests import data_type
+from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2
 
 
@@ -52,3 +53,9 @@ def whole_features(rows: int, width: int = 3, seed: int = 0) -> NDArray[np.float
     """Features that are small whole numbers, so that digests are exact."""
     values = np.random.default_rng(seed).integers(0, 50, (rows, width))
     return values.astype(np.float32)
+
+
+def context_lengths(session: Session) -> dict[int, int]:
+    """Committed positions of every sequence that has a context."""
+    state: Any = session.state()
+    return {each["sequence"]: each["tokens"] for each in state["contexts"]}

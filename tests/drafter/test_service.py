@@ -22,12 +22,11 @@ from tests.drafter.requests import draft_request, sequence_draft, to_tensor
 from tests.patience import PATIENCE_SECONDS
 from tests.reasons import error_reason
 
-from blockdraft_drafter import projection_messages
+from blockdraft_drafter import service
 from blockdraft_drafter.app import SERVICE_NAME
+from blockdraft_drafter.checkpoint import published_arrays, save_drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.files.checkpoint import published_arrays, save_drafter
 from blockdraft_drafter.method import MethodLostError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.errors import CheckpointError
@@ -101,7 +100,7 @@ async def test_a_drafter_of_raw_features_has_no_projection(stub: Any) -> None:
 async def test_the_projection_can_be_fetched(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projection_messages, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(service, "_PIECE_BYTES", 1000)
     fingerprint = load_checkpoint_config(target).fingerprint
     settings = replace(tiny_drafter_config(target, "random:3"), feature_form="projected")
     async with (
@@ -157,7 +156,7 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint_config(target)
     config = DFlashConfig.default_for(checkpoint.config, block_size=4, num_layers=1)
     drafter = random_drafter(config)
-    save_drafter(DFLASH, drafter.model, tmp_path / "drafter")
+    save_drafter(drafter.model, tmp_path / "drafter")
     parts, _ = load_embedding_and_head(target, dtype=np.float32)
     sent = features(11)
     settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
@@ -174,7 +173,7 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
             (proposal,) = response.proposals
             start = end
             tokens, _ = reference_draft(
-                published_arrays(DFLASH, drafter.model),
+                published_arrays(drafter.model),
                 config,
                 np.asarray(parts.embedding),
                 None,
@@ -326,7 +325,7 @@ async def test_health_names_the_service(address: str) -> None:
 async def test_a_drafter_of_another_target_does_not_start(target: Path, tmp_path: Path) -> None:
     other = write_tiny_target(tmp_path / "other", num_layers=6)
     config = DFlashConfig.default_for(load_checkpoint_config(other).config)
-    save_drafter(DFLASH, random_drafter(config).model, tmp_path / "drafter")
+    save_drafter(random_drafter(config).model, tmp_path / "drafter")
     settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
     with pytest.raises(CheckpointError, match="num_target_layers is 6, the target has 5"):
         async with running_drafter(settings, tmp_path / "s"):

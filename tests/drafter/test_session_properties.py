@@ -9,17 +9,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 from tests.drafter.fake_method import SPEC, FakeMethod, digest
-from tests.drafter.requests import Part, draft_request, sequence_draft, whole_features
+from tests.drafter.requests import (
+    Part,
+    context_lengths,
+    draft_request,
+    sequence_draft,
+    whole_features,
+)
 
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError
-from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
 
 CODE = drafter_pb2.SequenceErrorCode
 SEQUENCE_IDS = st.integers(1, 5)
 FAULTS = (
-    *("none", "none", "none", "start", "nan", "anchor", "draft_length", "least_chance", "rows"),
+    *("none", "none", "none", "start", "nan", "anchor", "draft_length", "tokens", "rows"),
     "twice",
 )
 STEP_FAULTS = ("none", "none", "none", "width", "short", "dtype", "count")
@@ -36,8 +41,9 @@ def spoil(part: Part, fault: str) -> Part:
         draft.anchor_token_id = SPEC.vocab_size
     elif fault == "draft_length":
         draft.draft_length = SPEC.block_size
-    elif fault == "least_chance":
-        draft.least_chance = np.nextafter(np.float32(1), np.float32(2))
+    elif fault == "tokens":
+        draft.token_ids[:] = [SPEC.vocab_size] * len(features)
+        draft.token_ids.append(0)
     elif fault == "rows":
         features = np.zeros((SPEC.max_feature_rows + 1, SPEC.feature_width), np.float32)
     draft.feature_rows = len(features)
@@ -182,9 +188,8 @@ class Streams(RuleBasedStateMachine):
     def lengths_agree_and_no_slot_leaks(self) -> None:
         for session, model in zip(self.sessions, self.models, strict=True):
             expected = {sequence_id: len(rows) for sequence_id, rows in model.items()}
-            assert session.context_lengths == expected
+            assert context_lengths(session) == expected
         assert self.pool.used == self.used()
-        assert self.pool.free == SPEC.max_sequences - self.used()
 
 
 Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=30)

@@ -16,17 +16,16 @@ from tests.verifier.support import (
 )
 
 from blockdraft_drafter.app import load_method
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import load_any
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recordings import Recording, Recordings
 from blockdraft_drafter.learning.trials import ENOUGH_PROPOSALS, has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
+from blockdraft_drafter.sources import load_any
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
@@ -83,7 +82,7 @@ class Learning:
         if value is not None:
             model.norm.scale[...] = jnp.full_like(model.norm.scale[...], value)
         return self.store.add(
-            lambda folder: save_drafter(DFLASH, model, folder),
+            lambda folder: save_drafter(model, folder),
             kind="learned",
             fingerprint=f"{seed:016x}",
             parent=1,

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from tests.drafter.learning.test_trials import die_trying
 from tests.e2e.learning_drafter import Learning, begin, copied, serve_for_a_while
 
-from blockdraft_drafter.files.sources import load_any
 from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.sources import load_any
 
 
 def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Learning) -> None:

@@ -17,11 +17,10 @@ from tests.verifier.support import Outcome
 
 from blockdraft_bench.engine.in_process import form_of
 from blockdraft_drafter.app import load_method
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.config import build_target_layer_ids
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_drafter.eagle3.definition import EAGLE3
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.precision import compute_dtype
@@ -219,7 +218,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     eagle3 = Eagle3Config.default_for(
         setting.checkpoint.config, block_size=BLOCK_SIZE, target_layer_ids=layer_ids
     )
-    save_drafter(EAGLE3, Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
+    save_drafter(Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
     drafters = {
         "wrong": wrong,
         "trained": setting.drafter(str(tmp_path / "drafter")),

@@ -16,10 +16,9 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import save_drafter
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 
@@ -114,4 +113,4 @@ def train_drafter(
             state, optimizer_state = update(
                 state, optimizer_state, jnp.asarray(rows), jnp.asarray(anchors)
             )
-    save_drafter(DFLASH, nnx.merge(graph, state), directory)
+    save_drafter(nnx.merge(graph, state), directory)

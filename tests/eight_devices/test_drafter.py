@@ -12,18 +12,16 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from tests.models.tiny import tiny_config
 
+from blockdraft_drafter.compiled import attention
+from blockdraft_drafter.compiled.buffer import HeadSharding
 from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.compiled.kernel import attend_in_kernel
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.context import attention
-from blockdraft_drafter.context.kernel import attend_in_kernel
-from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh

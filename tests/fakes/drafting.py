@@ -9,10 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from blockdraft_bench.engine.in_process import form_of
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.learning.stream import StreamLearner
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
-from blockdraft_drafter.session import Session, StepOutOfOrderError
+from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter

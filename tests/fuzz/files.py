@@ -19,10 +19,9 @@ from tests.fuzz.mutations import mutated_bytes
 from tests.models.builders import write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
+from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
@@ -124,7 +123,7 @@ def tiny_files(folder: Path) -> list[Opened]:
     write_gguf(decoder, gguf)
     _write_words(words)
     drafter, held = folder / "drafter", load_checkpoint_config(target)
-    save_drafter(DFLASH, DFlash(DFlashConfig.default_for(config), rngs=nnx.Rngs(1)), drafter)
+    save_drafter(DFlash(DFlashConfig.default_for(config), rngs=nnx.Rngs(1)), drafter)
     prompts, corpus = folder / "prompts.jsonl", folder / "corpus.jsonl.gz"
     prompts.write_text(
         "".join(json.dumps({"id": str(i), "turns": ["why?", "so"]}) + "\n" for i in range(5))

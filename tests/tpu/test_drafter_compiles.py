@@ -13,12 +13,12 @@ from tests.models.tiny import tiny_config
 from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
-from blockdraft_drafter.catalogue import method_of
+from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, abstract_programs
 from blockdraft_drafter.compiled.steps import Room
-from blockdraft_drafter.config import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.sources import method_of
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement
 

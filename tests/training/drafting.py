@@ -10,9 +10,8 @@ from flax import nnx
 from jaxtyping import Array
 from tests.drafter.reference_dflash import reference_draft
 
-from blockdraft_drafter.dflash.definition import DFLASH
+from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import published_arrays
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.methods.blocks import draft_blocks
 
@@ -50,7 +49,7 @@ def reference_hidden(
     model: DFlash, embedding: Array, batch: SequenceBatch, anchors: np.ndarray
 ) -> np.ndarray:
     """Return the same from the context before each anchor and the anchor's token alone."""
-    config, arrays = model.config, published_arrays(DFLASH, model)
+    config, arrays = model.config, published_arrays(model)
     # With this head the logits are the hidden states.
     head = np.eye(config.decoder.hidden_size)
     every = []

@@ -9,8 +9,8 @@ import pytest
 from rich.progress import Progress, TaskID
 from tests.training.pair import Pair
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.files.checkpoint import load_drafter
+from blockdraft_drafter.checkpoint import load_drafter
+from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_training import command
 from blockdraft_training.loop.held_out import Acceptance
 from blockdraft_training.loop.history import Reading

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
-from tests.drafter.builders import TARGET, drafter_config, random_drafter
+from tests.drafter.builders import TARGET, drafter_config, random_drafter, read_dflash
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
-from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays
+from blockdraft_drafter.checkpoint import load_drafter, published_arrays
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.files import read_json
 from blockdraft_training.errors import TrainingError
@@ -63,7 +61,7 @@ def test_what_is_exported_can_be_loaded(tmp_path: Path, draft_ids: np.ndarray | 
         assert loaded.draft_ids is not None
         assert loaded.draft_ids.tolist() == draft_ids.tolist()
     assert isinstance(made.model, DFlash)
-    ours, theirs = published_arrays(DFLASH, made.model), published_arrays(DFLASH, loaded.model)
+    ours, theirs = published_arrays(made.model), published_arrays(loaded.model)
     for name, array in ours.items():
         rounded = array.astype(jnp.bfloat16).astype(np.float32)
         np.testing.assert_array_equal(theirs[name], rounded, err_msg=name)
@@ -76,7 +74,7 @@ def test_files_are_as_published(tmp_path: Path) -> None:
         names = set(file.keys())
         dtypes = {file.get_slice(name).get_dtype() for name in names}
     assert isinstance(made.model, DFlash)
-    assert names == {tensor.name for tensor in draft_tensors(made.model.config)}
+    assert names == {tensor.name for tensor in made.model.config.tensors()}
     assert {"fc.weight", "hidden_norm.weight", "norm.weight"} < names
     assert "layers.1.self_attn.k_norm.weight" in names
     assert dtypes == {"BF16"}
@@ -86,7 +84,7 @@ def test_files_are_as_published(tmp_path: Path) -> None:
     assert (config["block_size"], config["sample_from_anchor"]) == (3, True)
     assert config["dflash_config"]["target_layer_ids"] == list(made.model.config.target_layer_ids)
     assert config["blockdraft"] == {"trained": True, "target_fingerprint": TARGET.fingerprint}
-    assert config_from_hf(config).block_size == 4
+    assert read_dflash(config).block_size == 4
 
 
 def test_the_card_says_what_it_is(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, MethodSpec, Proposal
 from blockdraft_drafter.service import LoadedMethod
+from blockdraft_drafter.session import SlotPool
 from blockdraft_runtime.settings.drafter import DrafterSettings
 
 # That of Llama 3, so that token ids take as many bytes on the wire as they really do.

@@ -1,28 +1,166 @@
 """What a draft method is made of: the shape of its drafters, their files, their computations."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import DTypeLike
 
 from blockdraft_drafter.compiled.steps import DraftSteps
-from blockdraft_drafter.config import DraftConfig
-from blockdraft_drafter.files.tensors import DraftTensor
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 
+DEFAULT_BLOCK_SIZE = 8
+MAX_BLOCK_SIZE = 256
+"""Tokens per block; published drafters have up to 16."""
 
-class DraftModel(nnx.Module):
-    """The module of a drafter; embedding and head are the target's and not part of it.
+DRAFT_TO_TARGET = "d2t"
+"""The tensor of a draft vocabulary: draft token i is target token i + d2t[i]."""
+TARGET_TO_DRAFT = "t2d"
+"""A mask of the target's vocabulary that some checkpoints carry for training."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTensor:
+    """One weight of a drafter.
 
     Attributes:
-        config: What was built.
+        path: Dotted attribute path in the module.
+        name: Published name.
+        shape: As published and as the module stores it; matrices are [out, in].
     """
 
+    path: str
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """What the forward pass of every drafter depends on, and how it is published.
+
+    Attributes:
+        decoder: The draft layers; `hidden_size` and `vocab_size` are the target's.
+        block_size: Tokens per block, the anchor included.
+        target_layer_ids: Target layers whose outputs, concatenated, are a feature.
+        num_target_layers: Decoder layers of the target.
+        draft_vocab_size: Tokens the drafter can propose, the target's frequent ones: of a small
+            target the output head is most of a draft's cost. None for all.
+        target_fingerprint: The target the drafter was trained for, or None if not recorded.
+        trained: Whether the weights were trained.
+    """
+
+    decoder: DecoderConfig
+    block_size: int
+    target_layer_ids: tuple[int, ...]
+    num_target_layers: int
+    draft_vocab_size: int | None = None
+    target_fingerprint: str | None = None
+    trained: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse shapes no drafter can have."""
+        if self.block_size < 2:
+            raise ValueError(f"block_size must be at least 2, got {self.block_size}")
+        if self.block_size > MAX_BLOCK_SIZE:
+            raise ValueError(f"block_size must be at most {MAX_BLOCK_SIZE}, got {self.block_size}")
+        most = self.decoder.vocab_size
+        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
+            raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
+        if not self.target_layer_ids:
+            raise ValueError("target_layer_ids must not be empty")
+        for layer_id in self.target_layer_ids:
+            if not 0 <= layer_id < self.num_target_layers:
+                raise ValueError(f"target layer {layer_id} is not in [0, {self.num_target_layers})")
+
+    @property
+    def feature_width(self) -> int:
+        """Elements of one feature."""
+        return len(self.target_layer_ids) * self.decoder.hidden_size
+
+    @classmethod
+    @abstractmethod
+    def default_for(
+        cls, target: DecoderConfig, *, block_size: int, num_layers: int
+    ) -> "DraftConfig":
+        """Return the drafter this project builds for a target, without weights.
+
+        Raises:
+            ValueError: If the target has no such drafter.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def recognizes(config: Mapping[str, Any]) -> bool:
+        """Tell from a parsed `config.json` whether a drafter is of this method.
+
+        Raises:
+            ValueError: If a part of the configuration is not what it should be.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_hf(
+        cls, config: Mapping[str, Any], target: DecoderConfig, *, block_size: int
+    ) -> "DraftConfig":
+        """Read a published drafter's parsed `config.json`; `block_size` is for one that says none.
+
+        Raises:
+            ValueError: If a field is missing or asks for something this drafter does not compute.
+        """
+
+    @abstractmethod
+    def to_hf(self) -> dict[str, Any]:
+        """Return the `config.json` of the drafter in the published format."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[DraftTensor]:
+        """Yield every weight of the draft model, each once, in a fixed order."""
+
+    @abstractmethod
+    def ignores(self, name: str) -> bool:
+        """Return whether a published tensor may be there that is no weight of the drafter."""
+
+    def common_to_hf(self) -> dict[str, Any]:
+        """Return what every method publishes alike in `config.json`.
+
+        The fields of the layers are named as in transformers; our own additions live under the
+        extra key `blockdraft`.
+        """
+        decoder = self.decoder
+        ours: dict[str, Any] = {"trained": self.trained}
+        if self.target_fingerprint is not None:
+            ours["target_fingerprint"] = self.target_fingerprint
+        return {
+            "attention_bias": decoder.attention_bias,
+            "blockdraft": ours,
+            "head_dim": decoder.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": decoder.hidden_size,
+            "intermediate_size": decoder.intermediate_size,
+            "max_position_embeddings": decoder.max_position_embeddings,
+            "num_attention_heads": decoder.num_heads,
+            "num_hidden_layers": decoder.num_layers,
+            "num_key_value_heads": decoder.num_kv_heads,
+            "rms_norm_eps": decoder.rms_norm_eps,
+            "rope_scaling": decoder.rope_scaling_hf(),
+            "rope_theta": decoder.rope_theta,
+            "vocab_size": decoder.vocab_size,
+        }
+
+
+class DraftModel(nnx.Module):
+    """The module of a drafter; embedding and head are the target's and not part of it."""
+
     config: DraftConfig
+
+    @abstractmethod
+    def __init__(self, config: Any, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
+        """Initialize random weights; randomness is that of the stream `params`."""
 
     @property
     @abstractmethod
@@ -30,34 +168,21 @@ class DraftModel(nnx.Module):
         """What makes a hidden state out of a feature: the first thing that happens to features."""
 
     def suit(self, platform: str) -> None:
-        """Bring weights into the form that a platform serves fastest; their values stay.
-
-        Args:
-            platform: JAX's name of it, such as "cpu".
-        """
+        """Bring weights into the form that a platform, such as "cpu", serves fastest."""
 
 
-Config = TypeVar("Config", bound=DraftConfig)
 Model = TypeVar("Model", bound=DraftModel)
 
 
 @dataclass(frozen=True, slots=True)
-class MethodDefinition(Generic[Config, Model]):
-    """Everything the rest of the drafter must know of a draft method.
+class MethodDefinition(Generic[Model]):
+    """A draft method: everything that does not follow from the shape of one of its drafters.
 
     Attributes:
         name: What it is called on the wire and in specifications, such as "dflash".
         title: What it is called in prose.
-        config_type: Its `DraftConfig`.
-        recognizes: Tells from a parsed `config.json` whether a drafter is of this method.
-        config_from_hf: Reads a parsed `config.json`, given the target's shape and the tokens per
-            block if the file does not say; raises ValueError.
-        config_to_hf: Returns the `config.json` of a drafter.
-        default_config: Returns the shape of a drafter this project builds, given the target's, the
-            tokens per block and the draft layers; raises ValueError if the target has no such.
-        draft_tensors: Yields every weight, each once, in a fixed order.
-        ignores: Tells whether a published tensor may be there that is no weight of the drafter.
-        module: Makes a model with random weights, given `dtype` and `rngs`.
+        config_type: The shape of its drafters.
+        module: Their model; a call with a shape, `dtype` and `rngs` makes a random one.
         steps: Its computations.
         reads_tokens: Whether a context row must bring its tokens beside its features.
         own_matrices: Whether a checkpoint may bring an embedding and a head of its own, to be used
@@ -67,14 +192,8 @@ class MethodDefinition(Generic[Config, Model]):
 
     name: str
     title: str
-    config_type: type[Config]
-    recognizes: Callable[[Mapping[str, Any]], bool]
-    config_from_hf: Callable[[Mapping[str, Any], DecoderConfig, int], Config]
-    config_to_hf: Callable[[Config], dict[str, Any]]
-    default_config: Callable[[DecoderConfig, int, int], Config]
-    draft_tensors: Callable[[Config], Iterator[DraftTensor]]
-    ignores: Callable[[Config, str], bool]
-    module: Callable[..., Model]
+    config_type: type[DraftConfig]
+    module: type[Model]
     steps: type[DraftSteps]
     reads_tokens: bool = False
     own_matrices: bool = False
@@ -94,7 +213,7 @@ class Drafter(Generic[Model]):
         head: Float[ndarray, "draft hidden"], its own head; None for the target's.
     """
 
-    definition: MethodDefinition[Any, Model]
+    definition: MethodDefinition[Model]
     model: Model
     fingerprint: str
     draft_ids: np.ndarray | None = None

@@ -50,19 +50,6 @@ class PackedBlocks(NamedTuple):
     sampling: SamplingArrays
 
 
-def next_power_of_two(value: int) -> int:
-    """Return the smallest power of two that is at least `value` and at least 1."""
-    return 1 << max(value - 1, 0).bit_length()
-
-
-def powers_of_two(first: int, last: int) -> list[int]:
-    """Return `first`, twice that, and so on, up to the first that is at least `last`."""
-    powers = [first]
-    while powers[-1] < last:
-        powers.append(powers[-1] * 2)
-    return powers
-
-
 def flatten_features(rows: Sequence[ContextRow]) -> PackedFeatures:
     """Lay the features of all rows side by side, without padding."""
     counts = [row.features.shape[0] for row in rows]
@@ -82,19 +69,6 @@ def _next_tokens(row: ContextRow) -> NDArray[np.int32]:
     if not row.token_ids:
         return np.zeros(row.features.shape[0], np.int32)
     return np.array((*row.token_ids[1:], row.anchor_token_id), np.int32)
-
-
-def pad_features(flat: PackedFeatures, size: int, unused_slot: int) -> PackedFeatures:
-    """Pad flat features to `size` with some that go nowhere."""
-    padding = size - flat.slots.shape[0]
-    if padding == 0:
-        return flat
-    return PackedFeatures(
-        np.pad(flat.features, ((0, padding), (0, 0))),
-        np.pad(flat.slots, (0, padding), constant_values=unused_slot),
-        np.pad(flat.positions, (0, padding)),
-        np.pad(flat.next_tokens, (0, padding)),
-    )
 
 
 def split_features(flat: PackedFeatures, remainder: int, most: int) -> Iterator[PackedFeatures]:

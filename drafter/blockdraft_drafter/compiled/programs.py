@@ -13,22 +13,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.compiled.definition import Config, DraftModel, MethodDefinition
-from blockdraft_drafter.compiled.packing import (
-    PackedBlocks,
-    PackedFeatures,
-    next_power_of_two,
-    powers_of_two,
+from blockdraft_drafter.compiled.definition import (
+    DraftConfig,
+    DraftModel,
+    MethodDefinition,
 )
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.steps import DraftSteps, DraftWeights, Room
-from blockdraft_drafter.compiled.weight_shapes import (
-    abstract_matrices,
-    matrix_shapes,
-    whole_shapes,
-)
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sampling import SamplingArrays
-from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement, state_shapes
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]
@@ -45,18 +39,12 @@ class DraftPrograms:
     Attributes:
         steps: The computations.
         weights: Shapes, types and places of their first argument.
-        room: For contexts.
-        block_size: Tokens per block, the anchor included.
-        feature_width: Elements of one feature as it comes.
-        placement: On a mesh; None for the default device.
+        config: The drafter's shape.
     """
 
     steps: DraftSteps
     weights: DraftWeights
-    room: Room
-    block_size: int
-    feature_width: int
-    placement: Placement | None = None
+    config: DraftConfig
 
     @classmethod
     def of(
@@ -70,48 +58,36 @@ class DraftPrograms:
         context_dtype: DTypeLike,
         placement: Placement | None,
     ) -> "DraftPrograms":
-        """Return the programs of a drafter; all arrays may be mere shapes.
+        """Return the programs of a drafter on a mesh or on the default device.
 
-        Args:
-            steps: The method's.
-            model: The drafter.
-            matrices: Embedding, and the head over the draft vocabulary.
-            draft_ids: The draft vocabulary; None for all tokens.
-            room: For contexts.
-            context_dtype: Element type of the contexts.
-            placement: On a mesh; None for the default device.
+        All arrays may be mere shapes; `matrices` are the embedding and the head over the draft
+        vocabulary.
         """
-        config, decoder = model.config, model.config.decoder
+        decoder = model.config.decoder
         graph, state = nnx.split(model)
+        computed = steps(graph, decoder, room, context_dtype, placement)
         weights = DraftWeights(
             state_shapes(state, decoder, placement),
             matrix_shapes(matrices, placement),
-            whole_shapes(draft_ids, placement),
+            jax.tree.map(lambda ids: computed.whole(ids.shape, ids.dtype), draft_ids),
         )
-        return cls(
-            steps(graph, decoder, room, context_dtype, placement),
-            weights,
-            room,
-            config.block_size,
-            decoder.hidden_size if room.projected else config.feature_width,
-            placement,
-        )
+        return cls(computed, weights, model.config)
 
     @property
     def features_per_block(self) -> int:
         """Features that a draft program appends for each of its blocks."""
-        return next_power_of_two(self.block_size)
+        return next_power_of_two(self.config.block_size)
 
     @property
     def append_sizes(self) -> list[int]:
         """How many features append-only programs take, rising."""
-        most = next_power_of_two(max(self.room.max_feature_rows, self.features_per_block))
-        return powers_of_two(self.features_per_block, most)
+        most = max(self.steps.room.max_feature_rows, self.features_per_block)
+        return _powers_of_two(self.features_per_block, most)
 
     @property
     def draft_sizes(self) -> list[int]:
         """The batch sizes of draft programs, rising."""
-        return powers_of_two(1, self.room.max_sequences)
+        return _powers_of_two(1, self.steps.room.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
         """Trace a program; nothing is compiled and no array is made.
@@ -122,7 +98,7 @@ class DraftPrograms:
         """
         context = self.steps.context()
         places = None
-        if self.placement is not None:
+        if self.steps.placement is not None:
             # Otherwise the next step would get the buffer back in another place.
             places = jax.tree.map(lambda part: part.sharding, context)
         if kind == "append":
@@ -130,36 +106,29 @@ class DraftPrograms:
             return append.lower(self.weights, context, self._features(size))
         if places is not None:
             # What was drafted is small: every device has all of it.
-            places = (places, self._everywhere)
+            places = (places, self.steps.everywhere)
         draft = jax.jit(self.steps.append_and_draft, donate_argnums=1, out_shardings=places)
         features = self._features(size * self.features_per_block)
         return draft.lower(self.weights, context, features, self._blocks(size))
 
     def _features(self, count: int) -> PackedFeatures:
-        features = self._input((count, self.feature_width), self.room.feature_dtype)
-        return PackedFeatures(features, *[self._input((count,), jnp.int32)] * 3)
+        room, config = self.steps.room, self.config
+        width = config.decoder.hidden_size if room.projected else config.feature_width
+        features = self.steps.whole((count, width), room.feature_dtype)
+        return PackedFeatures(features, *[self.steps.whole((count,), jnp.int32)] * 3)
 
     def _blocks(self, count: int) -> PackedBlocks:
         # Shapes where the arrays themselves are declared.
-        numbers: Any = self._input((count,), jnp.int32)
-        shares: Any = self._input((count,), jnp.float32)
-        seeds: Any = self._input((count, 2), jnp.uint32)
+        numbers: Any = self.steps.whole((count,), jnp.int32)
+        shares: Any = self.steps.whole((count,), jnp.float32)
+        seeds: Any = self.steps.whole((count, 2), jnp.uint32)
         sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
         return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling)
 
-    def _input(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)
-
-    @property
-    def _everywhere(self) -> NamedSharding | None:
-        if self.placement is None:
-            return None
-        return NamedSharding(self.placement.mesh, PartitionSpec())
-
 
 def abstract_programs(
-    method: MethodDefinition[Config, Any],
-    config: Config,
+    method: MethodDefinition[Any],
+    config: DraftConfig,
     target: DecoderConfig,
     room: Room,
     *,
@@ -168,13 +137,8 @@ def abstract_programs(
 ) -> DraftPrograms:
     """Return the programs of a drafter that is not there, from shapes only.
 
-    Args:
-        method: The drafter's.
-        config: Its shape.
-        target: The shape of the target, whose embedding and head it uses.
-        room: For contexts.
-        dtype: Element type of weights, activations and contexts.
-        placement: On a mesh, whose devices may be those of a topology; None for the default device.
+    It uses the target's embedding and head; `dtype` is that of weights, activations and contexts.
+    The devices of `placement` may be those of a topology.
     """
     model = nnx.eval_shape(lambda: method.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
     size = config.draft_vocab_size
@@ -184,3 +148,46 @@ def abstract_programs(
     return DraftPrograms.of(
         method.steps, model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
     )
+
+
+def abstract_matrices(
+    config: DecoderConfig, *, dtype: DTypeLike, tied: bool, draft_vocab_size: int | None
+) -> EmbeddingAndHead:
+    """Return embedding and head without their elements.
+
+    There is no head if it is the embedding (`tied`) and scores all tokens.
+    """
+    embedding: Any = jax.ShapeDtypeStruct((config.vocab_size, config.hidden_size), dtype)
+    if tied and draft_vocab_size is None:
+        return EmbeddingAndHead(embedding, None)
+    rows = draft_vocab_size or config.vocab_size
+    head: Any = jax.ShapeDtypeStruct((rows, config.hidden_size), dtype)
+    return EmbeddingAndHead(embedding, head)
+
+
+def matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> Any:
+    """Return the shapes of embedding and head, each divided by its own vocabulary if it can be."""
+
+    def shape(matrix: Any) -> jax.ShapeDtypeStruct:
+        if placement is None:
+            return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
+        # A draft vocabulary is not the one that `placement` would divide.
+        divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
+        axis = MODEL_AXIS if divided else None
+        where = NamedSharding(placement.mesh, PartitionSpec(axis, None))
+        return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=where)
+
+    return jax.tree.map(shape, matrices)
+
+
+def next_power_of_two(value: int) -> int:
+    """Return the smallest power of two that is at least `value` and at least 1."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def _powers_of_two(first: int, last: int) -> list[int]:
+    """Return `first`, twice that, and so on, up to the first that is at least `last`."""
+    powers = [first]
+    while powers[-1] < last:
+        powers.append(powers[-1] * 2)
+    return powers

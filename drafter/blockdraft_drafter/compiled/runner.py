@@ -11,33 +11,33 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import (
     PackedBlocks,
     PackedFeatures,
     flatten_features,
-    next_power_of_two,
     pack_blocks,
-    pad_features,
     split_features,
 )
-from blockdraft_drafter.compiled.programs import DraftPrograms, Kind
+from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, next_power_of_two
 from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
-from blockdraft_drafter.compiled.vocabulary import narrowed
-from blockdraft_drafter.compiled.weight_shapes import placed
-from blockdraft_drafter.context import buffer
-from blockdraft_drafter.finite import all_finite
 from blockdraft_drafter.method import (
     ContextRow,
     ContextsLostError,
     MethodLostError,
     MethodSpec,
     Proposal,
+    all_finite,
 )
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead
+
+# A context this long is typical of a chat; the measured step seconds include attending to it.
+_MEASURED_CONTEXT = 512
+_MEASURED_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,8 @@ class PreparedWeights:
     trained: bool
 
 
-# A context this long is typical of a chat; the measured step seconds include attending to it.
-_MEASURED_CONTEXT = 512
-_MEASURED_RUNS = 5
-
-
 class CompiledMethod:
     """A loaded drafter with room for contexts; the `DraftMethod` of every method there is.
-
-    It appends and drafts in as few device calls as possible, with few compiled shapes.
 
     Features are flat, so a long prefill beside short appends is not padded to a rectangle. A draft
     step is one call that also appends what verification can yield. Features beyond that, and
@@ -88,8 +81,7 @@ class CompiledMethod:
             on_recompilation: Called when a step meets a shape that warm-up did not compile.
             placement: On a mesh; None for the default device.
         """
-        drafter.model.suit(jax.default_backend())
-        suit_processor(drafter.model)
+        _suit(drafter)
         self._spec = _spec(drafter, room)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
@@ -102,8 +94,7 @@ class CompiledMethod:
             context_dtype=cache_dtype(target.embedding.dtype),
             placement=placement,
         )
-        weights = DraftWeights(nnx.state(drafter.model), matrices, draft_ids)
-        self._weights = placed(weights, self._programs.weights)
+        self._weights = self._placed(DraftWeights(nnx.state(drafter.model), matrices, draft_ids))
         self._published = _published(drafter)
         self._draft_ids = drafter.draft_ids
         self._on_recompilation = on_recompilation
@@ -140,18 +131,7 @@ class CompiledMethod:
         self._warm = True
 
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
-        """Append each row's features to its slot, then draft for the rows that ask for it.
-
-        Args:
-            rows: At most max_sequences rows with distinct slots.
-
-        Returns:
-            One proposal per row, in order; empty for rows that only append.
-
-        Raises:
-            ContextsLostError: If the device step failed; the contents of all slots are gone.
-            MethodLostError: If no further step can be made either.
-        """
+        """Append each row's features to its slot, then draft for the rows that ask for it."""
         try:
             return self._step(rows)
         except jax.errors.JaxRuntimeError as error:
@@ -166,10 +146,7 @@ class CompiledMethod:
             raise ContextsLostError(f"the draft step failed: {error}") from error
 
     def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
-        """Return another drafter's weights, to be used by `swap`; any thread may ask.
-
-        Args:
-            drafter: Of the same form as the one that drafts. Embedding and head stay.
+        """Return the weights of a drafter of the same form for `swap`; any thread may ask.
 
         Raises:
             ValueError: If the compiled steps cannot take it, or a weight is not finite.
@@ -178,10 +155,10 @@ class CompiledMethod:
             raise ValueError("its configuration is another one")
         if drafter.embedding is not None or drafter.head is not None:
             raise ValueError("it has an embedding or a head of its own")
-        if not np.array_equal(_ids(drafter.draft_ids), _ids(self._draft_ids)):
+        # None is one of them.
+        if not np.array_equal(np.asarray(drafter.draft_ids), np.asarray(self._draft_ids)):
             raise ValueError("its draft vocabulary is another one")
-        drafter.model.suit(jax.default_backend())
-        suit_processor(drafter.model)
+        _suit(drafter)
         state = nnx.state(drafter.model)
         if not all(all_finite(np.asarray(leaf)) for leaf in jax.tree.leaves(state)):
             raise ValueError("a weight is not finite")
@@ -194,13 +171,23 @@ class CompiledMethod:
         weights = self._weights._replace(model=state)
         if _form(weights) != _form(self._weights):
             raise ValueError("its weights have other shapes or types")
-        ready = jax.block_until_ready(placed(weights, self._programs.weights))
+        ready = jax.block_until_ready(self._placed(weights))
         return PreparedWeights(ready, drafter.fingerprint, drafter.model.config.trained)
 
     def swap(self, prepared: PreparedWeights) -> None:
         """Draft with other weights from the next step on; contexts stay as they are."""
         self._weights = prepared.weights
         self._spec = replace(self._spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
+
+    def _placed(self, weights: DraftWeights) -> Any:
+        """Return weights where the programs want them; those that are there stay."""
+        return jax.tree.map(
+            lambda weight, shape: (
+                weight if shape.sharding is None else jax.device_put(weight, shape.sharding)
+            ),
+            weights,
+            self._programs.weights,
+        )
 
     def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
         drafting = [row for row in rows if row.draft_length > 0]
@@ -267,12 +254,25 @@ class CompiledMethod:
         return self._executables[key]
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
-        return pad_features(flat, size, unused_slot=self._spec.max_sequences)
+        """Pad flat features to `size` with some that go nowhere."""
+        padding = size - flat.slots.shape[0]
+        return PackedFeatures(
+            np.pad(flat.features, ((0, padding), (0, 0))),
+            np.pad(flat.slots, (0, padding), constant_values=self._spec.max_sequences),
+            np.pad(flat.positions, (0, padding)),
+            np.pad(flat.next_tokens, (0, padding)),
+        )
+
+
+def _suit(drafter: Drafter[Any]) -> None:
+    """Bring weights into the form that this processor serves fastest; their values stay."""
+    drafter.model.suit(jax.default_backend())
+    suit_processor(drafter.model)
 
 
 def _published(drafter: Drafter[Any]) -> dict[str, Any]:
     """Return the configuration as it is published, without what we add to it."""
-    config = drafter.definition.config_to_hf(drafter.model.config)
+    config = drafter.model.config.to_hf()
     # Whose target it is was looked at when it was loaded; not all checkpoints say it.
     return {key: value for key, value in config.items() if key != "blockdraft"}
 
@@ -280,10 +280,6 @@ def _published(drafter: Drafter[Any]) -> dict[str, Any]:
 def _form(weights: DraftWeights) -> tuple[Any, list[Any]]:
     leaves, structure = jax.tree.flatten(weights)
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-
-def _ids(draft_ids: np.ndarray | None) -> np.ndarray:
-    return np.zeros(0, np.int32) if draft_ids is None else draft_ids
 
 
 def _proposal(drafted: Drafted, block: int, wanted: int) -> Proposal:
@@ -313,10 +309,12 @@ def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:
 
 def _matrices(drafter: Drafter[Any], target: EmbeddingAndHead) -> EmbeddingAndHead:
     """Return embedding and head: the drafter's own where it has them, else the target's."""
-    # The head scores the draft vocabulary only.
-    embedding, head = matrices = narrowed(target, drafter.draft_ids)
+    embedding, head = target
+    if drafter.draft_ids is not None:
+        # The head scores the draft vocabulary only.
+        head = (embedding if head is None else head)[drafter.draft_ids]
     if not drafter.definition.own_matrices:
-        return matrices
+        return EmbeddingAndHead(embedding, head)
     if head is None:
         head = embedding  # tied in the target, which says nothing of the drafter's embedding
     dtype = target.embedding.dtype

@@ -1,21 +1,34 @@
-"""The computations of a draft method, and how much room they have."""
+"""What the compiled steps of all draft methods take, compute and return."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, DTypeLike, Float, Int
 
+from blockdraft_drafter.compiled import buffer
+from blockdraft_drafter.compiled.buffer import HeadSharding
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.context import buffer
-from blockdraft_drafter.context.sharding import HeadSharding
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
+from blockdraft_models.decoder.sampling import (
+    SamplingArrays,
+    filter_logits,
+    gumbel_noise,
+    gumbel_noise_of,
+)
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
+
+SHARPNESS = 1.3
+"""What the drafter's logits are multiplied by before the noise is added; measured."""
+NOISY_ODDS = 1.5
+"""A token drafted with noise is right about as often as its softmax to this power; measured."""
 
 
 class Drafted(NamedTuple):
@@ -28,6 +41,20 @@ class Drafted(NamedTuple):
 
     token_ids: Array
     counts: Array
+
+
+class DraftWeights(NamedTuple):
+    """Everything a step reads besides contexts; a pytree of arrays or of their shapes.
+
+    Attributes:
+        model: The drafter's state.
+        target: Embedding, and the head over the draft vocabulary.
+        draft_ids: Int[Array, "draft"], the draft vocabulary; None for all tokens.
+    """
+
+    model: Any
+    target: EmbeddingAndHead
+    draft_ids: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +74,6 @@ class Room:
     max_feature_rows: int
     feature_dtype: np.dtype[Any]
     projected: bool
-
-    def context(
-        self, decoder: DecoderConfig, dtype: DTypeLike, sharding: HeadSharding | None
-    ) -> list[Any]:
-        """Return shape, type and place of the context buffer of some draft layers."""
-        return buffer.shapes(
-            decoder,
-            slots=self.max_sequences,
-            capacity=self.max_context_tokens,
-            dtype=dtype,
-            sharding=sharding,
-        )
-
-
-class DraftWeights(NamedTuple):
-    """Everything a step reads besides contexts; a pytree of arrays or of their shapes.
-
-    Attributes:
-        model: The drafter's state.
-        target: Embedding, and the head over the draft vocabulary.
-        draft_ids: Int[Array, "draft"], the draft vocabulary; None for all tokens.
-    """
-
-    model: Any
-    target: EmbeddingAndHead
-    draft_ids: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,26 @@ class DraftSteps(ABC):
         """The division of the heads; None for one device."""
         return None if self.placement is None else HeadSharding.of(self.decoder, self.placement)
 
+    @property
+    def everywhere(self) -> NamedSharding | None:
+        """The place of what lies whole on every device; None for the default device."""
+        return (
+            None if self.placement is None else NamedSharding(self.placement.mesh, PartitionSpec())
+        )
+
+    def whole(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
+        """Return the shape of an array that lies whole on every device."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
+
     def layer_contexts(self) -> list[Any]:
         """Return shape, type and place of the keys and values of every draft layer."""
-        return self.room.context(self.decoder, self.dtype, self.sharding)
+        return buffer.shapes(
+            self.decoder,
+            slots=self.room.max_sequences,
+            capacity=self.room.max_context_tokens,
+            dtype=self.dtype,
+            sharding=self.sharding,
+        )
 
     def hidden_states(
         self, projection: FeatureProjection, new: PackedFeatures
@@ -128,3 +146,72 @@ class DraftSteps(ABC):
         self, weights: DraftWeights, context: Any, new: PackedFeatures, blocks: PackedBlocks
     ) -> tuple[Any, Drafted]:
         """Return the buffer with new features added, and drafts that see them."""
+
+
+def draft_tokens(
+    logits: Float[Array, "choices draft"],
+    positions: Int[Array, " choices"],
+    sampling: SamplingArrays,
+    draft_ids: Int[Array, " draft"] | None,
+    sharpness: float = SHARPNESS,
+) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+    """Return the token to draft at each position: the one the target will most likely choose.
+
+    The target takes its likeliest token, or samples: then it adds noise to its logits that follows
+    from the request's seed and the position alone, and takes the token with the greatest sum
+    (docs/adr/0003). A drafter that adds the same noise to logits like the target's finds the same
+    token more often than one that drafts its likeliest (docs/adr/0027).
+
+    Args:
+        logits: The drafter's, float32.
+        positions: Absolute position of each token to be drafted.
+        sampling: How the target will choose it, one row for each choice.
+        draft_ids: Target ids of the draft vocabulary; None for all.
+        sharpness: What filtered logits are multiplied by before the noise is added; the larger, the
+            more often the likeliest is drafted.
+
+    Returns:
+        Tokens, as target ids, and the logarithm of how likely the target chooses each. Of greedy
+        sequences that is the drafter's probability, which is as often right as it says. Where noise
+        is added, it is the softmax of what was maximized to the power `NOISY_ODDS`: noise makes
+        wrong tokens stand out as much as right ones.
+    """
+    centered = logits - logits.max(axis=-1, keepdims=True)
+    best, log_chance = _first_greatest(logits), _log_of_greatest(centered)
+
+    def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+        warm = sampling.temperature > 0.0
+        scaled = centered / jnp.where(warm, sampling.temperature, 1.0)[:, None]
+        if draft_ids is None:
+            noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
+        else:
+            noise = gumbel_noise_of(sampling.seed, positions, draft_ids)
+        filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
+        kept = jax.lax.cond(
+            jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
+        )
+        noisy = sharpness * kept + noise
+        noisy -= noisy.max(axis=-1, keepdims=True)
+        return (
+            jnp.where(warm, _first_greatest(noisy), best),
+            jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
+        )
+
+    # Nobody pays for noise and filters while all are greedy.
+    index, log_chance = jax.lax.cond(
+        jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
+    )
+    return (index if draft_ids is None else draft_ids[index]), log_chance
+
+
+def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the logarithm of the largest of each row's softmax; the largest is 0."""
+    return -jnp.log(jnp.exp(centered).sum(axis=-1))
+
+
+def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    width = values.shape[1]
+    greatest = values == values.max(axis=1, keepdims=True)
+    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
+    return index.min(axis=1)

@@ -1,39 +1,37 @@
-"""The shape of a DFlash drafter."""
+"""The shape of a DFlash drafter, and how it is published.
 
+Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE, DraftConfig
+from blockdraft_drafter.compiled.definition import (
+    DEFAULT_BLOCK_SIZE,
+    TARGET_TO_DRAFT,
+    DraftConfig,
+    DraftTensor,
+)
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.published_config import section
+from blockdraft_models.weights.tensor_names import tensor_names
 
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
 
-
-def build_target_layer_ids(num_target_layers: int, num_features: int) -> tuple[int, ...]:
-    """Spread the feature layers evenly from the second to the third-to-last target layer.
-
-    Args:
-        num_target_layers: Decoder layers of the target.
-        num_features: How many of their outputs make a feature.
-
-    Returns:
-        Rising layer ids; id i means the output of decoder layer i.
-
-    Raises:
-        ValueError: If the target has too few layers for distinct ids.
-
-    Source: `build_target_layer_ids` of z-lab/dflash.
-    """
-    if num_features == 1:
-        return (num_target_layers // 2,)
-    start, end = 1, num_target_layers - 3
-    span = (end - start) / (num_features - 1) if num_features > 1 else 0.0
-    ids = tuple(round(start + index * span) for index in range(num_features))
-    if num_features < 1 or len(set(ids)) < num_features or min(ids) < 0:
-        raise ValueError(
-            f"a target of {num_target_layers} layers has no {num_features} feature layers"
-        )
-    return ids
+# Keys whose presence changes what a forward pass computes in ways not built here; loading such
+# a checkpoint as plain DFlash would draft nonsense without an error.
+_UNSUPPORTED = (
+    "attention_sink_bias",
+    "final_logit_softcapping",
+    "output_multiplier",
+    "projector_type",
+    "use_swa",
+)
+_UNSUPPORTED_PREFIXES = ("conv_", "selector_")
+# Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
+_MARKOV_HEAD_TYPE = "vanilla"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class DFlashConfig(DraftConfig):
         sample_from_anchor: Whether an input's output is the token after its position, so that the
             anchor drafts too and one mask fewer is needed; as published, an input's output
             is the token at its position.
-        markov_rank: Of the bias by the token before (`markov.py`); 0 for none.
+        markov_rank: Of the bias by the token before (`MarkovHead`); 0 for none.
     """
 
     mask_token_id: int
@@ -103,11 +101,7 @@ class DFlashConfig(DraftConfig):
     ) -> "DFlashConfig":
         """Return the drafter this project builds for a target, without weights.
 
-        Args:
-            target: The target's shape.
-            block_size: Tokens per block, the anchor included.
-            num_layers: Draft layers.
-            num_features: Target layers per feature; fewer if the target is too shallow.
+        It has `num_features` target layers per feature, or fewer if the target is too shallow.
         """
         decoder = replace(
             target,
@@ -121,15 +115,144 @@ class DFlashConfig(DraftConfig):
         return cls(
             decoder=decoder,
             block_size=block_size,
-            mask_token_id=default_mask_token(target),
+            mask_token_id=_default_mask_token(target),
             target_layer_ids=build_target_layer_ids(target.num_layers, num_features),
             num_target_layers=target.num_layers,
             layer_types=(FULL_ATTENTION,) * num_layers,
             trained=False,
         )
 
+    @staticmethod
+    def recognizes(config: Mapping[str, Any]) -> bool:
+        """Take what no other method recognizes: many checkpoints name no architecture."""
+        return True
 
-def default_mask_token(target: DecoderConfig) -> int:
+    @classmethod
+    def from_hf(
+        cls, config: Mapping[str, Any], target: DecoderConfig, *, block_size: int
+    ) -> "DFlashConfig":
+        """Read a published drafter's parsed `config.json`, which says everything itself."""
+        nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
+        for key, value in {**config, **nested}.items():
+            if value and (key in _UNSUPPORTED or key.startswith(_UNSUPPORTED_PREFIXES)):
+                raise ValueError(f"drafters with {key} are not supported")
+        # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
+        of_windows = ("sliding_window", "use_sliding_window", "layer_types")
+        without_window = {key: value for key, value in config.items() if key not in of_windows}
+        decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
+        window, layer_types = _attention_pattern(config, decoder.num_layers)
+        anywhere = {**nested, **config}
+        shifted = bool(anywhere.get("sample_from_anchor", False))
+        # Some spell the full vocabulary out.
+        draft_vocab = anywhere.get("draft_vocab_size")
+        if draft_vocab == config.get("vocab_size"):
+            draft_vocab = None
+        markov_rank = anywhere.get("markov_rank") or 0
+        markov_head = anywhere.get("markov_head_type", _MARKOV_HEAD_TYPE)
+        if markov_rank and markov_head != _MARKOV_HEAD_TYPE:
+            raise ValueError(
+                f"drafters with a markov_head_type of {markov_head!r} are not supported"
+            )
+        return cls(
+            decoder=decoder,
+            # Version 1 has it at the top level, later configurations in dflash_config.
+            # Theirs counts the inputs; where the anchor drafts too, a block is one token longer.
+            block_size=_first("block_size", config, nested) + shifted,
+            mask_token_id=_first("mask_token_id", nested, config),
+            target_layer_ids=tuple(_first("target_layer_ids", nested, config)),
+            num_target_layers=_first("num_target_layers", config, nested),
+            layer_types=layer_types,
+            sliding_window=window,
+            # The reference implementation attends without a causal mask on every layer.
+            is_causal=bool(
+                config.get("is_causal", nested.get("causal", nested.get("is_causal", False)))
+            ),
+            sample_from_anchor=shifted,
+            draft_vocab_size=None if draft_vocab is None else int(draft_vocab),
+            markov_rank=int(markov_rank),
+            target_fingerprint=ours.get("target_fingerprint"),
+            trained=bool(ours.get("trained", True)),
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """Return the `config.json` of the drafter in the published format."""
+        published: dict[str, Any] = {
+            **self.common_to_hf(),
+            "architectures": ["DFlashDraftModel"],
+            "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+            "block_size": self.block_inputs,
+            "dflash_config": {
+                "causal": self.is_causal,
+                "mask_token_id": self.mask_token_id,
+                "target_layer_ids": list(self.target_layer_ids),
+            },
+            "is_causal": self.is_causal,
+            "layer_types": list(self.layer_types),
+            "model_type": "qwen3",
+            "num_target_layers": self.num_target_layers,
+            "sliding_window": self.sliding_window,
+            "tie_word_embeddings": self.decoder.tie_word_embeddings,
+            "use_sliding_window": self.sliding_window is not None,
+        }
+        if self.sample_from_anchor:
+            published["sample_from_anchor"] = True
+        if self.draft_vocab_size is not None:
+            published["draft_vocab_size"] = self.draft_vocab_size
+        if self.markov_rank:
+            published["markov_rank"] = self.markov_rank
+            published["markov_head_type"] = _MARKOV_HEAD_TYPE
+        return published
+
+    def tensors(self) -> Iterator[DraftTensor]:
+        """Yield every weight of the draft model, each once, in a fixed order; 58 for five layers.
+
+        A Markov head has two more, named as in DSpark checkpoints.
+        """
+        hidden = self.decoder.hidden_size
+        yield DraftTensor("fc.weight", "fc.weight", (hidden, self.feature_width))
+        yield DraftTensor("hidden_norm.scale", "hidden_norm.weight", (hidden,))
+        for name in tensor_names(self.decoder):
+            # Embedding and head are the target's; the rest is named as in any Qwen3 model.
+            if name.path.startswith(("layers.", "norm.")):
+                yield DraftTensor(name.path, name.hf.removeprefix("model."), name.shape)
+        if self.markov_rank:
+            vocab, rank = self.decoder.vocab_size, self.markov_rank
+            draft_vocab = self.draft_vocab_size or vocab
+            for factor, rows in (("markov_w1", vocab), ("markov_w2", draft_vocab)):
+                path = f"markov_head.{factor}"
+                yield DraftTensor(path, f"{path}.weight", (rows, rank))
+
+    def ignores(self, name: str) -> bool:
+        """Return whether a published tensor may be there that is no weight of the drafter."""
+        # DSpark checkpoints also guess how far a draft will be accepted; here that is measured.
+        if name.startswith("confidence_head."):
+            return True
+        return self.draft_vocab_size is not None and name == TARGET_TO_DRAFT
+
+
+def build_target_layer_ids(num_target_layers: int, num_features: int) -> tuple[int, ...]:
+    """Spread the feature layers evenly from the second to the third-to-last target layer.
+
+    Id i means the output of decoder layer i; ids rise.
+
+    Raises:
+        ValueError: If the target has too few layers for distinct ids.
+
+    Source: `build_target_layer_ids` of z-lab/dflash.
+    """
+    if num_features == 1:
+        return (num_target_layers // 2,)
+    start, end = 1, num_target_layers - 3
+    span = (end - start) / (num_features - 1) if num_features > 1 else 0.0
+    ids = tuple(round(start + index * span) for index in range(num_features))
+    if num_features < 1 or len(set(ids)) < num_features or min(ids) < 0:
+        raise ValueError(
+            f"a target of {num_target_layers} layers has no {num_features} feature layers"
+        )
+    return ids
+
+
+def _default_mask_token(target: DecoderConfig) -> int:
     """Return the mask of a target whose tokenizer has none: a token it hardly ever meets.
 
     Any id works as long as training and serving agree. The last row of an embedding padded to a
@@ -138,3 +261,27 @@ def default_mask_token(target: DecoderConfig) -> int:
     special = {*target.eos_token_ids, target.bos_token_id}
     candidates = range(target.vocab_size - 1, -1, -1)
     return next((token for token in candidates if token not in special), 0)
+
+
+def _attention_pattern(
+    config: Mapping[str, Any], num_layers: int
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the window and the type of each layer."""
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    layer_types = config.get("layer_types")
+    if window is None:
+        return None, (FULL_ATTENTION,) * num_layers
+    if layer_types is not None:
+        return window, tuple(layer_types)
+    if not config.get("use_sliding_window"):
+        return None, (FULL_ATTENTION,) * num_layers
+    # Qwen3Config: the first max_window_layers layers attend to everything.
+    full = min(config.get("max_window_layers", 28), num_layers)
+    return window, (FULL_ATTENTION,) * full + (SLIDING_ATTENTION,) * (num_layers - full)
+
+
+def _first(name: str, *places: Mapping[str, Any]) -> Any:
+    for place in places:
+        if place.get(name) is not None:
+            return place[name]
+    raise ValueError(f"drafter configuration lacks {name!r}")

@@ -4,22 +4,68 @@ Draft layers are ordinary Qwen3 layers. What is special: the context's keys and 
 projected from the target's features by the same k_proj and v_proj that the block uses, without
 the layer's input norm, and are never updated by the draft layers.
 
-Source: z-lab/dflash, `dflash/model.py` (arXiv 2602.06036).
+All tokens of a block come out of one pass, so each is drafted without knowing which one was chosen
+before it. A Markov head adds to its logits a matrix of low rank, looked up by that token; only this
+sum, not the pass, is made one token after another.
+
+Sources: z-lab/dflash, `dflash/model.py` (arXiv 2602.06036); DSpark (arXiv 2607.05147, section 3),
+head type "vanilla".
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.compiled import buffer
+from blockdraft_drafter.compiled.attention import BlockAttend
+from blockdraft_drafter.compiled.buffer import HeadSharding, LayerContext
+from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
+from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights, draft_tokens
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.markov import MarkovHead
 from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import DecoderLayer, Linear, RMSNorm
+from blockdraft_models.decoder.layer import DecoderLayer, Linear, RMSNorm, parameter, random_weights
+from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED
+from blockdraft_models.weights.loading import EmbeddingAndHead
+
+
+class MarkovHead(nnx.Module):
+    """Logits of the next token by the token before it.
+
+    Attributes:
+        markov_w1: Float[Array, "vocab rank"], by the token before, one of the target's.
+        markov_w2: Float[Array, "draft rank"], by the token to draft, one of the draft vocabulary.
+    """
+
+    def __init__(
+        self, vocab: int, draft_vocab: int, rank: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ) -> None:
+        """Start as no bias at all, yet with a gradient: the second factor is zero."""
+        # Whole on every device: they are small, and a step reads one row of the first.
+        whole = (None, None)
+        self.markov_w1 = parameter(random_weights(rngs, (vocab, rank), rank**-0.5, dtype), whole)
+        self.markov_w2 = parameter(jnp.zeros((draft_vocab, rank), dtype), whole)
+
+    def widen(self) -> None:
+        """Turn the factors into float32.
+
+        XLA's CPU backend converts all of the first one to look up rows of bfloat16 in a loop, and
+        multiplies one row of bfloat16 by converting the second one for every token: seven tokens of
+        a draft vocabulary of 8,192 took 1.5 ms, and take 0.4 in float32.
+        """
+        for factor in (self.markov_w1, self.markov_w2):
+            factor.set_value(factor[...].astype(jnp.float32))
+
+    def __call__(self, previous: Int[Array, " rows"]) -> Float[Array, "rows draft"]:
+        """Return what to add to the logits of the token after each of `previous`, float32."""
+        return project(self.markov_w1[...][previous], self.markov_w2[...], dtype=jnp.float32)
 
 
 class DFlash(DraftModel):
@@ -27,14 +73,6 @@ class DFlash(DraftModel):
 
     Knows neither batches nor buffers: tokens are flat, and each layer's attention is passed in,
     so serving and training run the same layers.
-
-    Attributes:
-        config: What was built.
-        fc: Feature to hidden state.
-        hidden_norm: Normalizes projected features.
-        layers: The draft layers.
-        norm: The final norm, before the target's head.
-        markov_head: What each token's logits owe to the token before it; None if nothing.
     """
 
     config: DFlashConfig
@@ -42,13 +80,7 @@ class DFlash(DraftModel):
     def __init__(
         self, config: DFlashConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ) -> None:
-        """Initialize random weights.
-
-        Args:
-            config: Architecture.
-            dtype: Of weights and activations.
-            rngs: Source of randomness, stream `params`.
-        """
+        """Initialize random weights; randomness is that of the stream `params`."""
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.config = config
@@ -82,14 +114,9 @@ class DFlash(DraftModel):
     ) -> list[
         tuple[Float[Array, "rows kv_heads head_dim"], Float[Array, "rows kv_heads head_dim"]]
     ]:
-        """Return every layer's keys and values of context positions.
+        """Return each layer's normalized, rotated keys, and values, of context positions.
 
-        Args:
-            hidden: Their projected features.
-            positions: Position of each row in its sequence.
-
-        Returns:
-            For each layer the keys, normalized and rotated, and the values.
+        `hidden` are their projected features.
         """
         decoder = self.config.decoder
         shape = (hidden.shape[0], decoder.num_kv_heads, decoder.head_dim)
@@ -110,10 +137,10 @@ class DFlash(DraftModel):
         caches: Sequence[LayerCache],
         attends: Sequence[Attend[LayerCache]],
     ) -> Float[Array, "tokens hidden"]:
-        """Denoise blocks of an anchor followed by mask tokens.
+        """Denoise blocks of an anchor followed by mask tokens, side by side.
 
         Args:
-            embedded: The target's embedding of every block token, blocks side by side.
+            embedded: The target's embedding of every block token.
             positions: Position of each token in its sequence.
             caches: Each layer's context, opaque here.
             attends: Each layer's attention over the context and the blocks themselves.
@@ -127,3 +154,108 @@ class DFlash(DraftModel):
         for layer, cache, attend in zip(self.layers, caches, attends, strict=True):
             x, _ = layer(x, rotary, cache, attend)
         return self.norm(x)
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashSteps(DraftSteps):
+    """The computations of a DFlash step; the context is that of every draft layer."""
+
+    def context(self) -> list[Any]:
+        """Return shape, type and place of the context buffer of all slots."""
+        return self.layer_contexts()
+
+    def append(
+        self, weights: DraftWeights, context: list[LayerContext], new: PackedFeatures
+    ) -> list[LayerContext]:
+        """Project features and store them in the context buffer."""
+        model: DFlash = nnx.merge(self.graph, weights.model)
+        projected = model.keys_values(self.hidden_states(model.projection, new), new.positions)
+        return [
+            buffer.write(layer, new.slots, new.positions, keys, values)
+            for layer, (keys, values) in zip(context, projected, strict=True)
+        ]
+
+    def append_and_draft(
+        self,
+        weights: DraftWeights,
+        context: list[LayerContext],
+        new: PackedFeatures,
+        blocks: PackedBlocks,
+    ) -> tuple[list[LayerContext], Drafted]:
+        """Append `new`, then draft `blocks` from contexts that include it.
+
+        The block always has its full width, because the model was trained so; how many of the
+        drafted tokens are wanted is the host's business.
+        """
+        context = self.append(weights, context, new)
+        model: DFlash = nnx.merge(self.graph, weights.model)
+        config, (_, target, draft_ids) = model.config, weights
+        hidden = denoise(model, target, context, blocks, self.sharding)
+        width, tokens = hidden.shape[-1], config.block_size - 1
+        drafting = hidden.reshape(-1, config.block_inputs, width)[:, config.first_drafting_input :]
+        logits = target.logits(drafting.reshape(-1, width))
+        if model.markov_head is not None:
+            by_block = logits.reshape(-1, tokens, logits.shape[-1])
+            drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
+            return context, Drafted(drafted, blocks.wanted)
+        positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
+        sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
+        drafted, _ = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
+        return context, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
+
+
+def denoise(
+    model: DFlash,
+    target: EmbeddingAndHead,
+    context: Sequence[LayerContext],
+    blocks: PackedBlocks,
+    sharding: HeadSharding | None = None,
+) -> Float[Array, "tokens hidden"]:
+    """Return the final hidden state of every block token, blocks side by side."""
+    config = model.config
+    attends = [
+        BlockAttend(
+            slots=blocks.slots,
+            lengths=blocks.lengths,
+            block_size=config.block_inputs,
+            window=config.window(layer),
+            is_causal=config.is_causal,
+            sharding=sharding,
+        )
+        for layer in range(len(context))
+    ]
+    offsets = jnp.arange(config.block_inputs)
+    tokens = jnp.where(offsets[None, :] == 0, blocks.anchors[:, None], config.mask_token_id)
+    positions = blocks.lengths[:, None] + offsets[None, :]
+    tokens, positions = tokens.reshape(-1), positions.reshape(-1)
+    return model.draft(target.embedding[tokens], positions, context, attends)
+
+
+def draft_in_turn(
+    head: MarkovHead,
+    logits: Float[Array, "blocks tokens draft"],
+    blocks: PackedBlocks,
+    draft_ids: Int[Array, " draft"] | None,
+) -> Int[Array, "blocks tokens"]:
+    """Draft the tokens of blocks one after another, as target ids, from the logits of one pass."""
+    sampling = jax.tree.map(jnp.asarray, blocks.sampling)
+
+    def draft(
+        before: tuple[Int[Array, " blocks"], Int[Array, " blocks"]],
+        logits: Float[Array, "blocks draft"],
+    ) -> tuple[tuple[Array, Array], Array]:
+        previous, position = before
+        biased = logits + head(previous)
+        token, _ = draft_tokens(biased, position + 1, sampling, draft_ids)
+        return (token, position + 1), token
+
+    # The anchor's position is the number of positions before it.
+    before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
+    _, tokens = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
+    drafted: Int[Array, "blocks tokens"] = tokens.T
+    return drafted
+
+
+DFLASH: MethodDefinition[DFlash] = MethodDefinition(
+    "dflash", "DFlash", DFlashConfig, DFlash, DFlashSteps, can_learn=True
+)

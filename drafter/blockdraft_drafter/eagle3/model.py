@@ -6,12 +6,21 @@ Where the target has not been yet, the layer's own output stands in for the feat
 Source: SafeAILab/EAGLE, `eagle/model/cnets.py` (arXiv 2503.01840).
 """
 
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.compiled import buffer
+from blockdraft_drafter.compiled.attention import ChainAttend
+from blockdraft_drafter.compiled.buffer import ContextView, Keys, LayerContext
+from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
+from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
+from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights, draft_tokens
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -30,16 +39,6 @@ class Eagle3(DraftModel):
 
     Knows neither batches nor buffers: entries are flat and attention is passed in, so serving and
     training run the same layer.
-
-    Attributes:
-        config: What was built.
-        fc: Feature to hidden state.
-        embedding_norm: Normalizes the token's embedding.
-        hidden_norm: Normalizes the hidden state beside it.
-        attention: Projections of both, side by side.
-        mlp_norm: Before the MLP.
-        mlp: The MLP.
-        norm: The final norm, before the head; the next step takes what is before it.
     """
 
     config: Eagle3Config
@@ -47,13 +46,7 @@ class Eagle3(DraftModel):
     def __init__(
         self, config: Eagle3Config, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ) -> None:
-        """Initialize random weights.
-
-        Args:
-            config: Architecture.
-            dtype: Of weights and activations.
-            rngs: Source of randomness, stream `params`.
-        """
+        """Initialize random weights; randomness is that of the stream `params`."""
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.config = config
@@ -66,6 +59,7 @@ class Eagle3(DraftModel):
         )
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.mlp = GatedMLP(decoder, dtype=dtype, rngs=rngs)
+        # Before the head only; the next step takes what is before it.
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
 
     @property
@@ -83,10 +77,8 @@ class Eagle3(DraftModel):
     ]:
         """Return what later entries see of some entries: rotated keys, and values.
 
-        Args:
-            embedded: Embedding of the token after each position.
-            hidden: Projected feature of each position.
-            positions: Position of each entry in its sequence.
+        `embedded` is the embedding of the token after each position, `hidden` its projected
+        feature.
         """
         decoder = self.config.decoder
         shape = (embedded.shape[0], decoder.num_kv_heads, decoder.head_dim)
@@ -130,3 +122,111 @@ class Eagle3(DraftModel):
         normalized: Float[Array, "entries hidden"],
     ) -> Float[Array, "entries twice"]:
         return jnp.concatenate([self.embedding_norm(embedded), normalized], axis=-1)
+
+
+class Eagle3Context(NamedTuple):
+    """The contexts of all slots; a pytree.
+
+    Attributes:
+        layer: Keys and values of every committed position.
+        latest: Float[Array, "slots hidden"], the projected feature of the last one, where
+            drafting begins.
+    """
+
+    layer: LayerContext
+    latest: Array
+
+
+class _Pass(NamedTuple):
+    """What one pass gives: a token for each block, and where the next pass goes on."""
+
+    token: Array
+    log_chance: Array
+    hidden: Array
+    own: Keys | None
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Steps(DraftSteps):
+    """The computations of an EAGLE-3 step."""
+
+    token_by_token: ClassVar[bool] = True
+
+    def context(self) -> Eagle3Context:
+        """Return shape, type and place of the context buffer of all slots."""
+        [layer] = self.layer_contexts()
+        shape = (self.room.max_sequences, self.decoder.hidden_size)
+        # A shape where the array itself is declared.
+        latest: Any = self.whole(shape, self.dtype)
+        return Eagle3Context(layer, latest)
+
+    def append(
+        self, weights: DraftWeights, context: Eagle3Context, new: PackedFeatures
+    ) -> Eagle3Context:
+        """Project features and store them in the context buffer."""
+        model: Eagle3 = nnx.merge(self.graph, weights.model)
+        hidden = self.hidden_states(model.projection, new)
+        embedded = weights.target.embedding[new.next_tokens]
+        keys, values = model.keys_values(embedded, hidden, new.positions)
+        # A slot's positions lie side by side; of each slot only the last is where drafting begins.
+        count = new.slots.shape[0]
+        into_slot = new.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
+        last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
+        newest = hidden[jnp.maximum(last, 0)].astype(context.latest.dtype)
+        latest = jnp.where((last >= 0)[:, None], newest, context.latest)
+        layer = buffer.write(context.layer, new.slots, new.positions, keys, values)
+        return Eagle3Context(layer, latest)
+
+    def append_and_draft(
+        self,
+        weights: DraftWeights,
+        context: Eagle3Context,
+        new: PackedFeatures,
+        blocks: PackedBlocks,
+    ) -> tuple[Eagle3Context, Drafted]:
+        """Append `new`, then draft `blocks` token by token from contexts that include it.
+
+        A block ends with as many tokens as are wanted of it, or where it is too unlikely that all
+        of them are right. One executable does for all numbers of tokens: passes that no block
+        needs are left out while it runs. What stands in their place means nothing.
+        """
+        context = self.append(weights, context, new)
+        model: Eagle3 = nnx.merge(self.graph, weights.model)
+        _, target, draft_ids = weights
+        # The last committed position is the first pass's own entry, not its context.
+        before = jnp.maximum(blocks.lengths - 1, 0)
+        attend = ChainAttend(ContextView(context.layer, blocks.slots, before), self.sharding)
+        hidden = context.latest[blocks.slots].astype(target.embedding.dtype)
+        hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
+        sampling = jax.tree.map(jnp.asarray, blocks.sampling)
+
+        def one_pass(index: int, token: Array, hidden: Array, own: Keys | None) -> _Pass:
+            hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
+            # The first drafted token is the one after the anchor.
+            position = jnp.asarray(blocks.lengths) + 1 + index
+            logits = target.logits(model.norm(hidden))
+            return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)
+
+        last = one_pass(0, jnp.asarray(blocks.anchors), hidden, None)
+        passes, chance = [last], jnp.exp(last.log_chance)
+        counts = jnp.minimum(blocks.wanted, 1)
+        for index in range(1, model.config.block_size - 1):
+            goes_on = (counts == index) & (index < blocks.wanted) & (chance >= blocks.least_chances)
+            make = partial(one_pass, index)
+            operands = last.token, last.hidden, last.own
+            last = jax.lax.cond(jnp.any(goes_on), make, _no_pass, *operands)
+            passes.append(last)
+            counts += goes_on.astype(counts.dtype)
+            chance *= jnp.exp(last.log_chance)
+        return context, Drafted(jnp.stack([one.token for one in passes], axis=1), counts)
+
+
+def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
+    """Return what has the form of a pass."""
+    keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own)
+    return _Pass(token, jnp.zeros(token.shape, jnp.float32), hidden, (keys, values))
+
+
+EAGLE3: MethodDefinition[Eagle3] = MethodDefinition(
+    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Steps, reads_tokens=True, own_matrices=True
+)

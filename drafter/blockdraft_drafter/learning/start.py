@@ -9,16 +9,9 @@ from typing import Any
 from jaxtyping import DTypeLike
 from prometheus_client import CollectorRegistry
 
-from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.checkpoint import save_drafter
+from blockdraft_drafter.compiled.definition import DEFAULT_BLOCK_SIZE, Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
-from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import (
-    NoDrafterError,
-    find_checkpoint,
-    load_any,
-    obtain_drafter,
-)
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
@@ -29,6 +22,12 @@ from blockdraft_drafter.learning.versions import (
     VersionError,
     VersionStore,
     copy_checkpoint,
+)
+from blockdraft_drafter.sources import (
+    NoDrafterError,
+    find_checkpoint,
+    load_any,
+    obtain_drafter,
 )
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.errors import ModelError
@@ -97,7 +96,7 @@ def load_current(
 
     def write(folder: Path) -> None:
         if source is None:
-            save_drafter(named.definition, named.model, folder, named.draft_ids)
+            save_drafter(named.model, folder, named.draft_ids)
         else:
             copy_checkpoint(source, folder)
 

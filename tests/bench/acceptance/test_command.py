@@ -12,10 +12,9 @@ from tests.bench.support import check_refusal, write_target
 from tests.models.tiny import tiny_config
 
 from blockdraft_client.cli.main import main
+from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import save_drafter
 
 Run = Callable[..., int]
 
@@ -124,6 +123,6 @@ def test_refuses_the_drafter_of_another_target(
 ) -> None:
     config = DFlashConfig.default_for(tiny_config(num_layers=5), block_size=4)
     config = replace(config, target_fingerprint="fedcba9876543210")
-    save_drafter(DFLASH, DFlash(config, rngs=nnx.Rngs(0)), tmp_path / "drafter")
+    save_drafter(DFlash(config, rngs=nnx.Rngs(0)), tmp_path / "drafter")
     assert bench("--drafter", str(tmp_path / "drafter")) == 1
     assert "the drafter was made for target fedcba9876543210" in capsys.readouterr().err

@@ -4,10 +4,9 @@ import pytest
 from tests.drafter.fake_method import SPEC, FakeMethod
 
 from blockdraft_bench.engine.in_process import InProcessLink
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextsLostError
 from blockdraft_drafter.service import LoadedMethod
-from blockdraft_drafter.session import StepOutOfOrderError
+from blockdraft_drafter.session import SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
 

@@ -11,9 +11,9 @@ from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_bench.engine.instant_drafter import NO_TARGET, InstantMethod, InstantRoom
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic
-from blockdraft_drafter.context.slots import SlotPool
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_drafter.service import LoadedMethod
+from blockdraft_drafter.session import SlotPool
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import TransportError
 

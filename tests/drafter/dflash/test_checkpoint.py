@@ -12,14 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.drafter.builders import TARGET, drafter_config, random_drafter
+from tests.drafter.builders import TARGET, drafter_config, random_drafter, read_dflash
 from tests.drafter.dflash.test_config import QWEN3_4B
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.published import config_from_hf, draft_tensors
-from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
-from blockdraft_drafter.files.known_drafters import KNOWN_DRAFTERS
-from blockdraft_drafter.files.sources import NoDrafterError, obtain_drafter, shipped_for
+from blockdraft_drafter.checkpoint import load_drafter, published_arrays, save_drafter
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.sources import _KNOWN, NoDrafterError, obtain_drafter, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
 Tensors = dict[str, Any]
@@ -27,7 +25,7 @@ Tensors = dict[str, Any]
 
 def write(directory: Path, change: Callable[[Tensors], None] = lambda tensors: None) -> Path:
     """Save a drafter, then change its tensors."""
-    save_drafter(DFLASH, random_drafter(drafter_config()).model, directory)
+    save_drafter(random_drafter(drafter_config()).model, directory)
     path = directory / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -36,7 +34,7 @@ def write(directory: Path, change: Callable[[Tensors], None] = lambda tensors: N
 
 
 def test_five_layers_have_the_58_published_tensors() -> None:
-    tensors = list(draft_tensors(config_from_hf(QWEN3_4B)))
+    tensors = list(read_dflash(QWEN3_4B).tensors())
     names = {tensor.name: tensor.shape for tensor in tensors}
     assert len(names) == len(tensors) == 58
     assert names["fc.weight"] == (2560, 5 * 2560)
@@ -48,12 +46,12 @@ def test_five_layers_have_the_58_published_tensors() -> None:
 
 def test_round_trip(tmp_path: Path) -> None:
     drafter = random_drafter(drafter_config())
-    save_drafter(DFLASH, drafter.model, tmp_path)
+    save_drafter(drafter.model, tmp_path)
     loaded = load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     assert loaded.fingerprint == drafter.fingerprint
     assert len(loaded.fingerprint) == 16
-    again = published_arrays(DFLASH, loaded.model)
-    for name, array in published_arrays(DFLASH, drafter.model).items():
+    again = published_arrays(loaded.model)
+    for name, array in published_arrays(drafter.model).items():
         np.testing.assert_array_equal(again[name], array)
 
 
@@ -69,7 +67,7 @@ def test_prefixed_names_are_accepted(tmp_path: Path) -> None:
 
 def test_weights_are_converted(tmp_path: Path) -> None:
     model = load_drafter(DFLASH, write(tmp_path), TARGET, dtype=jnp.bfloat16).model
-    assert {str(array.dtype) for array in published_arrays(DFLASH, model).values()} == {"bfloat16"}
+    assert {str(array.dtype) for array in published_arrays(model).values()} == {"bfloat16"}
 
 
 def test_different_weights_have_different_fingerprints() -> None:
@@ -89,7 +87,7 @@ def test_every_weight_counts(tmp_path: Path) -> None:
 
         return change
 
-    names = [tensor.name for tensor in draft_tensors(drafter_config())]
+    names = [tensor.name for tensor in drafter_config().tensors()]
     found = {fingerprint(last_weight_of(name)) for name in names}
     assert len(found | {random_drafter(drafter_config()).fingerprint}) == len(names) + 1
 
@@ -137,7 +135,7 @@ def test_another_target_is_refused(tmp_path: Path, changes: dict[str, Any], mess
 
 def test_another_fingerprint_is_refused_naming_both(tmp_path: Path) -> None:
     config = drafter_config(target_fingerprint=TARGET.fingerprint)
-    save_drafter(DFLASH, random_drafter(config).model, tmp_path)
+    save_drafter(random_drafter(config).model, tmp_path)
     load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
     with pytest.raises(CheckpointError, match=r"0123456789abcdef, not for ffffffffffffffff"):
         load_drafter(DFLASH, tmp_path, replace(TARGET, fingerprint="f" * 16), dtype=jnp.float32)
@@ -206,13 +204,13 @@ def test_auto_fetches_the_drafter_published_for_a_hub_id(
 
 
 def test_known_drafters_are_looked_for_in_lower_case() -> None:
-    assert all(target == target.lower() for target in KNOWN_DRAFTERS)
+    assert all(target == target.lower() for target in _KNOWN)
 
 
 def test_auto_finds_the_drafter_of_the_target(tmp_path: Path) -> None:
     mine = drafter_config(target_fingerprint=TARGET.fingerprint)
-    save_drafter(DFLASH, random_drafter(mine).model, tmp_path / "mine")
+    save_drafter(random_drafter(mine).model, tmp_path / "mine")
     other = drafter_config(target_fingerprint="f" * 16)
-    save_drafter(DFLASH, random_drafter(other).model, tmp_path / "a-other")
+    save_drafter(random_drafter(other).model, tmp_path / "a-other")
     assert shipped_for(DFLASH, TARGET, tmp_path) == tmp_path / "mine"
     assert shipped_for(DFLASH, replace(TARGET, fingerprint="0" * 16), tmp_path) is None

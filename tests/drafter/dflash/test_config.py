@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
-from tests.drafter.builders import drafter_config
+from tests.drafter.builders import drafter_config, read_dflash
 from tests.models.tiny import tiny_config
 
-from blockdraft_drafter.dflash.config import DFlashConfig, build_target_layer_ids
-from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
+from blockdraft_drafter.dflash.config import (
+    DFlashConfig,
+    build_target_layer_ids,
+)
 from blockdraft_models.decoder.config import RopeScaling
 
 # config.json of z-lab/Qwen3-4B-DFlash-b16, as far as it matters.
@@ -44,7 +46,7 @@ def published(**changes: Any) -> dict[str, Any]:
 
 
 def test_reads_a_published_configuration() -> None:
-    config = config_from_hf(QWEN3_4B)
+    config = read_dflash(QWEN3_4B)
     assert config.block_size == 16
     assert config.mask_token_id == 151669
     assert config.target_layer_ids == (1, 9, 17, 25, 33)
@@ -60,13 +62,13 @@ def test_reads_a_published_configuration() -> None:
 def test_block_size_may_be_nested() -> None:
     nested = published(dflash_config={**QWEN3_4B["dflash_config"], "block_size": 8})
     del nested["block_size"]
-    assert config_from_hf(nested).block_size == 8
+    assert read_dflash(nested).block_size == 8
 
 
 def test_layer_ids_and_mask_may_be_at_the_top() -> None:
     flat = {**QWEN3_4B, **QWEN3_4B["dflash_config"]}
     del flat["dflash_config"]
-    assert config_from_hf(flat) == config_from_hf(QWEN3_4B)
+    assert read_dflash(flat) == read_dflash(QWEN3_4B)
 
 
 def test_rope_is_the_drafters_own() -> None:
@@ -77,7 +79,7 @@ def test_rope_is_the_drafters_own() -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    decoder = config_from_hf(published(rope_theta=5e5, rope_scaling=scaling)).decoder
+    decoder = read_dflash(published(rope_theta=5e5, rope_scaling=scaling)).decoder
     assert decoder.rope_theta == 5e5
     assert decoder.rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
 
@@ -85,26 +87,24 @@ def test_rope_is_the_drafters_own() -> None:
 def test_rope_may_be_nested() -> None:
     nested = published(rope_parameters={"rope_theta": 1e7, "rope_type": "default"})
     del nested["rope_theta"]
-    assert config_from_hf(nested).decoder.rope_theta == 1e7
+    assert read_dflash(nested).decoder.rope_theta == 1e7
 
 
 def test_sliding_layers_are_honoured() -> None:
     types = ["sliding_attention"] * 4 + ["full_attention"]
-    config = config_from_hf(
-        published(layer_types=types, sliding_window=2048, use_sliding_window=True)
-    )
+    config = read_dflash(published(layer_types=types, sliding_window=2048, use_sliding_window=True))
     assert [config.window(layer) for layer in range(5)] == [2048] * 4 + [None]
 
 
 def test_without_layer_types_the_first_layers_are_full() -> None:
     changed = published(sliding_window=64, use_sliding_window=True, max_window_layers=3)
     del changed["layer_types"]
-    config = config_from_hf(changed)
+    config = read_dflash(changed)
     assert [config.window(layer) for layer in range(5)] == [None] * 3 + [64] * 2
 
 
 def test_a_disabled_window_is_no_window() -> None:
-    config = config_from_hf(published(sliding_window=64, use_sliding_window=False))
+    config = read_dflash(published(sliding_window=64, use_sliding_window=False))
     assert config.sliding_window is None
 
 
@@ -117,7 +117,7 @@ def test_a_disabled_window_is_no_window() -> None:
     ],
 )
 def test_causality_is_read_from_either_place(changes: dict[str, Any]) -> None:
-    assert config_from_hf(published(**changes)).is_causal
+    assert read_dflash(published(**changes)).is_causal
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_refuses_what_it_cannot_compute(changes: dict[str, Any], message: str) -
     changed = {key: value for key, value in published(**changes).items() if value is not None}
     changed["use_sliding_window"] = "sliding_window" in changes
     with pytest.raises(ValueError, match=message):
-        config_from_hf(changed)
+        read_dflash(changed)
 
 
 @pytest.mark.parametrize(
@@ -152,29 +152,29 @@ def test_refuses_what_it_cannot_compute(changes: dict[str, Any], message: str) -
 )
 def test_round_trip(changes: dict[str, Any]) -> None:
     config = drafter_config(**changes)
-    again = config_from_hf(config_to_hf(config))
-    assert config_to_hf(again) == config_to_hf(config)
+    again = read_dflash(config.to_hf())
+    assert again.to_hf() == config.to_hf()
     assert (again.layer_types, again.sliding_window) == (config.layer_types, config.sliding_window)
     assert again.trained == config.trained
     assert (again.block_size, again.block_inputs) == (config.block_size, config.block_inputs)
 
 
 def test_a_block_whose_anchor_drafts_has_a_token_more_than_slots() -> None:
-    config = config_from_hf(published(sample_from_anchor=True))
+    config = read_dflash(published(sample_from_anchor=True))
     assert (config.block_inputs, config.block_size, config.first_drafting_input) == (16, 17, 0)
-    written = config_to_hf(config)
+    written = config.to_hf()
     assert (written["block_size"], written["sample_from_anchor"]) == (16, True)
     nested = published(dflash_config={**QWEN3_4B["dflash_config"], "sample_from_anchor": True})
-    assert config_from_hf(nested).block_size == 17
-    plain = config_from_hf(QWEN3_4B)
+    assert read_dflash(nested).block_size == 17
+    plain = read_dflash(QWEN3_4B)
     assert (plain.block_inputs, plain.block_size, plain.first_drafting_input) == (16, 16, 1)
-    assert "sample_from_anchor" not in config_to_hf(plain)
+    assert "sample_from_anchor" not in plain.to_hf()
 
 
 def test_rope_scaling_round_trips() -> None:
     target = tiny_config(rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192))
     config = DFlashConfig.default_for(target)
-    again = config_from_hf(config_to_hf(config))
+    again = read_dflash(config.to_hf())
     assert again.decoder.rope_scaling == target.rope_scaling
 
 

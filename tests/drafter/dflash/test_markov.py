@@ -11,18 +11,16 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
-from tests.drafter.builders import TARGET, drafter_config, random_drafter
+from tests.drafter.builders import TARGET, drafter_config, random_drafter, read_dflash
 
-from blockdraft_drafter.compiled.packing import pack_blocks
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.markov import MarkovHead, draft_in_turn
-from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
-from blockdraft_drafter.files.checkpoint import (
+from blockdraft_drafter.checkpoint import (
     build,
     load_drafter,
     published_arrays,
     save_drafter,
 )
+from blockdraft_drafter.compiled.packing import pack_blocks
+from blockdraft_drafter.dflash.model import DFLASH, MarkovHead, draft_in_turn
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.errors import CheckpointError
 
@@ -70,7 +68,7 @@ def test_a_new_head_changes_nothing() -> None:
 
 def test_a_platform_may_hold_it_in_another_form() -> None:
     config = drafter_config(markov_rank=RANK)
-    arrays = published_arrays(DFLASH, random_drafter(config).model)
+    arrays = published_arrays(random_drafter(config).model)
     model = build(DFLASH, config, arrays, dtype=jnp.bfloat16)
     head = model.markov_head
     assert head is not None
@@ -85,7 +83,7 @@ def test_a_platform_may_hold_it_in_another_form() -> None:
 def saved(path: Path) -> Path:
     """Write a drafter with a Markov head over a vocabulary of its own."""
     config = drafter_config(markov_rank=RANK, draft_vocab_size=20)
-    save_drafter(DFLASH, random_drafter(config).model, path, np.arange(20) * 3)
+    save_drafter(random_drafter(config).model, path, np.arange(20) * 3)
     return path
 
 
@@ -123,6 +121,6 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_the_rank_may_stand_in_the_nested_section() -> None:
-    published = config_to_hf(drafter_config(markov_rank=RANK))
+    published = drafter_config(markov_rank=RANK).to_hf()
     published["dflash_config"]["markov_rank"] = published.pop("markov_rank")
-    assert config_from_hf(published).markov_rank == RANK
+    assert read_dflash(published).markov_rank == RANK

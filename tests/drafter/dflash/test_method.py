@@ -22,16 +22,13 @@ from tests.drafter.builders import (
 from tests.drafter.reference_dflash import reference_draft
 from tests.drafter.sampled import random_sampling, reference_scores
 
-from blockdraft_drafter.compiled.choice import SHARPNESS
+from blockdraft_drafter.checkpoint import build, published_arrays
+from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import DraftWeights
-from blockdraft_drafter.context import buffer
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.dflash.steps import DFlashSteps, denoise
-from blockdraft_drafter.files.checkpoint import build, published_arrays
+from blockdraft_drafter.compiled.steps import SHARPNESS, DraftWeights
+from blockdraft_drafter.dflash.model import DFLASH, DFlash, DFlashSteps, denoise
 from blockdraft_drafter.method import (
     GREEDY,
     ContextRow,
@@ -83,7 +80,7 @@ class Setup:
         target = target_parts(tied=self.tied)
         config = self.drafter.model.config
         return reference_draft(
-            published_arrays(DFLASH, self.drafter.model),
+            published_arrays(self.drafter.model),
             config,
             np.asarray(target.embedding),
             None if target.head is None else np.asarray(target.head),
@@ -326,7 +323,7 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
 def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
     config = drafter_config(markov_rank=3)
     exact = random_drafter(config)
-    arrays = published_arrays(DFLASH, exact.model)
+    arrays = published_arrays(exact.model)
     narrow = dataclasses.replace(exact, model=build(DFLASH, config, arrays, dtype=jnp.bfloat16))
     parts = target_parts()
     matrices = EmbeddingAndHead(parts.embedding.astype(jnp.bfloat16), None)

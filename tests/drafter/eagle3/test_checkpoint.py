@@ -11,19 +11,15 @@ from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import TARGET, drafter_config
 from tests.drafter.eagle3.test_method import VOCAB, eagle3_drafter
 
-from blockdraft_drafter.catalogue import published_method
+from blockdraft_drafter.checkpoint import load_drafter, published_arrays, save_drafter
 from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.eagle3.config import Eagle3Config, published_layer_ids
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.eagle3.published import (
-    config_from_hf,
-    config_to_hf,
-    draft_tensors,
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.config import (
+    Eagle3Config,
+    published_layer_ids,
 )
-from blockdraft_drafter.files.checkpoint import load_drafter, published_arrays, save_drafter
-from blockdraft_drafter.files.sources import obtain_drafter, shipped_for
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
+from blockdraft_drafter.sources import obtain_drafter, published_method, shipped_for
 from blockdraft_models.errors import CheckpointError, ResolveError
 
 HIDDEN = TARGET.config.hidden_size
@@ -32,7 +28,7 @@ HIDDEN = TARGET.config.hidden_size
 def write(directory: Path, *, extra: dict[str, Any] | None = None, **overrides: Any) -> Path:
     """A directory as SafeAILab publishes them: nothing of ours in the configuration."""
     drafter = eagle3_drafter(draft_vocab=24)
-    save_drafter(EAGLE3, drafter.model, directory, drafter.draft_ids)
+    save_drafter(drafter.model, directory, drafter.draft_ids)
     path = directory / "config.json"
     config = json.loads(path.read_text())
     for ours in ("blockdraft", "eagle_config", "norm_before_residual", "head_dim"):
@@ -49,7 +45,7 @@ def load(directory: Path) -> Drafter[Eagle3]:
 
 
 def test_published_names() -> None:
-    names = {tensor.name for tensor in draft_tensors(Eagle3Config.default_for(TARGET.config))}
+    names = {tensor.name for tensor in Eagle3Config.default_for(TARGET.config).tensors()}
     assert names == {
         "fc.weight",
         "norm.weight",
@@ -87,8 +83,8 @@ def test_a_published_directory_loads(tmp_path: Path) -> None:
     assert drafter.draft_ids is not None
     assert made.draft_ids is not None
     assert drafter.draft_ids.tolist() == made.draft_ids.tolist()
-    for name, array in published_arrays(EAGLE3, made.model).items():
-        np.testing.assert_array_equal(published_arrays(EAGLE3, drafter.model)[name], array)
+    for name, array in published_arrays(made.model).items():
+        np.testing.assert_array_equal(published_arrays(drafter.model)[name], array)
     assert drafter.head is not None
     np.testing.assert_array_equal(drafter.head, head.astype(np.float32))
     assert drafter.embedding is None
@@ -118,15 +114,15 @@ def test_both_conventions_of_capture_points_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layer_ids", [(0, 3, 5), (1, 3, 5), (2, 3, 7)])
 def test_capture_points_round_trip(layer_ids: tuple[int, ...]) -> None:
     config = Eagle3Config.default_for(TARGET.config, target_layer_ids=layer_ids)
-    again = config_from_hf(config_to_hf(config), num_target_layers=8, block_size=2)
+    again = Eagle3Config.from_hf(config.to_hf(), TARGET.config, block_size=2)
     assert again.target_layer_ids == layer_ids
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     drafter = eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint)
-    save_drafter(EAGLE3, drafter.model, tmp_path)
+    save_drafter(drafter.model, tmp_path)
     loaded = load(tmp_path)
-    assert config_to_hf(loaded.model.config) == config_to_hf(drafter.model.config)
+    assert loaded.model.config.to_hf() == drafter.model.config.to_hf()
     assert loaded.fingerprint == drafter.fingerprint
     assert loaded.draft_ids is None
 
@@ -180,10 +176,10 @@ def test_missing_and_unexpected_tensors_are_named(tmp_path: Path) -> None:
 
 
 def test_methods_are_told_apart() -> None:
-    dflash = DFLASH.config_to_hf(drafter_config(draft_vocab_size=24))
+    dflash = drafter_config(draft_vocab_size=24).to_hf()
     assert published_method(dflash) is DFLASH
     assert published_method({**dflash, "architectures": None}) is DFLASH
-    eagle = config_to_hf(Eagle3Config.default_for(TARGET.config))
+    eagle = Eagle3Config.default_for(TARGET.config).to_hf()
     assert published_method(eagle) is EAGLE3
     assert published_method({**eagle, "architectures": ["LlamaForCausalLM"]}) is EAGLE3
 
@@ -206,6 +202,6 @@ def test_specifications(tmp_path: Path) -> None:
 
 def test_only_drafters_of_the_kind_are_shipped_for_a_target(tmp_path: Path) -> None:
     drafter = eagle3_drafter(target_fingerprint=TARGET.fingerprint)
-    save_drafter(EAGLE3, drafter.model, tmp_path / "mine")
+    save_drafter(drafter.model, tmp_path / "mine")
     assert shipped_for(EAGLE3, TARGET, tmp_path) == tmp_path / "mine"
     assert shipped_for(DFLASH, TARGET, tmp_path) is None

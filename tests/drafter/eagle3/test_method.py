@@ -16,15 +16,13 @@ from tests.drafter.builders import TARGET, room, target_parts
 from tests.drafter.reference_eagle3 import reference_chain
 from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
-from blockdraft_drafter.compiled.choice import SHARPNESS
+from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import Drafted
+from blockdraft_drafter.compiled.steps import SHARPNESS, Drafted
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.files.checkpoint import build, fingerprint, published_arrays
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
 from blockdraft_drafter.method import GREEDY, ContextRow, Proposal, Sampling
 
 BLOCK_SIZE = 5
@@ -46,7 +44,7 @@ def eagle3_drafter(
         **overrides,
     )
     noise = np.random.default_rng(seed)
-    arrays = published_arrays(EAGLE3, Eagle3(config, rngs=nnx.Rngs(seed)))
+    arrays = published_arrays(Eagle3(config, rngs=nnx.Rngs(seed)))
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
@@ -60,7 +58,7 @@ def eagle3_drafter(
         shape = (VOCAB, config.decoder.hidden_size)
         embedding = 0.1 * noise.standard_normal(shape).astype(np.float32)
     model = build(EAGLE3, config, arrays, dtype=jnp.float32)
-    return Drafter(EAGLE3, model, fingerprint(EAGLE3, config, arrays), draft_ids, embedding, head)
+    return Drafter(EAGLE3, model, fingerprint(config, arrays), draft_ids, embedding, head)
 
 
 def eagle3_method(
@@ -104,7 +102,7 @@ def expected(
         return reference_scores(logits, position, sampling, ids, VOCAB, SHARPNESS)
 
     chosen, logits = reference_chain(
-        published_arrays(EAGLE3, drafter.model),
+        published_arrays(drafter.model),
         config,
         np.asarray(target.embedding if drafter.embedding is None else drafter.embedding),
         head,

@@ -14,9 +14,8 @@ from flax import nnx
 from tests.training.pair import LENGTH, ROWS, SHORT_ROWS, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import load_drafter
+from blockdraft_drafter.checkpoint import load_drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
 from blockdraft_training.features.batches import BatchBuilder

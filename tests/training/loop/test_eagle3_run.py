@@ -12,9 +12,8 @@ from tests.drafter.eagle3.test_method import eagle3_drafter
 from tests.training.pair import LENGTH, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
 from blockdraft_models.errors import CheckpointError
 from blockdraft_training import command
 from blockdraft_training.corpus.rows import read_corpus
@@ -84,7 +83,7 @@ def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> N
     trained = train(made, reporter())
     # In float32, as trained: the export rounds.
     assert isinstance(trained.model, Eagle3)
-    save_drafter(EAGLE3, trained.model, tmp_path / "exact", trained.draft_ids)
+    save_drafter(trained.model, tmp_path / "exact", trained.draft_ids)
     rows = read_corpus(
         (pair.short,),
         vocab_size=pair.checkpoint.config.vocab_size,

@@ -15,10 +15,9 @@ from tests.models.builders import run_dense
 from tests.training.pair import LENGTH, PROMPT, Pair
 from tests.training.serving import serving_method
 
+from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.method import ContextRow
 from blockdraft_training.features.batches import SequenceBatch
 from blockdraft_training.features.frozen import Frozen, HotVocabulary, freeze, frequencies
@@ -65,7 +64,6 @@ def test_predictions_in_training_are_proposals_in_serving(
     counts = frequencies([row.response for row in rows], target.vocab_size)
     hot = HotVocabulary.of(counts, vocabulary or target.vocab_size)
     save_drafter(
-        DFLASH,
         random_drafter(config).model,
         tmp_path,
         None if vocabulary is None else np.asarray(hot.ids),

@@ -9,8 +9,7 @@ from tests.drafter.eagle3.test_method import BLOCK_SIZE, VOCAB, eagle3_drafter, 
 from tests.drafter.reference_eagle3 import reference_chain
 from tests.training.drafting import random_batch
 
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.files.checkpoint import published_arrays
+from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.method import ContextRow
 from blockdraft_training.methods.chains import draft_chains
 
@@ -24,7 +23,7 @@ def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> 
     drafter = eagle3_drafter(norm_before_residual=norm_before_residual)
     model, target = drafter.model, target_parts()
     embedding = np.asarray(target.embedding)
-    arrays = published_arrays(EAGLE3, model)
+    arrays = published_arrays(model)
     width = model.config.feature_width
     batch = random_batch(rng, 2, 16, width=width, vocab_size=VOCAB)
     anchors = np.array([[1, 5, 9], [3, 7, 11]])

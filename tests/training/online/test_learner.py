@@ -20,9 +20,8 @@ from tests.training.online.traffic import (
 )
 from tests.training.pair import Pair
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import load_drafter
+from blockdraft_drafter.checkpoint import load_drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recording
 from blockdraft_drafter.learning.versions import VersionStore

@@ -7,9 +7,9 @@ import pytest
 from tests.training.online.traffic import drafter_of, settings_of
 from tests.training.pair import Pair
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.files.sources import shipped_for
+from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.learning.versions import Kind, VersionStore
+from blockdraft_drafter.sources import shipped_for
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.methods.dflash import DFlashRecipe

@@ -12,7 +12,7 @@ import pytest
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_drafter.projection_messages import describe_projection, projection_pieces
+from blockdraft_drafter.service import describe_projection, projection_pieces
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb

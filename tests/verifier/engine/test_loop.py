@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drafter.requests import context_lengths
 from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.verifier.support import (
@@ -282,7 +283,7 @@ def assert_in_sync(engine: Engine, link: SessionLink) -> None:
         sequence = context.sequence
         if sequence.proposal is not None:
             assert link.transport is not None
-            held = link.transport.session.context_lengths[context.context_id]
+            held = context_lengths(link.transport.session)[context.context_id]
             assert held == context.length == sequence.committed
 
 

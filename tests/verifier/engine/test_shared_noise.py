@@ -24,8 +24,8 @@ from tests.verifier.support import (
     tiny_decoder,
 )
 
-from blockdraft_drafter.compiled.choice import draft_tokens
 from blockdraft_drafter.compiled.packing import pack_sampling
+from blockdraft_drafter.compiled.steps import draft_tokens
 from blockdraft_drafter.method import GREEDY, ContextRow, Proposal
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder

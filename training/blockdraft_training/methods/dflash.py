@@ -7,8 +7,7 @@ import numpy as np
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError

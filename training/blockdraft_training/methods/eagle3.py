@@ -8,8 +8,7 @@ import numpy as np
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.model import Eagle3
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.errors import TrainingError

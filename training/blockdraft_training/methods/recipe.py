@@ -12,10 +12,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.compiled.definition import Drafter, DraftModel, MethodDefinition
-from blockdraft_drafter.config import DraftConfig
+from blockdraft_drafter.checkpoint import build, load_drafter, published_arrays, save_drafter
+from blockdraft_drafter.compiled.definition import (
+    DraftConfig,
+    Drafter,
+    DraftModel,
+    MethodDefinition,
+)
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import build, load_drafter, published_arrays, save_drafter
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.weights.loading import Checkpoint
@@ -37,7 +41,7 @@ class Recipe(ABC, Generic[Config, Model]):
     """
 
     settings: TrainSettings
-    method: ClassVar[MethodDefinition[Any, Any]]
+    method: ClassVar[MethodDefinition[Any]]
     idea: ClassVar[str]
 
     def initial_model(
@@ -113,10 +117,10 @@ class Recipe(ABC, Generic[Config, Model]):
 
     def save(self, model: Model, directory: Path, draft_ids: np.ndarray | None) -> None:
         """Write the drafter in bfloat16, in the published format."""
-        arrays = published_arrays(self.method, model)
+        arrays = published_arrays(model)
         rounded = {name: array.astype(jnp.bfloat16) for name, array in arrays.items()}
         model = build(self.method, model.config, rounded, dtype=jnp.bfloat16)
-        save_drafter(self.method, model, directory, draft_ids)
+        save_drafter(model, directory, draft_ids)
 
 
 AnyRecipe = Recipe[Any, Any]

@@ -12,18 +12,16 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.config import DEFAULT_BLOCK_SIZE
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.files.checkpoint import fingerprint, published_arrays
-from blockdraft_drafter.files.sources import NoDrafterError, find_checkpoint, load_any
+from blockdraft_drafter.checkpoint import fingerprint, published_arrays
+from blockdraft_drafter.compiled.definition import DEFAULT_BLOCK_SIZE, Drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.learning.versions import (
     Version,
     VersionError,
     VersionStore,
     copy_checkpoint,
 )
+from blockdraft_drafter.sources import NoDrafterError, find_checkpoint, load_any
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -142,9 +140,9 @@ def add_version(
     """Write a drafter as a new version; see `VersionStore.add`."""
     arrays = {
         name: np.asarray(array, np.float32)
-        for name, array in published_arrays(DFLASH, exported(model)).items()
+        for name, array in published_arrays(exported(model)).items()
     }
-    identity = fingerprint(DFLASH, model.config, arrays, draft_ids)
+    identity = fingerprint(model.config, arrays, draft_ids)
 
     def write(directory: Path) -> None:
         recipe.save(model, directory, draft_ids)

@@ -1,23 +1,31 @@
-"""What draft layers attend with: blocks and chains, on one device or on a mesh."""
+"""What draft layers attend with: blocks and chains, on one device or on a mesh.
+
+A block's own keys and values are never stored: the next block overwrites the guess anyway.
+`attend_in_chunks` defines the result. It reads the context in chunks with a running softmax, so
+that the work grows with the longest context of the batch while one executable serves every length.
+"""
 
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from blockdraft_drafter.context.buffer import LayerContext, widened
-from blockdraft_drafter.context.kernel import attend_in_kernel
-from blockdraft_drafter.context.portable import ContextView, Keys, attend_in_chunks
-from blockdraft_drafter.context.sharding import HeadSharding
+from blockdraft_drafter.compiled.buffer import (
+    CHUNK,
+    ContextView,
+    HeadSharding,
+    Keys,
+    LayerContext,
+    widened,
+)
+from blockdraft_drafter.compiled.kernel import attend_in_kernel
 
 
 @dataclass(frozen=True, slots=True)
 class BlockAttend:
     """One layer's attention of a batch of blocks; an `Attend` of `blockdraft_models`.
-
-    A block's own keys and values are never stored: the next block overwrites the guess anyway.
 
     Attributes:
         slots: Context slot of each block, [blocks]; any in padding.
@@ -147,13 +155,7 @@ def attend(
     on_mesh = jax.shard_map(
         attend_locally,
         mesh=sharding.mesh,
-        in_specs=(
-            sharding.queries,
-            sharding.own,
-            sharding.context,
-            whole,
-            whole,
-        ),
+        in_specs=(sharding.queries, sharding.own, sharding.context, whole, whole),
         out_specs=sharding.queries,
         # A kernel does not say on which axes its result varies.
         check_vma=False,
@@ -186,3 +188,113 @@ def _attend_heads(
     )
     # Zeros that widened the values come out as zeros.
     return attended[..., :head_dim].astype(q.dtype).transpose(0, 2, 1, 3, 4).reshape(q.shape)
+
+
+def attend_in_chunks(
+    queries: Float[Array, "blocks kv_heads queries group head_dim"],
+    own: Keys,
+    context: ContextView,
+    *,
+    window: int | None,
+    is_causal: bool,
+) -> Float[Array, "blocks kv_heads queries group head_dim"]:
+    """Attend to a block's own keys and to its context; sums are float32, as is the result.
+
+    The own keys, each [blocks, kv_heads, keys, head_dim], follow the context, and the scaled
+    queries are at the last of them: at all of them when a block is denoised, at the newest when a
+    chain is continued.
+    """
+    count, kv_heads = queries.shape[2], queries.shape[1]
+    own_count = own[0].shape[2]
+    offsets = jnp.arange(own_count - count, own_count)
+    own_mask = _own_mask(offsets, jnp.arange(own_count), window, is_causal)
+    # The own keys come first, so the running maximum is finite from the start.
+    state = _attend_part(queries, *own, own_mask, None)
+
+    def add_chunk(chunk: Int[Array, ""], state: _State) -> _State:
+        start = chunk * CHUNK
+        mask = _context_mask(offsets, start + jnp.arange(CHUNK), context.lengths, window)
+        keys, values = (_read(part, context, kv_heads, start) for part in context.layer)
+        return _attend_part(queries, keys, values, mask, state)
+
+    chunks = (jnp.max(context.lengths) + CHUNK - 1) // CHUNK
+    _, normalizer, weighted = jax.lax.fori_loop(0, chunks, add_chunk, state)
+    attended: Array = weighted / normalizer[..., None]
+    return attended
+
+
+def _own_mask(
+    offsets: Int[Array, " queries"],
+    keys: Int[Array, " keys"],
+    window: int | None,
+    is_causal: bool,
+) -> Bool[Array, "1 queries keys"]:
+    """Return which own keys each query sees."""
+    distance = offsets[:, None] - keys[None, :]
+    visible = distance >= 0 if is_causal else jnp.ones_like(distance, jnp.bool_)
+    if window is not None:
+        visible &= jnp.abs(distance) < window
+    return visible[None]
+
+
+def _context_mask(
+    offsets: Int[Array, " queries"],
+    positions: Int[Array, " chunk"],
+    lengths: Int[Array, " blocks"],
+    window: int | None,
+) -> Bool[Array, "blocks queries_or_1 chunk"]:
+    """Return which context positions each query sees."""
+    live = (positions[None, :] < lengths[:, None])[:, None, :]
+    if window is None:
+        return live
+    query_positions = lengths[:, None] + offsets[None, :]
+    return live & (query_positions[:, :, None] - positions[None, None, :] < window)
+
+
+# Running maximum and normalizer, [blocks, kv_heads, queries, group]; weighted values with a
+# trailing head_dim. All float32.
+_State = tuple[Array, Array, Array]
+
+
+def _attend_part(
+    queries: Float[Array, "blocks kv_heads queries group head_dim"],
+    keys: Float[Array, "blocks kv_heads keys head_dim"],
+    values: Float[Array, "blocks kv_heads keys head_dim"],
+    mask: Bool[Array, "blocks_or_1 queries_or_1 keys"],
+    state: _State | None,
+) -> _State:
+    """Fold some keys into a running softmax; `state` is None for the first."""
+    queries = queries.astype(keys.dtype)
+    scores = jnp.einsum("bkqgd,bksd->bkqgs", queries, keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None, :, None], scores, -jnp.inf)
+    maximum = jnp.max(scores, axis=-1)
+    if state is not None:
+        maximum = jnp.maximum(maximum, state[0])
+    weights = jnp.exp(scores - maximum[..., None])
+    normalizer = jnp.sum(weights, axis=-1)
+    weighted = jnp.einsum(
+        "bkqgs,bksd->bkqgd",
+        weights.astype(values.dtype),
+        values,
+        preferred_element_type=jnp.float32,
+    )
+    if state is not None:
+        correction = jnp.exp(state[0] - maximum)
+        normalizer += state[1] * correction
+        weighted += state[2] * correction[..., None]
+    return maximum, normalizer, weighted
+
+
+def _read(
+    array: Float[Array, "slots layer_kv_heads capacity head_dim"],
+    context: ContextView,
+    kv_heads: int,
+    start: Int[Array, ""],
+) -> Float[Array, "blocks kv_heads chunk head_dim"]:
+    """Return one chunk of each block's context."""
+    chunk = (1, kv_heads, CHUNK, array.shape[-1])
+
+    def read_slot(slot: Int[Array, ""]) -> Float[Array, "kv_heads chunk head_dim"]:
+        return jax.lax.dynamic_slice(array, (slot, context.first_kv_head, start, 0), chunk)[0]
+
+    return jax.vmap(read_slot)(context.slots)

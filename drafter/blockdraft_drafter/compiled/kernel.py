@@ -1,6 +1,6 @@
 """Block attention as one Pallas TPU kernel: it reads what is seen of a context, once.
 
-What it computes is defined by `portable.py`, the oracle of its tests.
+What it computes is defined by `attention.attend_in_chunks`, the oracle of its tests.
 """
 
 from functools import partial
@@ -12,8 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from blockdraft_drafter.context.buffer import CHUNK
-from blockdraft_drafter.context.portable import ContextView, Keys
+from blockdraft_drafter.compiled.buffer import CHUNK, ContextView, Keys
 
 # Context positions per step of the grid, the first that divides the capacity. A step costs about
 # as much as reading this many keys, so shorter ones would be mostly overhead.
@@ -34,19 +33,11 @@ def attend_in_kernel(
     is_causal: bool,
     interpret: bool = False,
 ) -> Float[Array, "blocks kv_heads queries group head_dim"]:
-    """Attend as `portable.attend_in_chunks` does; the result has the type of `queries`.
+    """Attend as `attention.attend_in_chunks` does; the result has the type of `queries`.
 
     The queries of one KV head, those of all its query heads and all block positions, are the rows
     of one matrix product per tile of the context. Tiles that no query sees are neither read nor
-    computed.
-
-    Args:
-        queries: Scaled queries.
-        own: The block's own keys and values, each [blocks, kv_heads, keys, head_dim].
-        context: The contexts.
-        window: Keys this many positions away or further are invisible; None for all.
-        is_causal: Whether a position sees only itself and what is before it.
-        interpret: Whether to run the kernel on a CPU, for tests.
+    computed. With `interpret` the kernel runs on a CPU, for tests.
     """
     blocks, kv_heads, count, group, head_dim = queries.shape
     slots, _, capacity, _ = context.layer[0].shape

@@ -13,10 +13,8 @@ from tests.drafter.builders import TARGET, drafter_config, random_drafter
 from tests.drafter.eagle3.test_method import eagle3_drafter
 from tests.models.hostile import change_json, entry, refused, write_raw
 
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.files.checkpoint import save_drafter
-from blockdraft_drafter.files.sources import obtain_drafter
+from blockdraft_drafter.checkpoint import save_drafter
+from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.weights.loading import Checkpoint
 
 WEIGHTS = "model.safetensors"
@@ -28,9 +26,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound")
     drafter = random_drafter(drafter_config(draft_vocab_size=24))
     ids = np.arange(0, 48, 2)
-    save_drafter(DFLASH, drafter.model, path / "dflash", ids)
+    save_drafter(drafter.model, path / "dflash", ids)
     eagle3 = eagle3_drafter(draft_vocab=24)
-    save_drafter(EAGLE3, eagle3.model, path / "eagle3", eagle3.draft_ids)
+    save_drafter(eagle3.model, path / "eagle3", eagle3.draft_ids)
     return path
 
 

@@ -1,6 +1,10 @@
-"""Where a drafter comes from: a directory, the hub, this package, or a random number generator."""
+"""Which drafters there are, and where one comes from: a folder, the hub, this package, or chance.
+
+Another draft method needs a folder like `dflash` and a place in `METHODS`.
+"""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +12,10 @@ from typing import Any
 from flax import nnx
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.catalogue import DEFAULT, FASTEST_FIRST, METHODS, published_method
-from blockdraft_drafter.compiled.definition import Config, Drafter, MethodDefinition, Model
-from blockdraft_drafter.files.checkpoint import fingerprint, load_drafter, published_arrays
-from blockdraft_drafter.files.known_drafters import known_drafter
+from blockdraft_drafter.checkpoint import fingerprint, load_drafter, published_arrays
+from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import Checkpoint
@@ -19,16 +23,44 @@ from blockdraft_models.weights.resolve import resolve_target
 
 logger = logging.getLogger(__name__)
 
-SHIPPED = Path(__file__).parents[1] / "checkpoints"
+AnyMethod = MethodDefinition[Any]
+
+METHODS: tuple[AnyMethod, ...] = (EAGLE3, DFLASH)
+"""The first that recognizes a checkpoint has it; of several that ship for a target, the first is
+preferred: the faster one (docs/adr/0038-the-fastest-drafter-first.md)."""
+
+SHIPPED = Path(__file__).parent / "checkpoints"
 # Methods by the specification of their shipped and of their random drafters.
 _BY_NAME = {method.name: method for method in METHODS}
-_RANDOM = {"random": DEFAULT} | {
-    f"random-{name}": method for name, method in _BY_NAME.items() if method is not DEFAULT
+_RANDOM: Mapping[str, AnyMethod] = {"random": DFLASH, "random-eagle3": EAGLE3}
+
+_LLAMA_3_1_8B = "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"
+_KNOWN = {
+    "qwen/qwen3-4b": "z-lab/Qwen3-4B-DFlash-b16",
+    "qwen/qwen3-8b": "z-lab/Qwen3-8B-DFlash-b16",
+    "meta-llama/llama-3.1-8b-instruct": _LLAMA_3_1_8B,
+    # The name under which it was published first.
+    "meta-llama/meta-llama-3.1-8b-instruct": _LLAMA_3_1_8B,
 }
+"""Published drafters that load here, by the target's hub id (source: README of z-lab/dflash)."""
 
 
 class NoDrafterError(ResolveError):
     """No drafter is shipped or known for a target."""
+
+
+def published_method(config: Mapping[str, Any]) -> AnyMethod:
+    """Return the method of a drafter's parsed `config.json`.
+
+    Raises:
+        ValueError: If a part of the configuration is not what it should be.
+    """
+    return next(method for method in METHODS if method.config_type.recognizes(config))
+
+
+def method_of(config: DraftConfig) -> AnyMethod:
+    """Return the method whose drafters have this type of configuration."""
+    return next(method for method in METHODS if isinstance(config, method.config_type))
 
 
 def find_checkpoint(
@@ -54,18 +86,21 @@ def find_checkpoint(
     kind = spec.partition(":")[0]
     if kind in _RANDOM:
         return None
-    if kind != "auto" and kind not in _BY_NAME:
+    named = _BY_NAME.get(kind)
+    if named is not None:
+        shipped = shipped_for(named, target)
+        if shipped is None:
+            raise NoDrafterError(
+                f"no {named.title} drafter is shipped for target {target.fingerprint}"
+            )
+        return shipped
+    if kind != "auto":
         return resolve_target(spec)
-    suitable = [method for method in FASTEST_FIRST if method.can_learn or not learns]
-    for method in suitable if kind == "auto" else (_BY_NAME[kind],):
-        shipped = shipped_for(method, target)
+    for method in METHODS:
+        shipped = shipped_for(method, target) if method.can_learn or not learns else None
         if shipped is not None:
             return shipped
-    if kind != "auto":
-        raise NoDrafterError(
-            f"no {_BY_NAME[kind].title} drafter is shipped for target {target.fingerprint}"
-        )
-    published = known_drafter(target_spec)
+    published = _KNOWN.get(target_spec.lower())
     if published is None:
         raise NoDrafterError(
             "no drafter is known for this target: name one with --drafter, or train one with "
@@ -84,15 +119,10 @@ def obtain_drafter(
     num_layers: int,
     dtype: DTypeLike,
 ) -> Drafter[Any]:
-    """Return the drafter that `spec` names.
+    """Return the drafter that `spec` names as for `find_checkpoint`, its weights in `dtype`.
 
-    Args:
-        spec: As for `find_checkpoint`.
-        target: The target it shall draft for.
-        target_spec: What the user calls the target.
-        block_size: Tokens per block, if it is to be random or does not say.
-        num_layers: Draft layers, if it is to be random.
-        dtype: Of weights and activations.
+    The same random `spec` gives the same weights, with so many tokens per block and draft layers.
+    A stored drafter says both itself, but perhaps not the tokens per block.
 
     Raises:
         CheckpointError: If the checkpoint is damaged or does not fit the target.
@@ -103,15 +133,21 @@ def obtain_drafter(
         return load_any(path, target, block_size=block_size, dtype=dtype)
     kind, _, seed = spec.partition(":")
     method = _RANDOM[kind]
+    if seed and not seed.isdecimal():
+        raise ResolveError(f"drafter {spec!r}: the seed must be a whole number")
     try:
-        config = method.default_config(target.config, block_size, num_layers)
+        config = method.config_type.default_for(
+            target.config, block_size=block_size, num_layers=num_layers
+        )
     except ValueError as error:
         raise ResolveError(f"drafter {spec!r}: {error}") from error
-    return random_drafter(method, config, target, seed=_seed(spec, seed), dtype=dtype)
+    config = replace(config, target_fingerprint=target.fingerprint)
+    model = method.module(config, dtype=dtype, rngs=nnx.Rngs(int(seed or 0)))
+    return Drafter(method, model, fingerprint(config, published_arrays(model)))
 
 
 def load_any(path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLike) -> Drafter[Any]:
-    """Load a drafter of whichever method its configuration says; see `obtain_drafter`."""
+    """Load a drafter of whichever method its configuration says; see `load_drafter`."""
     published = read_json(path / "config.json", required=True)
     try:
         method = published_method(published)
@@ -120,9 +156,7 @@ def load_any(path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLik
     return load_drafter(method, path, target, dtype=dtype, block_size=block_size)
 
 
-def shipped_for(
-    method: MethodDefinition[Any, Any], target: Checkpoint, directory: Path = SHIPPED
-) -> Path | None:
+def shipped_for(method: AnyMethod, target: Checkpoint, directory: Path = SHIPPED) -> Path | None:
     """Return the checkpoint in `directory` of a method that was trained for a target, or None."""
     for path in sorted(directory.glob("*/config.json")):
         config = read_json(path)
@@ -130,25 +164,3 @@ def shipped_for(
         if recorded == target.fingerprint and published_method(config) is method:
             return path.parent
     return None
-
-
-def random_drafter(
-    method: MethodDefinition[Config, Model],
-    config: Config,
-    target: Checkpoint,
-    *,
-    seed: int,
-    dtype: DTypeLike,
-) -> Drafter[Model]:
-    """Return an untrained drafter; the same seed gives the same weights."""
-    config = replace(config, target_fingerprint=target.fingerprint, trained=False)
-    model = method.module(config, dtype=dtype, rngs=nnx.Rngs(seed))
-    return Drafter(method, model, fingerprint(method, config, published_arrays(method, model)))
-
-
-def _seed(spec: str, seed: str) -> int:
-    if not seed:
-        return 0
-    if not seed.isdecimal():
-        raise ResolveError(f"drafter {spec!r}: the seed must be a whole number")
-    return int(seed)

@@ -12,9 +12,9 @@ import pytest
 from ml_dtypes import bfloat16
 from tests.drafter.reference_attention import reference_attention
 
-from blockdraft_drafter.context.buffer import CHUNK
-from blockdraft_drafter.context.kernel import attend_in_kernel
-from blockdraft_drafter.context.portable import ContextView, attend_in_chunks
+from blockdraft_drafter.compiled.attention import attend_in_chunks
+from blockdraft_drafter.compiled.buffer import CHUNK, ContextView
+from blockdraft_drafter.compiled.kernel import attend_in_kernel
 
 FORMS: dict[str, Callable[..., jax.Array]] = {
     "chunks": attend_in_chunks,

@@ -7,23 +7,22 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tests.drafter.builders import (
     TARGET,
     drafter_config,
     make_method,
     random_drafter,
+    read_dflash,
     target_parts,
 )
 
+from blockdraft_drafter.checkpoint import (
+    load_drafter,
+    save_drafter,
+)
 from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.compiled.vocabulary import draft_ids_of, draft_offsets, narrowed
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.dflash.published import config_from_hf, config_to_hf
-from blockdraft_drafter.files.checkpoint import load_drafter, save_drafter
+from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.method import ContextRow
 from blockdraft_models.errors import CheckpointError
 
@@ -61,25 +60,9 @@ def test_proposes_the_likeliest_of_its_own_vocabulary(tied: bool) -> None:
             assert token == wanted or wanted == likeliest[0]
 
 
-def test_the_head_keeps_only_its_rows() -> None:
-    target = target_parts(tied=True)
-    ids = np.array([3, 9, 63], np.int32)
-    small = narrowed(target, ids)
-    assert small.embedding is target.embedding
-    assert small.head is not None
-    np.testing.assert_array_equal(small.head, target.embedding[ids])
-    assert narrowed(target, None) is target
-
-
-@given(st.sets(st.integers(0, VOCABULARY - 1), min_size=1))
-def test_offsets_round_trip(tokens: set[int]) -> None:
-    ids = np.array(sorted(tokens), np.int32)
-    np.testing.assert_array_equal(draft_ids_of(draft_offsets(ids), VOCABULARY), ids)
-
-
 def saved(directory: Path, change: Callable[[Tensors], None] = lambda _: None) -> Path:
     drafter = drafter_of(np.array([3, 9, 40, 63], np.int32))
-    save_drafter(DFLASH, drafter.model, directory, drafter.draft_ids)
+    save_drafter(drafter.model, directory, drafter.draft_ids)
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file(tensors, directory / "model.safetensors")
@@ -127,11 +110,11 @@ def test_a_wrong_table_is_refused(tmp_path: Path, offsets: list[int] | None, mes
 
 def test_the_size_is_published_and_a_full_one_means_none() -> None:
     config = drafter_config(draft_vocab_size=10)
-    published = config_to_hf(config)
+    published = config.to_hf()
     assert published["draft_vocab_size"] == 10
-    assert config_from_hf(published).draft_vocab_size == 10
+    assert read_dflash(published).draft_vocab_size == 10
     full = {**published, "draft_vocab_size": VOCABULARY}
-    assert config_from_hf(full).draft_vocab_size is None
+    assert read_dflash(full).draft_vocab_size is None
 
 
 @pytest.mark.parametrize("size", [0, VOCABULARY + 1])

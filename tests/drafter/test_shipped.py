@@ -14,17 +14,17 @@ from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.compiled.definition import MethodDefinition
-from blockdraft_drafter.dflash.definition import DFLASH
-from blockdraft_drafter.eagle3.definition import EAGLE3
-from blockdraft_drafter.eagle3.published import is_eagle3
-from blockdraft_drafter.files.sources import (
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.model import EAGLE3
+from blockdraft_drafter.learning.start import begin_learning
+from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.sources import (
     SHIPPED,
     NoDrafterError,
     find_checkpoint,
+    published_method,
     shipped_for,
 )
-from blockdraft_drafter.learning.start import begin_learning
-from blockdraft_drafter.method import ContextRow
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -41,7 +41,7 @@ def test_they_fit_into_the_package(name: str, most_bytes: float) -> None:
     assert sum(path.stat().st_size for path in checkpoint.iterdir()) < most_bytes
     config = json.loads((checkpoint / "config.json").read_text())
     assert config["blockdraft"]["trained"]
-    assert is_eagle3(config) == (name == "eagle3")
+    assert published_method(config).name == name
     card = (checkpoint / "README.md").read_text(encoding="utf-8")
     for heading in ("## Data", "## Recipe", "## Acceptance", "## Limits"):
         assert heading in card
@@ -111,7 +111,7 @@ def test_they_draft_what_their_target_says(
 @pytest.mark.smollm2
 @pytest.mark.parametrize(("learns", "method"), [(False, EAGLE3), (True, DFLASH)])
 def test_what_is_to_learn_can_learn(
-    target: tuple[Decoder, Checkpoint], learns: bool, method: MethodDefinition[Any, Any]
+    target: tuple[Decoder, Checkpoint], learns: bool, method: MethodDefinition[Any]
 ) -> None:
     _, checkpoint = target
     found = find_checkpoint("auto", checkpoint, learns=learns)
