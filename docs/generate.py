@@ -137,7 +137,7 @@ def _rows(command: str) -> Iterator[Row]:
             meaning = _allowed(action.choices or ()) + _meaning(action)
         else:
             default = _default(setting.default, setting.default is MISSING)
-            unit = ", in seconds" if setting.said.metavar == "SECONDS" else ""
+            unit = ", in seconds" if setting.metavar == "SECONDS" else ""
             meaning = _allowed(setting.choices) + _prose(setting.said.help) + unit
         yield Row(names, meaning, {command: default})
 

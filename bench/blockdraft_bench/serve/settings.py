@@ -214,9 +214,9 @@ class ServeSettings:
         )
     )
     temperature: float = setting(0.0, "of the target; 0 is greedy", minimum=0)
-    load: LoadSettings = group(LoadSettings, title="load")
-    split: SplitSettings = group(SplitSettings, title="split")
-    service: ServiceSettings = group(ServiceSettings, title="service")
+    load: LoadSettings = group(LoadSettings)
+    split: SplitSettings = group(SplitSettings)
+    service: ServiceSettings = group(ServiceSettings)
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:

@@ -26,9 +26,9 @@ HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft chat`."""
     parser.epilog = HELP
-    parser.add_argument("--system", metavar="TEXT", help="system message of the conversation")
+    parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
     parser.add_argument("--model", default="", metavar="NAME", help="model (default: the served)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per answer")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_sampling_arguments(parser)
     add_connection_arguments(parser)
 

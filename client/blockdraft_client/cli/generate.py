@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="print speed and acceptance to stderr (default: if that is a terminal)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_sampling_arguments(parser)
     add_connection_arguments(parser)
 

@@ -56,15 +56,10 @@ class Configuration(Generic[S]):
             "variable, a variable over the file."
         )
         brief = any(setting.said.common for setting in self.settings.values())
-        titles: dict[str, argparse._ArgumentGroup] = {}
         whole: dict[str, str] = {}
         for setting in self.settings.values():
-            title = setting.title
-            # One screen has no room for headings.
-            if title and title not in titles and not brief:
-                titles[title] = parser.add_argument_group(f"settings of the {title}")
             said = setting.said.help
-            action = _add_flag(titles.get(title, parser), setting)
+            action = _add_flag(parser, setting)
             action.help = whole[action.dest] = _help(setting, said)
             if brief:
                 first = _help(setting, said.partition(";")[0])
@@ -180,16 +175,16 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def _add_flag(group: "argparse._ActionsContainer", setting: Setting) -> argparse.Action:
+def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> argparse.Action:
     more: dict[str, Any] = {"dest": _destination(setting.name)}
     if setting.kind is bool:
         negated = setting.name.startswith("no-")
         more["action"] = "store_true" if negated else argparse.BooleanOptionalAction
     else:
-        more["metavar"] = _metavar(setting)
+        more["metavar"] = setting.metavar
         if setting.many and setting.said.separator is None:
             more |= {"nargs": "+", "action": "extend"}
-    return group.add_argument(f"--{setting.name}", default=None, **more)
+    return parser.add_argument(f"--{setting.name}", default=None, **more)
 
 
 def _help(setting: Setting, said: str) -> str:
@@ -206,14 +201,6 @@ def _described_default(setting: Setting) -> str | None:
     if default is MISSING or default is None or isinstance(default, bool):
         return None
     return f"{default:g}" if isinstance(default, float) else " ".join(setting.to_texts(default))
-
-
-def _metavar(setting: Setting) -> str:
-    if setting.said.metavar is not None:
-        return setting.said.metavar
-    if setting.choices:
-        return "{" + ",".join(map(str, setting.choices)) + "}"
-    return {int: "N", float: "X", Path: "PATH"}.get(setting.kind, "TEXT")
 
 
 def _destination(name: str) -> str:

@@ -19,7 +19,8 @@ class Declaration:
     Attributes:
         help: What it means, in a few words that need no full stop.
         flag: Name of the flag without dashes; None takes the field's name, with hyphens.
-        metavar: What stands for the value in `--help`; None takes a word for its type.
+        metavar: What stands for the value in `--help`; None takes a word for its type, or the last
+            one of the flag.
         minimum: Least value, itself allowed.
         above: Least value, itself not allowed.
         maximum: Largest value, itself allowed.
@@ -65,7 +66,6 @@ class Declaration:
 class Group:
     """What `group` was told; see there."""
 
-    title: str | None
     without: frozenset[str]
 
 
@@ -80,19 +80,18 @@ def required(help: str, **more: Any) -> Any:
     return field(metadata={KEY: Declaration(help, **more)})
 
 
-def group(factory: Callable[[], T], *, title: str | None = None, without: Sequence[str] = ()) -> T:
+def group(factory: Callable[[], T], *, without: Sequence[str] = ()) -> T:
     """Declare a field that holds further settings, with the defaults that `factory` makes.
 
-    Those named in `without` cannot be set here, because something else decides them. `title` says
-    whose settings these are, for headings.
+    Those named in `without` cannot be set here, because something else decides them.
     """
-    declared: T = field(default_factory=factory, metadata={KEY: Group(title, frozenset(without))})
+    declared: T = field(default_factory=factory, metadata={KEY: Group(frozenset(without))})
     return declared
 
 
 def optional_group() -> Any:
     """Declare a group that is None unless one of its settings is given."""
-    return field(default=None, metadata={KEY: Group(None, frozenset())})
+    return field(default=None, metadata={KEY: Group(frozenset())})
 
 
 def check(settings: Any) -> None:

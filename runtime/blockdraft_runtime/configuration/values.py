@@ -35,7 +35,6 @@ class Setting:
         optional: Whether it may be None.
         default: Value where nothing is said; MISSING if something must be.
         said: What the declaration says besides.
-        title: For whom it is, if the groups it is in say so.
     """
 
     name: str
@@ -45,12 +44,22 @@ class Setting:
     optional: bool
     default: Any
     said: Declaration
-    title: str = ""
 
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values that it must be one of; none if it may be any of its type."""
         return choices(self.kind)
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in `--help`."""
+        if self.said.metavar is not None:
+            return self.said.metavar
+        if self.choices:
+            return "{" + ",".join(map(str, self.choices)) + "}"
+        if self.paths[0][-1].endswith("_seconds"):
+            return "SECONDS"
+        return {int: "N", float: "X"}.get(self.kind, self.name.rpartition("-")[2].upper())
 
     def from_text(self, text: str, source: str) -> Any:
         """Return the value that a variable or a flag's single text means.
@@ -131,14 +140,13 @@ def settings_of(kind: type) -> dict[str, Setting]:
         TypeError: If two fields of one name differ in type or default, so that no value suits both.
     """
     found: dict[str, Setting] = {}
-    for new in _walk(kind, {}, (), ""):
+    for new in _walk(kind, {}, ()):
         old = found.setdefault(new.name, new)
         if old is new:
             continue
         if (old.kind, old.many, old.default) != (new.kind, new.many, new.default):
             raise TypeError(f"--{new.name} means two things: {old} and {new}")
-        titles = f"{old.title} and {new.title}".replace(" and ", ", ", old.title.count(" and "))
-        found[new.name] = dataclasses.replace(old, paths=old.paths + new.paths, title=titles)
+        found[new.name] = dataclasses.replace(old, paths=old.paths + new.paths)
     return found
 
 
@@ -153,9 +161,7 @@ def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
     return _make(kind, None, values, ())
 
 
-def _walk(
-    kind: type, defaults: Mapping[str, Any], path: FieldPath, title: str
-) -> Iterator[Setting]:
+def _walk(kind: type, defaults: Mapping[str, Any], path: FieldPath) -> Iterator[Setting]:
     hints = typing.get_type_hints(kind)
     for one in dataclasses.fields(kind):
         default = defaults[one.name] if one.name in defaults else _default(one)
@@ -172,7 +178,6 @@ def _walk(
                 optional=optional,
                 default=default,
                 said=said,
-                title=title,
             )
         elif isinstance(said, Group):
             # What a group that is there must have is unset as long as the group is not.
@@ -180,9 +185,9 @@ def _walk(
                 each.name: None if default is None else getattr(default, each.name)
                 for each in dataclasses.fields(inner)
             }
-            for found in _walk(inner, known, here, said.title or title):
-                if found.name not in said.without:
-                    yield found
+            yield from (
+                found for found in _walk(inner, known, here) if found.name not in said.without
+            )
 
 
 def _make(kind: type[T], base: Any, values: Mapping[FieldPath, Any], path: FieldPath) -> T:

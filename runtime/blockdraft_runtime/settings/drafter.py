@@ -6,8 +6,10 @@ from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
 from blockdraft_runtime.settings.process import (
+    CONTEXT_HELP,
     DEFAULT_TARGET,
     DTYPE_HELP,
+    SEQUENCES_HELP,
     TARGET_HELP,
     Dtype,
     PeerTlsSettings,
@@ -36,20 +38,17 @@ class LearningSettings:
         "folder of the recordings and of the drafter's versions; unset: one for each target in "
         "`learn` in the folder of BLOCKDRAFT_CACHE",
         flag="learn-dir",
-        metavar="DIR",
     )
     limit_bytes: int = setting(
         4 << 30,
         "most bytes of recordings; the oldest are deleted first",
         flag="learn-limit",
-        metavar="BYTES",
         minimum=1,
     )
     share: float = setting(
         1.0,
         "share of the sequences to record",
         flag="learn-share",
-        metavar="SHARE",
         above=0,
         maximum=1,
     )
@@ -68,21 +67,16 @@ class DrafterSettings:
         draft_layers: Layers of a random DFlash drafter.
     """
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     drafter: str = setting(
         "auto",
         "draft model: `auto`, the one shipped or published for this target, or with --learn "
         "`dflash`; `dflash` or `eagle3`, the one shipped; a directory or hub id in one of these "
         "forms; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
-        metavar="SPEC",
         common=True,
     )
-    max_sequences: int = setting(
-        16, "context slots; sequences beyond them are decoded plainly", minimum=1
-    )
-    max_context_tokens: int = setting(
-        2048, "positions per slot; longer sequences go on plainly", minimum=1
-    )
+    max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
+    max_context_tokens: int = setting(2048, CONTEXT_HELP, minimum=1)
     max_feature_rows: int = 256
     feature_form: SentForm = setting(
         "auto",
@@ -102,7 +96,6 @@ class DrafterSettings:
     compilation_cache: Path | None = setting(
         None,
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
-        metavar="DIR",
     )
     find: bool = setting(
         False,

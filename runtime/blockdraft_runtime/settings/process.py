@@ -8,6 +8,14 @@ from blockdraft_runtime.configuration.definition import check, required, setting
 
 DEFAULT_TARGET = "smollm2-135m"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
+SEQUENCES_HELP = "most sequences at once; a drafter leaves those beyond to plain decoding"
+CONTEXT_HELP = (
+    "most tokens of one sequence, prompt and answer together; the pages must hold at least one"
+)
+WAITING_HELP = (
+    "requests that may wait beyond those decoded at once; more get QUEUE_FULL, but replays have as "
+    "many places again"
+)
 DTYPE_HELP = (
     "element type of weights, cache and contexts; `auto` is bfloat16 on TPU, the faster of both on "
     "CPU, which is measured once, and float32 elsewhere"
@@ -25,23 +33,20 @@ class ProcessSettings:
     address: str = required(
         "where to listen, `host:port` or `unix:/path`",
         flag="listen",
-        metavar="ADDRESS",
         common=True,
     )
     metrics_port: int | None = setting(
-        None, "port of the Prometheus metrics; unset: none", metavar="PORT", common=True
+        None, "port of the Prometheus metrics; unset: none", common=True
     )
     metrics_address: str = setting(
         "127.0.0.1",
         "where the metrics are served, which are neither encrypted nor authenticated; `0.0.0.0`: "
         "on every interface",
-        metavar="HOST",
     )
     drain_seconds: float = setting(
         30.0,
         "how long calls in flight may go on after SIGTERM",
         flag="drain-timeout",
-        metavar="SECONDS",
         minimum=0,
     )
     control_address: str | None = setting(
@@ -49,7 +54,6 @@ class ProcessSettings:
         "second, always plaintext address, for the health checks of a supervisor: best a unix "
         "socket in a private folder",
         flag="control",
-        metavar="ADDRESS",
     )
     log_level: LogLevel = setting("info", "least severe messages to log", common=True)
     log_format: LogFormat = setting("text", "one line of text for each event, or one JSON object")
@@ -67,12 +71,10 @@ class PeerTlsSettings:
         "PEM certificate chain by which the service's other processes know this one; needs "
         "--peer-tls-key and --peer-tls-ca; unix sockets stay as they are",
         flag="peer-tls-cert",
-        metavar="FILE",
     )
-    key: Path = required("PEM private key of --peer-tls-cert", flag="peer-tls-key", metavar="FILE")
+    key: Path = required("PEM private key of --peer-tls-cert", flag="peer-tls-key")
     authorities: Path = required(
         "PEM certificates of authorities, one of which has to have signed those of the other "
         "processes",
         flag="peer-tls-ca",
-        metavar="FILE",
     )

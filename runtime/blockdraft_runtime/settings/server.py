@@ -13,6 +13,7 @@ from blockdraft_runtime.configuration.definition import (
 from blockdraft_runtime.settings.process import (
     DEFAULT_TARGET,
     TARGET_HELP,
+    WAITING_HELP,
     PeerTlsSettings,
     ProcessSettings,
 )
@@ -64,7 +65,7 @@ class LimitsSettings:
 
     max_waiting: int = setting(
         256,
-        "requests that may wait beyond what is decoded at once; more get QUEUE_FULL",
+        WAITING_HELP,
         minimum=0,
     )
     # Checked before tokenizing, whose time grows with it.
@@ -77,14 +78,12 @@ class LimitsSettings:
         600.0,
         "deadline of calls that come without one",
         flag="default-timeout",
-        metavar="SECONDS",
         above=0,
     )
     recovery_seconds: float = setting(
         120.0,
         "how long a broken stream waits for a verifier to come back",
         flag="recovery-timeout",
-        metavar="SECONDS",
         minimum=0,
     )
     max_connection_age_seconds: float | None = setting(
@@ -92,7 +91,6 @@ class LimitsSettings:
         "how long a caller may use one connection before it is asked to open another one, so that "
         "callers spread over servers that came later; calls under way go on; unset: for ever",
         flag="max-connection-age",
-        metavar="SECONDS",
         above=0,
     )
     max_replays: int = 8
@@ -111,18 +109,14 @@ class TlsSettings:
     certificate: Path = required(
         "PEM certificate chain, the server's own first; needs --tls-key",
         flag="tls-cert",
-        metavar="FILE",
         common=True,
     )
-    key: Path = required(
-        "PEM private key; needs --tls-cert", flag="tls-key", metavar="FILE", common=True
-    )
+    key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", common=True)
     client_authorities: Path | None = setting(
         None,
         "PEM certificates of authorities, one of which has to have signed the certificate that "
         "every caller shows; needs --tls-cert; unset: callers show none",
         flag="tls-client-ca",
-        metavar="FILE",
     )
 
 
@@ -136,32 +130,28 @@ class ServerSettings:
         poll_seconds: Time between two looks at a verifier's health and load.
     """
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     verifiers: tuple[str, ...] = setting(
         ("unix:/tmp/blockdraft-verifier.sock",),
         "address of a verifier, or a name that stands for several, as `dns:///verifiers:50052`, "
         "and is looked up again every few seconds; one or more, repeatable",
         flag="verifier",
-        metavar="ADDRESS",
     )
     model_name: str | None = setting(
         None,
         "name of the model in requests; unset: the target's",
-        metavar="NAME",
         common=True,
     )
     api_key_file: Path | None = setting(
         None,
         "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "
         "them; read again when it changes",
-        metavar="FILE",
         common=True,
     )
     trace_endpoint: str | None = setting(
         None,
         "OpenTelemetry collector to send a trace of each request to, by OTLP over gRPC, such as "
         "`http://localhost:4317`; needs blockdraft[trace]",
-        metavar="URL",
     )
     production: bool = setting(
         False,

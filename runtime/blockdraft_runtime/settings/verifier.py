@@ -12,9 +12,12 @@ from blockdraft_runtime.configuration.definition import (
     setting,
 )
 from blockdraft_runtime.settings.process import (
+    CONTEXT_HELP,
     DEFAULT_TARGET,
     DTYPE_HELP,
+    SEQUENCES_HELP,
     TARGET_HELP,
+    WAITING_HELP,
     Dtype,
     PeerTlsSettings,
     ProcessSettings,
@@ -28,20 +31,19 @@ DraftPolicy = Literal["adaptive", "fixed"]
 class SchedulerSettings:
     """Limits of a step, of a sequence and of the queue."""
 
-    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1, common=True)
+    max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1, common=True)
     max_step_tokens: int = setting(
         128, "most tokens of one forward pass; at least --max-sequences", minimum=1
     )
     max_context_tokens: int = setting(
         2048,
-        "most tokens of one sequence, prompt and answer together; the pages must hold at least "
-        "one such sequence",
+        CONTEXT_HELP,
         minimum=1,
         common=True,
     )
     max_waiting: int = setting(
         256,
-        "sequences that may wait beyond those decoded at once; replays have as many places again",
+        WAITING_HELP,
         minimum=0,
         common=True,
     )
@@ -111,7 +113,6 @@ class EngineSettings:
         5.0,
         "how long an answer of the drafter may take before the connection counts as lost",
         flag="draft-timeout",
-        metavar="SECONDS",
         above=0,
     )
     draft_patience_seconds: float = 0.02
@@ -174,19 +175,17 @@ class VerifierSettings:
         peer_tls: Certificates between the processes; None for plaintext.
     """
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC", common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     drafter_address: str | None = setting(
         "unix:/tmp/blockdraft-drafter.sock",
         "address of the drafter, or `none` to decode plainly",
         flag="drafter",
-        metavar="ADDRESS",
     )
     drafter_wait_seconds: float = 120.0
     engine: EngineSettings = group(EngineSettings)
     compilation_cache: Path | None = setting(
         None,
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
-        metavar="DIR",
     )
     self_test: bool = setting(
         False,
@@ -198,7 +197,6 @@ class VerifierSettings:
         "second address to listen at, `host:port`, for servers on other hosts; without "
         "--peer-tls-cert it is plaintext, and whoever reaches it may generate",
         flag="peer-listen",
-        metavar="ADDRESS",
     )
     peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(

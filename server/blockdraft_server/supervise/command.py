@@ -153,11 +153,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
 
     started = time.monotonic()
-    supervisor = Supervisor(
-        plan.children(),
-        hang_seconds=settings.hang_timeout_seconds,
-        start_seconds=settings.start_timeout_seconds,
-    )
+    supervisor = Supervisor(plan.children(), hang_seconds=settings.hang_timeout_seconds)
     # Whoever reads stderr slowly, or not at all, must not hold up the supervisor either.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):

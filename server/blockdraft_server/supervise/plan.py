@@ -62,39 +62,26 @@ class ServeSettings:
         None,
         "the TPU this host has, such as `v5p-8` or `v5e-4`; unset: what TPU_ACCELERATOR_TYPE and "
         "TPU_TOPOLOGY say, if anything",
-        metavar="TYPE",
     )
     metrics_port: int | None = setting(
         None,
         "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
         "next ones, in this order; unset: none",
-        metavar="PORT",
         common=True,
     )
     run_dir: Path | None = setting(
         None,
         "folder of the sockets between the processes; unset: a private temporary one",
-        metavar="DIR",
-    )
-    start_timeout_seconds: float = setting(
-        3600.0,
-        "how long a process may take to get ready, downloads and compiling included, before it is "
-        "killed and started again",
-        flag="start-timeout",
-        metavar="SECONDS",
-        above=0,
     )
     hang_timeout_seconds: float = setting(
         10.0,
         "how long a process that was ready may leave looks at its health unanswered before it is "
         "killed and started again",
         flag="hang-timeout",
-        metavar="SECONDS",
         above=0,
     )
     verifier: VerifierSettings = group(
         VerifierSettings,
-        title="verifier",
         without=(
             "self-test",
             *("listen", "metrics-port", "drafter"),
@@ -102,11 +89,9 @@ class ServeSettings:
         ),
     )
     drafter: DrafterSettings = group(
-        DrafterSettings, title="drafter", without=("listen", "metrics-port", "find", *PEER_TLS)
+        DrafterSettings, without=("listen", "metrics-port", "find", *PEER_TLS)
     )
-    server: ServerSettings = group(
-        ServerSettings, title="server", without=("metrics-port", "verifier", *PEER_TLS)
-    )
+    server: ServerSettings = group(ServerSettings, without=("metrics-port", "verifier", *PEER_TLS))
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at the machine."""

@@ -97,6 +97,7 @@ class Supervisor:
         policy: RestartPolicy | None = None,
         sink: BinaryIO | None = None,
         hang_seconds: float = 10.0,
+        # Downloads and compiling included; a download goes on where it was.
         start_seconds: float = 3600.0,
     ) -> None:
         """Remember what to run.

@@ -200,12 +200,12 @@ def test_a_flag_is_not_taken_for_a_longer_one(capsys: pytest.CaptureFixture[str]
 def test_parts_that_share_a_setting_must_agree() -> None:
     @dataclass(frozen=True)
     class Street:
-        left: Size = group(lambda: Size(width=3), title="left")
-        right: Size = group(lambda: Size(width=3), title="right", without=("height",))
+        left: Size = group(lambda: Size(width=3))
+        right: Size = group(lambda: Size(width=3), without=("height",))
 
     found = settings_of(Street)
     assert found["width"].paths == (("left", "width"), ("right", "width"))
-    assert (found["width"].title, found["height"].title) == ("left and right", "left")
+    assert found["height"].paths == (("left", "height"),)
     street = Configuration("street", Street).resolve({"width": "6"}, {})
     assert (street.left.width, street.right.width) == (6, 6)
 
