@@ -1,31 +1,60 @@
-"""Learning while serving: recordings in, better versions of the drafter out, without an end."""
+"""Learning while serving: recordings in, better versions of the drafter out, without an end.
+
+A candidate begins with the weights of the version that serves. It makes steps while nothing is
+decoded, is compared with that version now and then, and is promoted when it is better. Then it goes
+on, and the version that it became is what it must surpass. Whoever kills the process loses no more
+than the steps since the candidate's last checkpoint.
+"""
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
 
+from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_training.errors import TrainingError
 from blockdraft_training.features.frozen import HotVocabulary, freeze_shared
+from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.pace import Pace
-from blockdraft_training.online.session import Session, Surroundings
+from blockdraft_training.online.promotion import (
+    LEAST_SEQUENCES,
+    Comparison,
+    Gains,
+    Verdict,
+    compare,
+    decide,
+    next_look,
+)
 from blockdraft_training.online.settings import LearnSettings
-from blockdraft_training.online.start import Start, find_start
+from blockdraft_training.online.start import Start, add_version, exported, find_start
 from blockdraft_training.online.traffic import Slice, Traffic
 
 logger = logging.getLogger(__name__)
 
+# So many bad steps in a row are no accident of one batch.
+_BAD_STEPS = 3
+_LOWEST_RATE = 1 / 64
+_LONGEST_PAUSE_SECONDS = 600.0
+# As often as the drafter looks at the journal.
+_NOTE_SECONDS = 1.0
+
 
 class Learner:
-    """Makes candidates of one drafter, one after another."""
+    """Makes candidates of one drafter, one after another; `journal` says what it did."""
 
     def __init__(
         self,
@@ -43,23 +72,20 @@ class Learner:
             stopped: Whether to end; asked often.
             sleep: Lets seconds pass; may end early when stopped.
         """
-        self._settings = settings
+        self._settings, self._schedule = settings, settings.schedule
+        self._pace, self._stopped, self._sleep = pace, stopped, sleep
         self._dtype = activation_dtype(settings.dtype)
         self._shared, self._target = load_embedding_and_head(
             resolve_target(settings.target), dtype=self._dtype
         )
-        directory = settings.directory_for(self._target.fingerprint)
-        self.journal = Journal.read(directory) or Journal()
+        self._directory = settings.directory_for(self._target.fingerprint)
+        self._store = VersionStore(self._directory)
+        self._recipe = DFlashRecipe(settings.as_run(self._directory))
+        self.journal = Journal.read(self._directory) or Journal()
+        self._generator = np.random.default_rng(0)
         self._told = ""
-        self._around = Surroundings(
-            settings,
-            VersionStore(directory),
-            DFlashRecipe(settings.as_run(directory)),
-            self.journal,
-            pace,
-            stopped,
-            sleep,
-        )
+        self._unwritten: set[str] = set()
+        self._noted_at = -_NOTE_SECONDS
 
     def run(self) -> None:
         """Learn until stopped.
@@ -68,22 +94,22 @@ class Learner:
             TrainingError: If the drafter is not one that can learn.
             ModelError: If the drafter cannot be loaded.
         """
-        while not self._around.stopped():
-            start = self._start()
+        while not self._stopped():
+            start = self._found_start()
             if start is None:
-                self._around.idle()
+                self._sleep(self._schedule.idle_seconds)
             else:
                 self._learn_from(start)
 
-    def _start(self) -> Start | None:
+    def _found_start(self) -> Start | None:
         """Return what to learn from; None if a version for it cannot be written, or loaded."""
-        around, found = self._around, list[Start]()
+        found: list[Start] = []
 
         def find() -> None:
-            found.append(find_start(around.store, self._settings, around.recipe, self._target))
+            found.append(find_start(self._store, self._settings, self._recipe, self._target))
 
         try:
-            around.written("the first version", find)
+            self._written("the first version", find)
         except VersionError as error:
             if str(error) != self._told:
                 self._told = str(error)
@@ -91,32 +117,267 @@ class Learner:
         return found[0] if found else None
 
     def _learn_from(self, start: Start) -> None:
-        """Make one candidate."""
-        around, settings = self._around, self._settings
-        recordings = Recordings(around.store.directory / "recordings", 0)
-        traffic = Traffic(recordings, start.form(self._target), settings)
-        first = self._first_slice(traffic, start)
-        if first is None:
+        """Make one candidate, until it is given up or something else serves."""
+        self._start = start
+        recordings = Recordings(self._directory / "recordings", 0)
+        self._traffic = Traffic(recordings, start.form(self._target), self._settings)
+        piece = self._next_slice()
+        if piece is None:
             return
         vocab, draft_ids = self._target.config.vocab_size, start.drafter.draft_ids
         hot = np.arange(vocab) if draft_ids is None else draft_ids
-        candidate = Candidate(
-            around.recipe,
+        self._candidate = Candidate(
+            self._recipe,
             start.drafter.model,
             freeze_shared(self._shared, HotVocabulary.with_ids(hot, vocab)),
-            projected=first.projected,
-            learning_rate=settings.rate(from_nothing=start.from_nothing),
-            warmup_steps=settings.schedule.warmup_steps,
+            projected=piece.projected,
+            learning_rate=self._settings.rate(from_nothing=start.from_nothing),
+            warmup_steps=self._schedule.warmup_steps,
             dtype=self._dtype,
         )
-        Session(around, start, traffic, candidate, self._target.fingerprint).run(first)
+        # The weights of what serves, and bad steps in a row.
+        self._base, self._bad_steps = self._candidate.start_params, 0
+        self._checkpoints = self._resumed()
+        given_up = False
+        try:
+            while piece is not None and piece.projected == self._candidate.projected:
+                given_up = not self._learned(piece)
+                piece = None if given_up else self._next_slice()
+        finally:
+            if self._stopped() and not given_up:
+                self._save()
+            self._checkpoints.close()
 
-    def _first_slice(self, traffic: Traffic, start: Start) -> Slice | None:
+    def _next_slice(self) -> Slice | None:
         """Wait for something to learn from; None if another version serves or learning ends."""
-        around = self._around
-        while not around.stopped() and start.still_serves(around.store):
-            found = traffic.next_slice()
+        while not self._over():
+            found = self._traffic.next_slice()
             if found is not None:
                 return found
-            around.idle()
+            self._sleep(self._schedule.idle_seconds)
         return None
+
+    def _over(self) -> bool:
+        return self._stopped() or not self._start.still_serves(self._store)
+
+    def _learned(self, piece: Slice) -> bool:
+        """Learn from a slice, or as much of it as there is time for; False to give up."""
+        batches = piece.batches(self._schedule.micro_batch_size, self._generator)
+        per_step = self._schedule.batch_size // self._schedule.micro_batch_size
+        for begin in range(0, len(batches), per_step):
+            for numbers in batches[begin : begin + per_step]:
+                self._wait()
+                if self._over():
+                    return True
+                self._candidate.add(piece.builder(numbers)(numbers))
+            if not self._stepped(self._candidate.finish(self.journal.rate)):
+                return False
+        return True
+
+    def _stepped(self, loss: float | None) -> bool:
+        """Note a step, look if it is time; return whether the candidate goes on."""
+        journal, step = self.journal, self._candidate.step
+        if loss is None:
+            return self._thrown_away()
+        self._bad_steps = 0
+        journal.steps, journal.loss, journal.stepped_at = step, loss, time.time()
+        journal.total_steps += 1
+        self._note_now_and_then()
+        if step >= journal.next_look and not self._looked():
+            return False
+        if step % self._schedule.checkpoint_every == 0:
+            logger.info("step %d, loss %.3f", step, loss)
+            self._save()
+        return True
+
+    def _thrown_away(self) -> bool:
+        self.journal.thrown_away += 1
+        self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
+        self._bad_steps += 1
+        logger.warning(
+            "a step was thrown away: its loss or gradients were no numbers; rate × %g",
+            self.journal.rate,
+        )
+        if self._bad_steps < _BAD_STEPS:
+            return True
+        self._give_up(f"{self._bad_steps} bad steps in a row")
+        return False
+
+    def _looked(self) -> bool:
+        """Compare with what serves; return whether the candidate goes on."""
+        journal, step = self.journal, self._candidate.step
+        journal.next_look = next_look(step, self._schedule.first_look)
+        rounded = exported(self._candidate.model())
+        comparison = self._compared(rounded)
+        if comparison is None:
+            return True
+        journal.looks += 1
+        journal.total_looks += 1
+        journal.tau, journal.current_tau = comparison.candidate, comparison.current
+        journal.sequences = comparison.sequences
+        verdict = decide(
+            comparison,
+            journal.looks,
+            confidence=self._settings.confidence,
+            least_gain=self._schedule.least_gain,
+        )
+        logger.info(
+            "step %d, loss %.3f: τ %.3f on %d held-out sequences, %.3f what serves (%+.1f %%, by"
+            " luck with a chance of %.2g): %s",
+            step,
+            journal.loss or 0.0,
+            comparison.candidate,
+            comparison.sequences,
+            comparison.current,
+            100 * comparison.gain,
+            comparison.luck,
+            verdict.value,
+        )
+        if verdict is Verdict.START_OVER:
+            self._give_up("it became worse than what serves")
+            return False
+        journal.rate = min(1.0, 2 * journal.rate)
+        if verdict is Verdict.PROMOTE:
+            self._promote(rounded, comparison)
+        self._note()
+        return True
+
+    def _compared(self, rounded: DFlash) -> Comparison | None:
+        """Compare on held-out recordings; None if there are too few, or learning was stopped."""
+        candidate = self._candidate
+        held = self._traffic.held_out(self._schedule.held_out_sequences)
+        numbers = [] if held is None else candidate.usable(held)
+        if held is None or len(numbers) < LEAST_SEQUENCES:
+            logger.info("only %d held-out sequences: no comparison yet", len(numbers))
+            return None
+
+        def gains(params: Any) -> list[Gains]:
+            return candidate.gains(params, held, numbers, between=self._wait, stopped=self._stopped)
+
+        mine = gains(nnx.to_pure_dict(nnx.state(rounded)))
+        theirs = gains(self._base) if self._start.serves else self._schedule.paying
+        return None if self._stopped() else compare(mine, theirs, seed=self.journal.looks)
+
+    def _promote(self, model: DFlash, comparison: Comparison) -> None:
+        """Let the candidate serve as it is, and be what it must surpass from now on."""
+        promoted: list[int] = []
+        reason = (
+            f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
+            f" {comparison.sequences} held-out sequences"
+        )
+
+        def write() -> None:
+            added = add_version(
+                self._store,
+                self._recipe,
+                model,
+                self._start.drafter.draft_ids,
+                kind="learned",
+                parent=self._start.as_version(self._store),
+                held_out_tau=comparison.candidate,
+                parent_held_out_tau=comparison.current,
+                confidence=1 - comparison.luck,
+                reason=reason,
+            )
+            self._store.promote(added.number, reason)
+            promoted.append(added.number)
+            self._store.prune(self._schedule.keep)
+
+        if not self._written("a version", write) and not promoted:
+            self.journal.next_look = self._candidate.step + 1
+            self._sleep(self._schedule.idle_seconds)
+            return
+        [number] = promoted
+        logger.info("version %d is promoted", number)
+        self.journal.promoted += 1
+        self.journal.parent, self.journal.looks = number, 0
+        self._start = replace(self._start, version=number, serves=True)
+        self._base = nnx.to_pure_dict(nnx.state(model))
+        self._save()
+
+    def _give_up(self, why: str) -> None:
+        """Leave the candidate; the next one begins after a pause that grows."""
+        logger.warning("the candidate is given up at step %d: %s", self._candidate.step, why)
+        self.journal.started_over += 1
+        self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
+        self._forget()
+        self._note()
+        pause = self._schedule.idle_seconds / self.journal.rate
+        self._sleep(min(_LONGEST_PAUSE_SECONDS, pause))
+
+    def _wait(self) -> None:
+        """Wait until nothing is decoded; that learning waits is to be seen meanwhile."""
+
+        def stopped() -> bool:
+            self._note_now_and_then()
+            return self._stopped()
+
+        self._pace.wait(stopped)
+
+    def _note_now_and_then(self) -> None:
+        if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
+            self._note()
+
+    def _note(self) -> None:
+        self._noted_at = time.monotonic()
+        self.journal.waited_seconds = self._pace.waited_seconds
+        self.journal.recordings_refused = self._traffic.refused.total()
+        self._written("the journal", lambda: self.journal.write(self._directory))
+
+    def _written(self, what: str, write: Callable[[], object]) -> bool:
+        """Write to a disk that may be full; return whether that went well.
+
+        The first failure is logged, and that all is well again once everything that failed could
+        be written: small files find room where large ones do not.
+        """
+        try:
+            write()
+        except OSError as error:
+            if not self._unwritten:
+                logger.error("%s cannot be written, learning waits: %s", what, error)
+            self._unwritten.add(what)
+            return False
+        if what in self._unwritten:
+            self._unwritten.remove(what)
+            if not self._unwritten:
+                logger.info("%s can be written again", what)
+        return True
+
+    def _save(self) -> None:
+        def write() -> None:
+            try:
+                self._checkpoints.save(self._candidate.state)
+            except TrainingError as error:
+                raise OSError(str(error)) from error
+
+        if self._written("a checkpoint", write):
+            self._note()
+        else:
+            self._sleep(self._schedule.idle_seconds)
+
+    def _resumed(self) -> Checkpoints:
+        """Return the checkpoints, with the candidate at the newest one if it is of this start."""
+        if self.journal.parent == self._start.version and self.journal.next_look:
+            try:
+                checkpoints = self._opened()
+                if checkpoints.latest is not None:
+                    self._candidate.state = checkpoints.restore(self._candidate.state)
+                    logger.info("going on with the candidate at step %d", self._candidate.step)
+                    return checkpoints
+                checkpoints.close()
+            except (TrainingError, OSError) as error:
+                logger.warning("the candidate cannot be gone on with: %s", error)
+        self._forget()
+        return self._opened()
+
+    def _opened(self) -> Checkpoints:
+        identity = {
+            "target": self._target.fingerprint,
+            "projected": self._candidate.projected,
+            "shapes": [list(leaf.shape) for leaf in jax.tree.leaves(self._base)],
+        }
+        return Checkpoints(self._recipe.settings.output, identity)
+
+    def _forget(self) -> None:
+        self.journal.begin_candidate(self._start.version, self._schedule.first_look)
+        shutil.rmtree(self._recipe.settings.output, ignore_errors=True)
