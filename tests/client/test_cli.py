@@ -152,7 +152,7 @@ def test_a_wrong_json_request_is_refused(
         ["generate", "hi", "--ca-cert", "/nonexistent"],
         ["generate", "hi", "--no-tls", "--ca-cert", "/nonexistent"],
         ["generate", "hi", "--target", "example.com:1", "--api-key", "k", "--no-tls"],
-        ["demo", "--runs", "1"],
+        ["demo", "--runs", "3"],
     ],
 )
 def test_wrong_usage_exits_2(arguments: list[str], service: FakeInference, capsys: Capture) -> None:

@@ -83,8 +83,10 @@ def test_a_server_that_dies_is_heard(
     err = capsys.readouterr().err
     assert "the server ended with exit code 1" in err
     assert "cannot load the model" in err
-    assert "--target some-model --max-sequences 1 --max-context-tokens 512" in err
-    assert "--draft-policy adaptive --drafter some-drafter" in err
+    assert (
+        "--target some-model --max-sequences 1 --max-context-tokens 512 --drafter some-drafter"
+        in err
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,13 +106,14 @@ def test_an_interrupted_demo_leaves_nothing(
     serve(mode)
     monkeypatch.setattr(local_server, "STOP_SECONDS", 0.5)
     monkeypatch.setattr(local_server, "FORCED_STOP_SECONDS", 0.5)
+    monkeypatch.setattr(demo, "RUNS", 100_000)
     ended = threading.Event()
     interrupter = threading.Thread(
         target=_interrupt_when_started, args=(tmp_path / "pid", number, ended)
     )
     interrupter.start()
     try:
-        assert main(["demo", "--runs", "100000"]) == code
+        assert main(["demo"]) == code
     finally:
         ended.set()
         interrupter.join()

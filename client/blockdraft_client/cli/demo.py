@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError, UsageError
+from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
 from blockdraft_client.cli.output import print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
@@ -25,7 +25,9 @@ DEFAULT_PROMPT = (
 )
 STARTUP_SECONDS = 600.0
 CALL_SECONDS = 300.0
-MIN_RUNS = 3
+# Measured runs of each kind; a median needs as many.
+RUNS = 3
+ANSWER_TOKENS = 96
 MIN_CONTEXT_TOKENS = 512
 TEMPLATE_TOKENS = 64
 
@@ -36,24 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
-    for flag, default, text in (
-        ("--max-output-tokens", 96, "length of each answer"),
-        ("--runs", MIN_RUNS, f"measured runs of each kind, at least {MIN_RUNS}"),
-    ):
-        option(flag, type=int, default=default, metavar="N", help=f"{text} (default: %(default)s)")
-    option(
-        "--draft-policy",
-        choices=("adaptive", "fixed"),
-        default="adaptive",
-        help="fixed drafts whole blocks, whether they pay or not (default: %(default)s)",
-    )
     option("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; fails if drafting changed the output."""
-    if args.runs < MIN_RUNS:
-        raise UsageError(f"--runs must be at least {MIN_RUNS}, got {args.runs}")
     for package in ("blockdraft_server", "jax"):
         # The child imports them; say here and now, and with the usual hint, if they are missing.
         if importlib.util.find_spec(package) is None:
@@ -87,11 +76,10 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     Fewer and smaller shapes compile sooner, which is most of the time of a first start.
     """
     # No token is shorter than a byte; the chat template adds a few dozen of its own.
-    needed = len(args.prompt.encode()) + TEMPLATE_TOKENS + args.max_output_tokens
+    needed = len(args.prompt.encode()) + TEMPLATE_TOKENS + ANSWER_TOKENS
     context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
     arguments = ["--target", args.target, "--max-sequences", "1"]
     arguments += ["--max-context-tokens", str(context)]
-    arguments += ["--draft-policy", args.draft_policy]
     if args.drafter is not None:
         arguments += ["--drafter", args.drafter]
     return arguments
@@ -118,8 +106,8 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
             plain: list[Completion] = []
             drafted: list[Completion] = []
             # Alternating spreads whatever else the machine does over both kinds.
-            for number in range(1, args.runs + 1):
-                with console.status(f"measuring, round {number} of {args.runs}"):
+            for number in range(1, RUNS + 1):
+                with console.status(f"measuring, round {number} of {RUNS}"):
                     plain.append(_answer(client, args, drafted=False))
                     drafted.append(_answer(client, args, drafted=True))
         console.print("stopping")
@@ -130,7 +118,7 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
     # With --json, stdout is for the object alone.
     out = sys.stderr if args.json else sys.stdout
     prompt = [ChatMessage("user", args.prompt)]
-    with client.stream(prompt, max_output_tokens=args.max_output_tokens) as stream:
+    with client.stream(prompt, max_output_tokens=ANSWER_TOKENS) as stream:
         for chunk in stream:
             print(chunk.text, end="", file=out, flush=True)
         print("\n", file=out, flush=True)
@@ -140,7 +128,7 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
 def _answer(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
     return client.generate(
         [ChatMessage("user", args.prompt)],
-        max_output_tokens=args.max_output_tokens,
+        max_output_tokens=ANSWER_TOKENS,
         speculation=SpeculationParams(disabled=not drafted),
     )
 
