@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import pytest
+from tests.fakes.inference import FakeInference
+
 from blockdraft_client import AsyncClient, AsyncStream, Chunk, Client, Stream
 
 
@@ -43,3 +46,16 @@ class Api:
 
     async def close(self) -> None:
         await self.call("close")
+
+
+def interrupt_streams(service: FakeInference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every answer be endless, and Ctrl-C come after its first chunk."""
+    service.endless, service.delay_seconds = True, 0.01
+    read = Stream.__next__
+
+    def interrupted(self: Stream) -> Chunk:
+        if self.text:
+            raise KeyboardInterrupt
+        return read(self)
+
+    monkeypatch.setattr(Stream, "__next__", interrupted)

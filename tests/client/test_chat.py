@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from tests.client.api import interrupt_streams
 from tests.fakes.inference import TEXT, FakeInference, RunningFake
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_client import Chunk, Stream
 from blockdraft_client.cli.main import main
 from blockdraft_protos.v1 import inference_pb2 as pb
 from blockdraft_runtime.status import ServiceError
@@ -40,17 +40,13 @@ def test_the_conversation_is_remembered_until_reset(
     assert capsys.readouterr().out == f"{TEXT}\n" * 3
 
 
-def test_exit_leaves(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chat(fake, monkeypatch, "/exit\na\n") == 0
-    assert not fake.service.calls
-
-
-def test_json_prints_one_object_per_answer(
+def test_json_prints_one_object_per_answer_until_exit(
     fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    assert chat(fake, monkeypatch, "a\nb\n", "--json") == 0
+    assert chat(fake, monkeypatch, "a\nb\n/exit\nc\n", "--json") == 0
     values = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [value["text"] for value in values] == [TEXT, TEXT]
+    assert len(fake.service.calls) == 2
 
 
 def test_a_failed_answer_is_reported_and_the_chat_goes_on(
@@ -66,15 +62,7 @@ def test_an_interrupted_answer_is_kept_as_far_as_it_came(
     fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     service: FakeInference = fake.service
-    service.endless, service.delay_seconds = True, 0.01
-    read = Stream.__next__
-
-    def interrupted(self: Stream) -> Chunk:
-        if self.text:
-            raise KeyboardInterrupt
-        return read(self)
-
-    monkeypatch.setattr(Stream, "__next__", interrupted)
+    interrupt_streams(service, monkeypatch)
     assert chat(fake, monkeypatch, "a\nb\n") == 0
     assert service.cancelled.wait(PATIENCE_SECONDS)
     assert said(service.requests[1]) == [

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.client.api import interrupt_streams
 from tests.fakes.inference import TEXT, FakeInference, RunningFake, running_fake
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_client import Chunk, Stream
 from blockdraft_client.cli.main import COMMANDS, main
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
@@ -196,15 +196,7 @@ def test_a_server_error_exits_1(service: FakeInference, capsys: Capture) -> None
 def test_an_interrupt_cancels_the_call_and_exits_130(
     service: FakeInference, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    service.endless, service.delay_seconds = True, 0.01
-    read = Stream.__next__
-
-    def interrupted(self: Stream) -> Chunk:
-        if self.text:
-            raise KeyboardInterrupt
-        return read(self)
-
-    monkeypatch.setattr(Stream, "__next__", interrupted)
+    interrupt_streams(service, monkeypatch)
     assert main(["generate", "hi"]) == 130
     assert service.cancelled.wait(PATIENCE_SECONDS)
     assert capsys.readouterr().out == "one two three\n"

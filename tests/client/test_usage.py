@@ -18,18 +18,24 @@ def test_derived_figures() -> None:
     assert usage.step_seconds.total == pytest.approx(2.5)
 
 
-def test_nothing_is_divided_by_zero() -> None:
-    usage = Usage(output_tokens=1)
-    assert usage.acceptance_length is None
-    assert usage.acceptance_rate is None
-    assert usage.acceptance_per_position == ()
+@pytest.mark.parametrize(
+    ("usage", "length", "rate", "positions"),
+    [
+        (Usage(output_tokens=1), None, None, ()),
+        # Plain decoding gains one token a step.
+        (Usage(output_tokens=9, verification_steps=8), 1.0, None, ()),
+        # Positions that were never proposed are left out.
+        (
+            Usage(drafted_per_position=(4, 2, 0), accepted_per_position=(2, 1, 0)),
+            None,
+            None,
+            (0.5, 0.5),
+        ),
+    ],
+)
+def test_what_did_not_happen_is_left_out(
+    usage: Usage, length: float | None, rate: float | None, positions: tuple[float, ...]
+) -> None:
+    assert (usage.acceptance_length, usage.acceptance_rate) == (length, rate)
+    assert usage.acceptance_per_position == positions
     assert usage.tokens_per_second is None
-
-
-def test_positions_never_proposed_are_left_out() -> None:
-    usage = Usage(drafted_per_position=(4, 2, 0), accepted_per_position=(2, 1, 0))
-    assert usage.acceptance_per_position == (0.5, 0.5)
-
-
-def test_plain_decoding_gains_one_token_per_step() -> None:
-    assert Usage(output_tokens=9, verification_steps=8).acceptance_length == 1.0

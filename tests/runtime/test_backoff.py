@@ -26,15 +26,6 @@ def test_each_pause_is_from_the_second_half_of_a_range_that_doubles(
         assert longest / 2 <= pause <= longest
 
 
-@given(POLICIES, DRAWS)
-def test_pauses_grow_until_the_range_is_the_longest(
-    policy: BackoffPolicy, draws: list[float]
-) -> None:
-    found = pauses(policy, draws)
-    growing = [pause for pause in found if pause < policy.max_seconds / 2]
-    assert growing == found[: len(growing)] == sorted(growing)
-
-
 @given(POLICIES, DRAWS, DRAWS)
 def test_a_success_starts_over(
     policy: BackoffPolicy, before: list[float], after: list[float]

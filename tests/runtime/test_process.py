@@ -1,8 +1,9 @@
 import asyncio
+import contextlib
 import os
 import signal
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ class App:
     role = "tester"
     service_names: Sequence[str] = ("test.T",)
 
-    def __init__(self, *, internal: bool = False) -> None:
+    def __init__(self, *, internal: bool = False, loaded: bool = False) -> None:
         self.internal = internal
         self.loaded = asyncio.Event()
         self.life: list[str] = []
         self.failure: Exception | None = None
+        if loaded:
+            self.loaded.set()
 
     def register(self, server: grpc.aio.Server) -> None:
         self.life.append("register")
@@ -60,36 +63,55 @@ class App:
         return {"life": self.life, "parts": [{"name": "a", "count": 3}, {"name": "b"}]}
 
 
-async def status(address: str, service: str = "") -> int:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-            health_pb2.HealthCheckRequest(service=service),
-            wait_for_ready=True,
-            timeout=PATIENCE_SECONDS,
-        )
-        return int(response.status)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_health_follows_the_life_of_the_process(number: signal.Signals) -> None:
-    app, ready = App(), asyncio.Event()
+@contextlib.asynccontextmanager
+async def running(
+    app: App, metrics_port: int | None = None, **options: Any
+) -> AsyncIterator[tuple[str, str, asyncio.Event]]:
+    """Serve an application; give its address, its control address and what tells it is ready."""
+    ready, stop = asyncio.Event(), asyncio.Event()
 
     async def on_ready() -> None:
         ready.set()
 
     with unix_address() as address:
         control = address.replace("v.sock", "control.sock")
-        listen = ProcessSettings(address, drain_seconds=1, control_address=control)
-        serving = asyncio.ensure_future(serve(app, listen, on_ready=on_ready))
-        assert await status(address) == NOT_SERVING
-        assert await status(control, "test.T") == NOT_SERVING
+        listen = ProcessSettings(address, metrics_port, drain_seconds=1, control_address=control)
+        serving = asyncio.ensure_future(
+            serve(app, listen, stop_requested=stop, on_ready=on_ready, **options)
+        )
+        yield address, control, ready
+        stop.set()
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+
+
+async def status(channel: grpc.aio.Channel, service: str = "") -> int:
+    async with channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
+            health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_SECONDS
+        )
+        return int(response.status)
+
+
+async def status_at(address: str, service: str = "") -> int:
+    channel = grpc.aio.insecure_channel(address)
+    await asyncio.wait_for(channel.channel_ready(), PATIENCE_SECONDS)
+    return await status(channel, service)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_health_follows_the_life_of_the_process(number: signal.Signals) -> None:
+    app = App()
+    async with running(app) as (address, control, ready):
+        assert await status_at(address) == NOT_SERVING
+        assert await status_at(control, "test.T") == NOT_SERVING
         app.loaded.set()
         await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-        assert await status(address) == SERVING
-        assert await status(control, "test.T") == SERVING
+        assert await status_at(address) == SERVING
+        assert await status_at(control, "test.T") == SERVING
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+        while "stop" not in app.life:
+            await asyncio.sleep(0.01)
     assert app.life == ["register", "start", "drain", "stop"]
 
 
@@ -97,43 +119,24 @@ async def test_a_second_address_wants_certificates_and_the_first_one_does_not(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     tls = write_peer(tmp_path, Authority("peers"))
-    second, stop = f"localhost:{unused_tcp_port}", asyncio.Event()
-    with unix_address() as address:
-        how = peer_server_credentials(second, tls)
-        listen = ProcessSettings(address, drain_seconds=1)
-        serving = asyncio.ensure_future(
-            serve(App(), listen, second=(second, how), stop_requested=stop)
-        )
-        assert await status(address) == NOT_SERVING
-        async with OtherProcess(second, tls).aio_channel() as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-                health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
-            )
-            assert response.status == NOT_SERVING
-        async with grpc.aio.insecure_channel(second) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-                    health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS
-                )
-        stop.set()
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+    second = f"localhost:{unused_tcp_port}"
+    how = peer_server_credentials(second, tls)
+    async with running(App(), second=(second, how)) as (address, _, _):
+        assert await status_at(address) == NOT_SERVING
+        assert await status(OtherProcess(second, tls).aio_channel()) == NOT_SERVING
+        with pytest.raises(grpc.aio.AioRpcError):
+            await status(grpc.aio.insecure_channel(second))
 
 
 async def test_a_stop_while_loading_cancels_the_loading() -> None:
-    app, stop = App(), asyncio.Event()
-    with unix_address() as address:
-        serving = asyncio.ensure_future(serve(app, ProcessSettings(address), stop_requested=stop))
-        assert await status(address) == NOT_SERVING
-        stop.set()
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+    app = App()
+    async with running(app) as (address, _, _):
+        assert await status_at(address) == NOT_SERVING
     assert app.life == ["register", "drain", "cancelled", "stop"]
 
 
 async def test_a_failure_to_load_ends_the_process() -> None:
-    app = App()
-    app.loaded.set()
+    app = App(loaded=True)
     app.failure = RuntimeError("no such model")
     with unix_address() as address, pytest.raises(RuntimeError, match="no such model"):
         await serve(app, ProcessSettings(address))
@@ -141,28 +144,11 @@ async def test_a_failure_to_load_ends_the_process() -> None:
 
 
 async def test_a_callers_health_servicer_may_change_while_serving() -> None:
-    app, ready, stop = App(), asyncio.Event(), asyncio.Event()
-    app.loaded.set()
     health = HealthServicer()
-
-    async def on_ready() -> None:
-        ready.set()
-
-    with unix_address() as address:
-        serving = asyncio.ensure_future(
-            serve(
-                app,
-                ProcessSettings(address),
-                health=health,
-                stop_requested=stop,
-                on_ready=on_ready,
-            )
-        )
+    async with running(App(loaded=True), health=health) as (address, _, ready):
         await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         await health.set("", NOT_SERVING)
-        assert await status(address) == NOT_SERVING
-        stop.set()
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+        assert await status_at(address) == NOT_SERVING
 
 
 async def test_an_address_in_use_is_an_error() -> None:
@@ -175,13 +161,8 @@ async def test_an_address_in_use_is_an_error() -> None:
 
 
 async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) -> None:
-    app, ready, stop = App(), asyncio.Event(), asyncio.Event()
-    app.loaded.set()
     registry = CollectorRegistry()
     Counter("things_total", "Things", registry=registry).inc(3)
-
-    async def on_ready() -> None:
-        ready.set()
 
     def fetch(host: str = "127.0.0.1") -> str:
         url = f"http://{host}:{unused_tcp_port}/metrics"
@@ -189,18 +170,13 @@ async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) 
             body: bytes = response.read()
         return body.decode()
 
-    with unix_address() as address:
-        listen = ProcessSettings(address, metrics_port=unused_tcp_port)
-        serving = asyncio.ensure_future(
-            serve(app, listen, registry=registry, stop_requested=stop, on_ready=on_ready)
-        )
+    app = App(loaded=True)
+    async with running(app, unused_tcp_port, registry=registry) as (_, _, ready):
         await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
         assert "things_total 3.0" in await asyncio.to_thread(fetch)
         # Every address that begins with 127 is this host's, but only one of them was listened at.
         with pytest.raises(OSError, match="refused"):
             await asyncio.to_thread(fetch, "127.0.0.2")
-        stop.set()
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
     with pytest.raises(OSError, match="refused"):
         await asyncio.to_thread(fetch)
 
@@ -216,11 +192,7 @@ async def state(address: str) -> debug_pb2.GetStateResponse:
 
 @pytest.mark.parametrize("internal", [False, True])
 async def test_only_its_operator_sees_a_process_from_inside(internal: bool) -> None:
-    app, stop = App(internal=internal), asyncio.Event()
-    with unix_address() as address:
-        control = address.replace("v.sock", "control.sock")
-        listen = ProcessSettings(address, control_address=control)
-        serving = asyncio.ensure_future(serve(app, listen, stop_requested=stop))
+    async with running(App(internal=internal)) as (address, control, _):
         # Also while it loads.
         seen = await state(control)
         assert (seen.role, seen.process_id) == ("tester", os.getpid())
@@ -233,8 +205,6 @@ async def test_only_its_operator_sees_a_process_from_inside(internal: bool) -> N
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await state(address)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        stop.set()
-        await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
 def test_a_negative_drain_time_is_refused() -> None:

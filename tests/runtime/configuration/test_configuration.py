@@ -85,8 +85,9 @@ def test_what_is_required_must_be_given() -> None:
 def test_an_optional_group_is_given_whole_or_not_at_all() -> None:
     assert read().lock is None
     assert read("--cert=c", KEY="k").lock == Lock(Path("c"), Path("k"))
-    with pytest.raises(ValueError, match=r"^--cert and --key need each other$"):
-        read("--cert=c")
+    for flag in ("--cert=c", "--key=k"):
+        with pytest.raises(ValueError, match=r"^--cert and --key need each other$"):
+            read(flag)
 
 
 def test_a_list_is_repeated_or_listed_and_a_variable_is_a_command_line() -> None:

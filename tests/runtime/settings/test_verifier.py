@@ -1,9 +1,7 @@
 import pytest
-from tests.command_lines import parse
 
 from blockdraft_runtime.settings.verifier import SliceSettings
 from blockdraft_runtime.tpu import TpuHost
-from blockdraft_verifier.command import CONFIGURATION
 
 GKE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
@@ -11,12 +9,6 @@ GKE = {
     "TPU_WORKER_ID": "2",
     "TPU_WORKER_HOSTNAMES": "w-0.tpu,w-1.tpu,w-2.tpu,w-3.tpu",
 }
-
-
-def test_flags_make_a_slice() -> None:
-    flags = ("--coordinator=h:1", "--num-processes=2", "--process-id=1")
-    settings = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
-    assert settings.slice == SliceSettings("h:1", 2, 1)
 
 
 def test_the_environment_of_a_slice_is_enough() -> None:
@@ -27,22 +19,6 @@ def test_the_environment_of_a_slice_is_enough() -> None:
 @pytest.mark.parametrize("environ", [{}, {"TPU_ACCELERATOR_TYPE": "v5p-8"}])
 def test_one_host_is_no_slice(environ: dict[str, str]) -> None:
     assert SliceSettings.of(TpuHost.from_environment(environ)) is None
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--coordinator=h:1",),
-        ("--num-processes=2",),
-        ("--process-id=0",),
-        ("--coordinator=h:1", "--num-processes=2"),
-        ("--num-processes=2", "--process-id=0"),
-    ],
-)
-def test_flags_need_each_other(flags: tuple[str, ...]) -> None:
-    message = "--coordinator, --num-processes and --process-id need each other"
-    with pytest.raises(ValueError, match=message):
-        CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
 
 
 @pytest.mark.parametrize(
