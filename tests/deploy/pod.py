@@ -23,7 +23,7 @@ import psutil
 import yaml
 from flax import nnx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.deploy.tools import DEPLOY, ROOT, Manifest, run
+from tests.deploy.tools import DEPLOY, ROOT, Manifest, run, variables
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
@@ -140,21 +140,6 @@ def write_target(folder: Path) -> Path:
     return target
 
 
-def settings_of(spec: Manifest, overlay: str) -> dict[str, str]:
-    """Return the variables that a pod's container gets from ConfigMaps."""
-    maps = {m["metadata"]["name"]: m["data"] for m in rendered(overlay) if m["kind"] == "ConfigMap"}
-    [container] = spec["containers"]
-    found: dict[str, str] = {}
-    for source in container["envFrom"]:
-        found |= maps[source["configMapRef"]["name"]]
-    for one in container.get("env", []):
-        key = one["valueFrom"]["configMapKeyRef"]
-        values = maps[key["name"]]
-        if key["key"] in values or not key.get("optional"):
-            found[one["name"]] = values[key["key"]]
-    return found
-
-
 @contextlib.contextmanager
 def running(
     overlay: str, workload: str, folder: Path, here: Mapping[str, str], **told: str
@@ -181,7 +166,7 @@ def running(
     store = ROOT / ".cache" / "serve-tests"
     environment = {
         **{name: value for name, value in os.environ.items() if "BLOCKDRAFT_SERVE" not in name},
-        **settings_of(spec, overlay),
+        **variables(spec, rendered(overlay)),
         "BLOCKDRAFT_CACHE": str(store),
         "JAX_PLATFORMS": "cpu",
         **told,

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.deploy.metrics import names_in, registered
-from tests.deploy.queries import DASHBOARDS, queries
-from tests.deploy.tools import DEPLOY, run
+from tests.deploy.tools import DASHBOARDS, DEPLOY, names_in, queries, registered, run
 
 pytestmark = pytest.mark.deploy
 # Of the Prometheus client, and of GKE's TPU device plugin.

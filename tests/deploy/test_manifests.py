@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, run
+from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, run, variables
 from tests.docs.pages import blocks
 
 from blockdraft_runtime.configuration.command import Configuration
@@ -112,25 +112,10 @@ def test_everything_is_in_the_namespace(manifests: list[Manifest]) -> None:
             assert manifest["metadata"]["namespace"] == "blockdraft", kind(manifest)
 
 
-def variables(pod: Manifest, manifests: list[Manifest]) -> dict[str, str]:
-    """Return what a pod's container has in its environment."""
-    maps = {one["metadata"]["name"]: one["data"] for one in manifests if one["kind"] == "ConfigMap"}
-    [container] = pod["spec"]["containers"]
-    found: dict[str, str] = {}
-    for source in container["envFrom"]:
-        found |= maps[source["configMapRef"]["name"]]
-    for one in container.get("env", []):
-        key = one["valueFrom"]["configMapKeyRef"]
-        values = maps[key["name"]]
-        if key["key"] in values or not key.get("optional"):
-            found[one["name"]] = values[key["key"]]
-    return found
-
-
 def told(pod: Manifest, manifests: list[Manifest]) -> Any:
     """Return the settings that a pod's command has."""
     command, *flags = pod["spec"]["containers"][0]["args"]
-    configuration, values = COMMANDS[command], variables(pod, manifests)
+    configuration, values = COMMANDS[command], variables(pod["spec"], manifests)
     ours = {name for name in values if name.startswith("BLOCKDRAFT_")}
     assert ours <= configuration.variables
     assert set(values) - ours <= LIBRARY_VARIABLES

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.metrics import names_in, registered
-from tests.deploy.tools import DEPLOY, ROOT, Manifest, run
+from tests.deploy.tools import DEPLOY, ROOT, Manifest, names_in, registered, run
 
 pytestmark = pytest.mark.deploy
 SOURCE = DEPLOY / "prometheus" / "rules.yaml"

@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.deploy.pod import SMALL, write_target
-from tests.deploy.queries import DASHBOARDS
-from tests.deploy.tools import DEPLOY, ROOT, tool
+from tests.deploy.tools import DASHBOARDS, DEPLOY, ROOT, tool
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.deploy

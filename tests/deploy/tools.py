@@ -1,17 +1,34 @@
-"""The programs that check `deploy/`, which `make test-deploy` installs apart from the project."""
+"""What tests of `deploy/` share: its programs, its manifests, its queries and the metrics.
 
+`make test-deploy` installs the programs apart from the project.
+"""
+
+import json
 import os
+import re
 import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+
+from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_server.metrics import ServerMetrics
+from blockdraft_verifier.engine.metrics import VerifierMetrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 OVERLAYS = tuple(sorted(path.name for path in (DEPLOY / "k8s" / "overlays").iterdir()))
 COMPONENTS = tuple(sorted(path.name for path in (DEPLOY / "k8s" / "components").iterdir()))
 _BIN = Path(os.environ.get("BLOCKDRAFT_DEPLOY_TOOLS", ROOT / ".venv" / "deploy" / "bin"))
+_PAGES = sorted((DEPLOY / "grafana").glob("*.json"))
+DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in _PAGES}
+_SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 Manifest = dict[str, Any]
 
@@ -45,3 +62,60 @@ def run(program: str, *arguments: str | Path, stdin: str | None = None) -> str:
     )
     assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def variables(spec: Manifest, manifests: Iterable[Manifest]) -> dict[str, str]:
+    """Return what a pod's container gets in its environment from ConfigMaps."""
+    maps = {one["metadata"]["name"]: one["data"] for one in manifests if one["kind"] == "ConfigMap"}
+    [container] = spec["containers"]
+    found: dict[str, str] = {}
+    for source in container["envFrom"]:
+        found |= maps[source["configMapRef"]["name"]]
+    for one in container.get("env", []):
+        key = one["valueFrom"]["configMapKeyRef"]
+        values = maps[key["name"]]
+        if key["key"] in values or not key.get("optional"):
+            found[one["name"]] = values[key["key"]]
+    return found
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query of a panel, ready for Prometheus."""
+
+    dashboard: str
+    panel: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.dashboard}: {self.panel}: {self.expression}"
+
+
+def queries() -> list[Query]:
+    """Return all queries, with what Grafana puts in for variables."""
+    return [
+        Query(
+            name,
+            panel["title"],
+            target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*"),
+        )
+        for name, dashboard in DASHBOARDS.items()
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+    ]
+
+
+@cache
+def registered() -> frozenset[str]:
+    """Return every series name of the project's own metrics."""
+    registry = CollectorRegistry()
+    for metrics in (ServerMetrics, VerifierMetrics, DrafterMetrics, LearningMetrics):
+        metrics(registry)
+    return frozenset(
+        family.name + suffix for family in registry.collect() for suffix in _SUFFIXES[family.type]
+    )
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names of this project's metrics in a query."""
+    return set(re.findall(r"blockdraft_(?:server|verifier|drafter)_\w+", expression))
