@@ -18,10 +18,11 @@ from tests.models.builders import random_decoder, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
-from blockdraft_models.weights.huggingface_export import hf_config
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_models.weights.tensor_names import tensor_names
 from blockdraft_runtime.event_loop import return_free_memory
 
@@ -39,7 +40,7 @@ LARGE = tiny_config(
 
 
 def placed_on(devices: int) -> Placement:
-    return Placement(jax.make_mesh((devices,), (MODEL_AXIS,), devices=jax.devices()[:devices]))
+    return Placement(model_mesh(jax.devices()[:devices]))
 
 
 def write_shards(config: DecoderConfig, directory: Path, most_bytes: int) -> int:
@@ -57,7 +58,7 @@ def write_shards(config: DecoderConfig, directory: Path, most_bytes: int) -> int
         save_file(shard, directory / file)
         weight_map.update(dict.fromkeys(shard, file))
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (directory / "config.json").write_text(json.dumps(hf_config(config)))
+    (directory / "config.json").write_text(json.dumps(config.hf()))
     assert len(shards) > 3
     return max(file.stat().st_size for file in directory.glob("*.safetensors"))
 
@@ -132,20 +133,48 @@ def test_the_host_never_holds_much(tmp_path: Path, dtype: Any) -> None:
     assert heard[-1] == (held, held)
 
 
-@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("weights", ["float", "int8"])
+@pytest.mark.parametrize("devices", [2, 8])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_every_device_gets_its_part(kind: Any, devices: int, tmp_path: Path) -> None:
-    decoder = random_decoder(tiny_config(kind, num_heads=8, num_kv_heads=4, attention_bias=True))
+def test_every_device_gets_its_part(
+    kind: Any, devices: int, weights: WeightFormat, tmp_path: Path
+) -> None:
+    config = tiny_config(kind, num_heads=8, num_kv_heads=4, attention_bias=True)
+    decoder = random_decoder(config)
     write_hf_checkpoint(decoder, tmp_path / "hf")
     write_gguf(decoder, tmp_path / "model.gguf")
-    expected = jax.tree.leaves(nnx.state(decoder))
+    placement = placed_on(devices)
+    alone, _ = load_decoder(tmp_path / "hf", dtype=jnp.float32, weights=weights)
+    expected = nnx.to_flat_state(nnx.state(alone if weights == "int8" else decoder))
     for path in (tmp_path / "hf", tmp_path / "model.gguf"):
-        placed, _ = load_decoder(path, dtype=jnp.float32, placement=placed_on(devices))
-        for ours, theirs in zip(jax.tree.leaves(nnx.state(placed)), expected, strict=True):
-            assert len(ours.sharding.device_set) == devices
-            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
-        gate = placed.layers[0].mlp.gate.weight[...]
-        assert gate.addressable_shards[0].data.shape == (64 // devices, 32)
+        divided, _ = load_decoder(path, dtype=jnp.float32, weights=weights, placement=placement)
+        for (name, ours), (_, theirs) in zip(
+            nnx.to_flat_state(nnx.state(divided)), expected, strict=True
+        ):
+            where = placement.sharding(ours.get_metadata()["out_sharding"], config)
+            assert ours.get_raw_value().sharding.is_equivalent_to(where, ours.ndim), name
+            assert len(ours.get_raw_value().sharding.device_set) == devices
+            np.testing.assert_array_equal(ours[...], theirs[...])
+        gate, down = divided.layers[0].mlp.gate, divided.layers[0].mlp.down
+        assert gate.weight[...].addressable_shards[0].data.shape == (64 // devices, 32)
+        assert down.weight[...].addressable_shards[0].data.shape == (32, 64 // devices)
+        if gate.scale is not None and down.scale is not None:
+            assert gate.scale[...].addressable_shards[0].data.shape == (64 // devices,)
+            # Rows cut in two have the scale of the whole row, which every device holds.
+            assert down.scale[...].addressable_shards[0].data.shape == (32,)
+        assert (gate.scale is None) == (weights == "float")
+
+
+def test_scanned_layers_stay_where_they_were(tmp_path: Path) -> None:
+    write_hf_checkpoint(random_decoder(tiny_config(num_heads=8, num_kv_heads=8)), tmp_path)
+    placement = placed_on(8)
+    loaded, _ = load_decoder(tmp_path, dtype=jnp.float32, weights="int8", placement=placement)
+    layers = [np.asarray(layer.mlp.up.weight[...]) for layer in loaded.layers]
+    up = ScannedDecoder(loaded, placement).layer.mlp.up
+    assert up.scale is not None
+    np.testing.assert_array_equal(up.weight[...], np.stack(layers))
+    assert up.weight[...].addressable_shards[0].data.shape == (3, 8, 32)
+    assert up.scale[...].addressable_shards[0].data.shape == (3, 8)
 
 
 def test_of_a_divided_weight_only_parts_are_read(

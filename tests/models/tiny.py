@@ -11,7 +11,6 @@ from safetensors.numpy import save_file
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
-from blockdraft_models.weights.huggingface_export import hf_config
 from blockdraft_models.weights.tensor_names import tensor_names
 
 _BYTES = 256
@@ -79,7 +78,7 @@ def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
     weights = {name.hf: weight for name, weight in decoder_tensors(decoder)}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     files = {
-        "config.json": hf_config(decoder.config),
+        "config.json": decoder.config.hf(),
         "tokenizer.json": _tokenizer(decoder.config.vocab_size),
         "tokenizer_config.json": {
             "add_bos_token": False,

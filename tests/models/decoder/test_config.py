@@ -1,73 +1,173 @@
-"""Reading configurations, and refusing what the decoder does not compute."""
+"""Reading configurations as published, and refusing what the decoder does not compute."""
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 from tests.models.builders import LLAMA3_SCALING
 from tests.models.tiny import tiny_config
 
+from blockdraft_models.decoder.attention import rotary_tables
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.weights.huggingface_export import hf_config
 
-LLAMA_3_1_8B: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
+# With fields that nobody reads, as in the files.
+LLAMA3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
     "bos_token_id": 128000,
     "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40960,
+    "model_type": "qwen3",
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
 }
 
 
-def test_llama_3_1_is_read() -> None:
-    config = DecoderConfig.from_hf(LLAMA_3_1_8B)
-    assert config.head_dim == 128
-    assert config.rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
-    assert config.eos_token_ids == (128001, 128008, 128009)
-    assert not config.qk_norm
+@dataclass(frozen=True)
+class Published:
+    """A published target; the file of Llama 3.1 does not say the width of a head."""
+
+    name: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    head_dim: int
+    tied: bool
+    scaling_factor: float | None
+    billions_of_weights: float
+
+    def file(self) -> dict[str, Any]:
+        return {
+            **(LLAMA3 if self.scaling_factor else QWEN3),
+            **({} if self.name == "Llama-3.1-8B-Instruct" else {"head_dim": self.head_dim}),
+            "hidden_size": self.hidden,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "tie_word_embeddings": self.tied,
+            "rope_scaling": self.scaling_factor
+            and {
+                "factor": self.scaling_factor,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+        }
 
 
-def test_rope_parameters_of_transformers_5_are_read() -> None:
-    config = dict(LLAMA_3_1_8B)
-    parameters = {**config.pop("rope_scaling"), "rope_theta": config.pop("rope_theta")}
-    assert DecoderConfig.from_hf({**config, "rope_parameters": parameters}) == (
-        DecoderConfig.from_hf(LLAMA_3_1_8B)
-    )
+PUBLISHED = (
+    Published("Llama-3.1-8B-Instruct", 4096, 14336, 32, 32, 128, False, 8.0, 8.03),
+    Published("Llama-3.2-1B-Instruct", 2048, 8192, 16, 32, 64, True, 32.0, 1.24),
+    Published("Llama-3.2-3B-Instruct", 3072, 8192, 28, 24, 128, True, 32.0, 3.21),
+    Published("Qwen3-0.6B", 1024, 3072, 28, 16, 128, True, None, 0.60),
+    Published("Qwen3-1.7B", 2048, 6144, 28, 16, 128, True, None, 1.72),
+    Published("Qwen3-4B", 2560, 9728, 36, 32, 128, True, None, 4.02),
+    Published("Qwen3-8B", 4096, 12288, 36, 32, 128, False, None, 8.19),
+    Published("Qwen3-14B", 5120, 17408, 40, 40, 128, False, None, 14.77),
+    Published("Qwen3-32B", 5120, 25600, 64, 64, 128, False, None, 32.76),
+)
+LLAMA_3_1_8B, QWEN3_8B = PUBLISHED[0].file(), PUBLISHED[6].file()
+
+
+def of_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
+    """The same configuration as transformers 5 writes it."""
+    config = dict(config)
+    scaling, theta = config.pop("rope_scaling"), config.pop("rope_theta")
+    config["rope_parameters"] = {**(scaling or {"rope_type": "default"}), "rope_theta": theta}
+    config["dtype"] = config.pop("torch_dtype")
+    if config["model_type"] == "qwen3":
+        config["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
+        config["pad_token_id"] = None
+    return config
+
+
+@pytest.mark.parametrize("published", PUBLISHED, ids=lambda published: published.name)
+def test_public_targets_are_read(published: Published) -> None:
+    config = DecoderConfig.from_hf(published.file())
+
+    assert (config.hidden_size, config.intermediate_size) == (published.hidden, published.inner)
+    assert (config.num_layers, config.num_heads) == (published.layers, published.heads)
+    assert (config.num_kv_heads, config.head_dim) == (8, published.head_dim)
+    assert config.tie_word_embeddings == published.tied
+    is_llama = published.name.startswith("Llama")
+    assert config.qk_norm == (not is_llama)
+    assert not config.attention_bias
+    assert config.rope_theta == (5e5 if is_llama else 1e6)
+    assert config.rms_norm_eps == (1e-5 if is_llama else 1e-6)
+    assert config.max_position_embeddings == (131072 if is_llama else 40960)
+    assert config.eos_token_ids == ((128001, 128008, 128009) if is_llama else (151645,))
+    factor = published.scaling_factor
+    assert config.rope_scaling == (RopeScaling(factor, 1.0, 4.0, 8192) if factor else None)
+    assert weights_of(config) / 1e9 == pytest.approx(published.billions_of_weights, abs=0.006)
+    assert DecoderConfig.from_hf(of_transformers_5(published.file())) == config
+
+
+def weights_of(config: DecoderConfig) -> int:
+    """Number of weights, counted apart from the code that names them."""
+    width = config.head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
+    layer = config.hidden_size * (width + 3 * config.intermediate_size + 2)
+    layer += 2 * config.head_dim * config.qk_norm
+    tables = (1 if config.tie_word_embeddings else 2) * config.vocab_size * config.hidden_size
+    return config.num_layers * layer + config.hidden_size + tables
 
 
 def test_stop_tokens_of_the_generation_config_win() -> None:
-    config = DecoderConfig.from_hf(LLAMA_3_1_8B, {"eos_token_id": 5})
-    assert config.eos_token_ids == (5,)
+    assert DecoderConfig.from_hf(LLAMA_3_1_8B, {"eos_token_id": 5}).eos_token_ids == (5,)
+    config = DecoderConfig.from_hf(QWEN3_8B, {"eos_token_id": [151645, 151643]})
+    assert config.eos_token_ids == (151645, 151643)
 
 
 def test_qwen3_has_its_own_defaults() -> None:
-    config = DecoderConfig.from_hf({**LLAMA_3_1_8B, "model_type": "qwen3", "rope_scaling": None})
+    config = DecoderConfig.from_hf({**LLAMA_3_1_8B, "model_type": "qwen3", "hidden_size": 2048})
     assert config.qk_norm
     assert config.head_dim == 128
+
+
+def test_rotations_are_float32_and_exact_far_out() -> None:
+    """In bfloat16 the angle at position 100,000 would be off by whole turns."""
+    cos, _ = rotary_tables(DecoderConfig.from_hf(LLAMA_3_1_8B), jnp.array([100_000]))
+    assert cos.dtype == jnp.float32
+    # The slowest frequency, by hand: theta ** (-126 / 128), slowed eight times.
+    angle = 100_000 * 500_000.0 ** (-126 / 128) / 8
+    assert float(cos[0, -1]) == pytest.approx(float(jnp.cos(jnp.float32(angle))), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize("scaling", [None, LLAMA3_SCALING])
 def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> None:
     config = tiny_config(kind, rope_scaling=scaling, attention_bias=True)
-    assert DecoderConfig.from_hf(json.loads(json.dumps(hf_config(config)))) == config
+    assert DecoderConfig.from_hf(json.loads(json.dumps(config.hf()))) == config
 
 
 @pytest.mark.parametrize(
@@ -77,15 +177,20 @@ def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> No
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["sliding_attention"] * 36}, "layers other than full_attention"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope scaling 'yarn'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
         ({"rope_scaling": {"type": "llama3"}}, "lacks 'factor'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of the head"),
+        ({"rope_parameters": [1]}, "must be an object"),
         ({"hidden_size": None}, "lacks 'hidden_size'"),
+        ({"head_dim": 127}, "must be even"),
+        ({"eos_token_id": {"a": 1}}, "not a token id"),
     ],
 )
 def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DecoderConfig.from_hf({**LLAMA_3_1_8B, **change})
+        DecoderConfig.from_hf({**QWEN3_8B, **change})
 
 
 @pytest.mark.parametrize(

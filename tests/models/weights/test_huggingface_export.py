@@ -10,7 +10,7 @@ from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense, wri
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import RopeScaling
-from blockdraft_models.weights.huggingface_export import export_huggingface
+from blockdraft_models.weights.checkpoint import export_huggingface
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (2, 48))
