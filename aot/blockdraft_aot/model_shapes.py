@@ -26,7 +26,7 @@ PUBLISHED_DRAFT_LAYERS = 5
 PUBLISHED_FEATURES = 5
 PUBLISHED_EAGLE3_VOCABULARY = 32000
 
-_LLAMA_3_1_8B = DecoderConfig(
+_LLAMA_3_1 = DecoderConfig(
     name="llama-3.1-8b",
     vocab_size=128256,
     hidden_size=4096,
@@ -46,10 +46,10 @@ _LLAMA_3_1_8B = DecoderConfig(
     eos_token_ids=(128001, 128008, 128009),
 )
 _LLAMA_3_2 = replace(
-    _LLAMA_3_1_8B, rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192), tie_word_embeddings=True
+    _LLAMA_3_1, rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192), tie_word_embeddings=True
 )
 _QWEN3 = replace(
-    _LLAMA_3_1_8B,
+    _LLAMA_3_1,
     vocab_size=151936,
     rms_norm_eps=1e-6,
     rope_theta=1000000.0,
@@ -62,38 +62,26 @@ _QWEN3 = replace(
 _SMALL_QWEN3 = replace(_QWEN3, tie_word_embeddings=True)
 
 
-def _sized(
-    family: DecoderConfig,
-    name: str,
-    hidden: int,
-    intermediate: int,
-    layers: int,
-    heads: int,
-    head_dim: int = 128,
-) -> DecoderConfig:
-    return replace(
+SHAPES = {
+    name: replace(
         family,
         name=name,
         hidden_size=hidden,
-        intermediate_size=intermediate,
+        intermediate_size=inner,
         num_layers=layers,
         num_heads=heads,
         head_dim=head_dim,
     )
-
-
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        _sized(_LLAMA_3_2, "llama-3.2-1b", 2048, 8192, 16, 32, head_dim=64),
-        _sized(_LLAMA_3_2, "llama-3.2-3b", 3072, 8192, 28, 24),
-        _LLAMA_3_1_8B,
-        _sized(_SMALL_QWEN3, "qwen3-0.6b", 1024, 3072, 28, 16),
-        _sized(_SMALL_QWEN3, "qwen3-1.7b", 2048, 6144, 28, 16),
-        _sized(_SMALL_QWEN3, "qwen3-4b", 2560, 9728, 36, 32),
-        _sized(_QWEN3, "qwen3-8b", 4096, 12288, 36, 32),
-        _sized(_QWEN3, "qwen3-14b", 5120, 17408, 40, 40),
-        _sized(_QWEN3, "qwen3-32b", 5120, 25600, 64, 64),
+    for name, family, hidden, inner, layers, heads, head_dim in (
+        ("llama-3.2-1b", _LLAMA_3_2, 2048, 8192, 16, 32, 64),
+        ("llama-3.2-3b", _LLAMA_3_2, 3072, 8192, 28, 24, 128),
+        ("llama-3.1-8b", _LLAMA_3_1, 4096, 14336, 32, 32, 128),
+        ("qwen3-0.6b", _SMALL_QWEN3, 1024, 3072, 28, 16, 128),
+        ("qwen3-1.7b", _SMALL_QWEN3, 2048, 6144, 28, 16, 128),
+        ("qwen3-4b", _SMALL_QWEN3, 2560, 9728, 36, 32, 128),
+        ("qwen3-8b", _QWEN3, 4096, 12288, 36, 32, 128),
+        ("qwen3-14b", _QWEN3, 5120, 17408, 40, 40, 128),
+        ("qwen3-32b", _QWEN3, 5120, 25600, 64, 64, 128),
     )
 }
 

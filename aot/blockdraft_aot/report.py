@@ -91,16 +91,17 @@ def _table(programs: Iterable[Modelled]) -> list[str]:
 
 
 def _cells(each: Modelled) -> tuple[str, ...]:
+    program = _program(each)
     return (
-        each.program.kind,
-        str(each.program.rows or "-"),
-        str(each.program.tokens),
-        f"{each.compiled.compile_seconds:.1f}",
-        f"{each.counts.flops / 1e9:.1f}",
-        f"{each.counts.bytes / 1e9:.3f}",
-        f"{each.seconds * 1e3:.3f}",
-        each.bound,
-        f"{each.collectives_per_layer:.1f}",
-        f"{each.compiled.temporary_bytes / 1e6:.1f}",
-        str(each.compiled.kernels),
+        program["kind"],
+        str(program["rows"] or "-"),
+        str(program["tokens"]),
+        f"{program['compile_seconds']:.1f}",
+        f"{program['flops'] / 1e9:.1f}",
+        f"{program['bytes'] / 1e9:.3f}",
+        f"{program['modelled_seconds'] * 1e3:.3f}",
+        program["bound"],
+        f"{program['collectives_per_layer']:.1f}",
+        f"{program['temporary_bytes'] / 1e6:.1f}",
+        str(program["kernels"]),
     )

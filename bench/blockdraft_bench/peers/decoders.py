@@ -13,7 +13,7 @@ from blockdraft_bench.peers.answers import Variant
 from blockdraft_bench.peers.process import PeerProcess, peer_process
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS, fetch
 from blockdraft_bench.peers.weights import quantization, rewrite_gguf
-from blockdraft_models.weights.huggingface_export import export_huggingface
+from blockdraft_models.weights.checkpoint import export_huggingface
 
 GENERATE, PROMPT_LOOKUP = "generate", "prompt_lookup"
 # Tokens that prompt lookup copies at most; what the library's documentation shows.

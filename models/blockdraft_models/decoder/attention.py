@@ -48,11 +48,6 @@ class DenseAttend:
     batch: int
     length: int
 
-    def __post_init__(self) -> None:
-        """Refuse empty shapes."""
-        if self.batch < 1 or self.length < 1:
-            raise ValueError(f"batch and length must be positive: {self.batch}, {self.length}")
-
     def __call__(
         self,
         q: Float[Array, "tokens heads head_dim"],

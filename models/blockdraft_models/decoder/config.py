@@ -153,6 +153,29 @@ class DecoderConfig:
             return None
         return {"rope_type": "llama3", **asdict(self.rope_scaling)}
 
+    def hf(self) -> dict[str, Any]:
+        """Return the `config.json` that `from_hf` reads back as this."""
+        return {
+            "_name_or_path": self.name,
+            "model_type": "qwen3" if self.qk_norm else "llama",
+            "hidden_act": "silu",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": self.rope_scaling_hf(),
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "attention_bias": self.attention_bias,
+            "max_position_embeddings": self.max_position_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": list(self.eos_token_ids),
+        }
+
     def canonical_json(self) -> str:
         """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces."""
         fields = {k: v for k, v in asdict(self).items() if k not in _NOT_ARCHITECTURE}

@@ -4,6 +4,5 @@ Read in the order in which a name becomes weights: `resolve` (a directory, a fil
 default target), `checkpoint` (what is there, identified by `fingerprint` and checked against
 `tensor_names`) over the two formats, `huggingface` and `gguf_header` with `gguf_weights`, then
 `loading` (part by part onto the devices, as int8 by `quantization`). `files` trusts no checkpoint,
-`progress` shows how far it is, `huggingface_export` writes a checkpoint. The tokenizer is not
-imported here.
+`progress` shows how far it is. The tokenizer is not imported here.
 """

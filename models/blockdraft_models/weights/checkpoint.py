@@ -1,6 +1,7 @@
 """What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -109,6 +110,28 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
             yield _identify(path, config, tensors)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
+
+
+def export_huggingface(source: Path, directory: Path) -> Checkpoint:
+    """Write a checkpoint for programs that read nothing else than Hugging Face directories.
+
+    That is configuration and float32 weights, dequantized if need be, all in memory meanwhile; no
+    tokenizer. The fingerprint is that of the source.
+    """
+    # Imported here: what reads a GGUF file does not need it.
+    from safetensors.numpy import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with open_checkpoint(source) as opened:
+        config = opened.checkpoint.config
+        tensors = {
+            name.hf: np.asarray(opened.read(name), np.float32, order="C")
+            for name in tensor_names(config)
+        }
+    # transformers refuses files that do not say so.
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config.hf()), encoding="utf-8")
+    return Checkpoint(config, opened.checkpoint.fingerprint, directory)
 
 
 def _config_from_directory(path: Path) -> DecoderConfig:
