@@ -18,6 +18,7 @@ from tests.models.builders import random_decoder, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.published_config import config_to_hf
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
@@ -58,7 +59,7 @@ def write_shards(config: DecoderConfig, directory: Path, most_bytes: int) -> int
         save_file(shard, directory / file)
         weight_map.update(dict.fromkeys(shard, file))
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (directory / "config.json").write_text(json.dumps(config.hf()))
+    (directory / "config.json").write_text(json.dumps(config_to_hf(config)))
     assert len(shards) > 3
     return max(file.stat().st_size for file in directory.glob("*.safetensors"))
 

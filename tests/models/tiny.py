@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.published_config import config_to_hf
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
 from blockdraft_models.weights.tensor_names import tensor_names
 
@@ -78,7 +79,7 @@ def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
     weights = {name.hf: weight for name, weight in decoder_tensors(decoder)}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     files = {
-        "config.json": decoder.config.hf(),
+        "config.json": config_to_hf(decoder.config),
         "tokenizer.json": _tokenizer(decoder.config.vocab_size),
         "tokenizer_config.json": {
             "add_bos_token": False,

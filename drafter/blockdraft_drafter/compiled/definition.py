@@ -13,6 +13,7 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter.compiled.steps import DraftSteps
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
+from blockdraft_models.decoder.published_config import rope_scaling_to_hf
 
 DEFAULT_BLOCK_SIZE = 8
 MAX_BLOCK_SIZE = 256
@@ -147,7 +148,7 @@ class DraftConfig:
             "num_hidden_layers": decoder.num_layers,
             "num_key_value_heads": decoder.num_kv_heads,
             "rms_norm_eps": decoder.rms_norm_eps,
-            "rope_scaling": decoder.rope_scaling_hf(),
+            "rope_scaling": rope_scaling_to_hf(decoder),
             "rope_theta": decoder.rope_theta,
             "vocab_size": decoder.vocab_size,
         }

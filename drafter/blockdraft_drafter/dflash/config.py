@@ -14,7 +14,7 @@ from blockdraft_drafter.compiled.definition import (
     DraftTensor,
 )
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.published_config import section
+from blockdraft_models.decoder.published_config import config_from_hf, section
 from blockdraft_models.weights.tensor_names import tensor_names
 
 FULL_ATTENTION = "full_attention"
@@ -139,7 +139,7 @@ class DFlashConfig(DraftConfig):
         # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
         of_windows = ("sliding_window", "use_sliding_window", "layer_types")
         without_window = {key: value for key, value in config.items() if key not in of_windows}
-        decoder = DecoderConfig.from_hf({**without_window, "model_type": "qwen3"})
+        decoder = config_from_hf({**without_window, "model_type": "qwen3"})
         window, layer_types = _attention_pattern(config, decoder.num_layers)
         anywhere = {**nested, **config}
         shifted = bool(anywhere.get("sample_from_anchor", False))

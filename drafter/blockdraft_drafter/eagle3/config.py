@@ -15,7 +15,7 @@ from blockdraft_drafter.compiled.definition import (
     DraftTensor,
 )
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.published_config import section
+from blockdraft_models.decoder.published_config import config_from_hf, section
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # Changes what a forward pass computes in ways not built here.
@@ -100,7 +100,7 @@ class Eagle3Config(DraftConfig):
         if config.get(_UNSUPPORTED, eagle.get(_UNSUPPORTED)):
             raise ValueError(f"EAGLE drafters with {_UNSUPPORTED} are not supported")
         # The draft layer is a Llama layer whatever the target is.
-        decoder = DecoderConfig.from_hf({**config, "model_type": "llama"})
+        decoder = config_from_hf({**config, "model_type": "llama"})
         named = eagle.get(_LAYER_IDS, config.get(_LAYER_IDS))
         size = config.get("draft_vocab_size")
         return cls(

@@ -1,4 +1,4 @@
-"""The shape of a target decoder, as Hugging Face or GGUF metadata give it.
+"""The shape of a target decoder.
 
 A *config* is always the shape of a model, here and in the drafter; what a process is told by its
 user are *settings*.
@@ -6,11 +6,7 @@ user are *settings*.
 
 import json
 import math
-from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from blockdraft_models.decoder import published_config
 
 # What does not change the function computed by the weights stays out of fingerprints: the same
 # weights are published under several names, context limits and stop tokens.
@@ -116,65 +112,6 @@ class DecoderConfig:
         for token in special:
             if not 0 <= token < self.vocab_size:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
-
-    @classmethod
-    def from_hf(
-        cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-    ) -> "DecoderConfig":
-        """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
-
-        Raises:
-            ValueError: If a field is missing or asks for something this decoder does not compute.
-        """
-        return cls._from_fields(published_config.fields_from_hf(config, generation_config or {}))
-
-    @classmethod
-    def from_gguf(
-        cls, metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
-    ) -> "DecoderConfig":
-        """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
-
-        GGUF has no keys for tied embeddings and biases: they show in which tensors exist. Without
-        their names, tied and bias-free.
-
-        Raises:
-            ValueError: If a key is missing or asks for something this decoder does not compute.
-        """
-        return cls._from_fields(published_config.fields_from_gguf(metadata, tensor_names))
-
-    @classmethod
-    def _from_fields(cls, fields: dict[str, Any]) -> "DecoderConfig":
-        scaling = fields.pop("rope_scaling")
-        return cls(**fields, rope_scaling=None if scaling is None else RopeScaling(**scaling))
-
-    def rope_scaling_hf(self) -> dict[str, Any] | None:
-        """Return `rope_scaling` as a `config.json` has it."""
-        if self.rope_scaling is None:
-            return None
-        return {"rope_type": "llama3", **asdict(self.rope_scaling)}
-
-    def hf(self) -> dict[str, Any]:
-        """Return the `config.json` that `from_hf` reads back as this."""
-        return {
-            "_name_or_path": self.name,
-            "model_type": "qwen3" if self.qk_norm else "llama",
-            "hidden_act": "silu",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "rms_norm_eps": self.rms_norm_eps,
-            "rope_theta": self.rope_theta,
-            "rope_scaling": self.rope_scaling_hf(),
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "attention_bias": self.attention_bias,
-            "max_position_embeddings": self.max_position_embeddings,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": list(self.eos_token_ids),
-        }
 
     def canonical_json(self) -> str:
         """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces."""

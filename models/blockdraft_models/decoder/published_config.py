@@ -1,9 +1,12 @@
-"""Published model metadata, of Hugging Face and of GGUF, as the fields of `DecoderConfig`."""
+"""Published model metadata, of Hugging Face and of GGUF, as a `DecoderConfig`, and back."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import Any
 
-ARCHITECTURES = ("llama", "qwen3")
+from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+
+_ARCHITECTURES = ("llama", "qwen3")
 
 _LLAMA3_KEYS = (
     *("factor", "low_freq_factor", "high_freq_factor"),
@@ -11,62 +14,94 @@ _LLAMA3_KEYS = (
 )
 
 
-def fields_from_hf(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the fields, `rope_scaling` as a mapping or None, of a Hugging Face `config.json`.
+def config_from_hf(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
+) -> DecoderConfig:
+    """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
 
     Defaults are those of `LlamaConfig` and `Qwen3Config` in transformers.
 
     Raises:
-        ValueError: If a field is missing or unsupported.
+        ValueError: If a field is missing or asks for something this decoder does not compute.
     """
     architecture = config.get("model_type")
-    if architecture not in ARCHITECTURES:
+    if architecture not in _ARCHITECTURES:
         raise ValueError(
-            f"model_type {architecture!r} is not supported (supported: {', '.join(ARCHITECTURES)})"
+            f"model_type {architecture!r} is not supported (supported: {', '.join(_ARCHITECTURES)})"
         )
     _refuse_unsupported_hf(config)
     hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     qwen3 = architecture == "qwen3"
     theta, scaling = _hf_rope(config)
-    eos = generation_config.get("eos_token_id", config.get("eos_token_id"))
+    eos = (generation_config or {}).get("eos_token_id", config.get("eos_token_id"))
+    return DecoderConfig(
+        name=str(config.get("_name_or_path") or architecture),
+        vocab_size=count(config, "vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=count(config, "intermediate_size"),
+        num_layers=count(config, "num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=count(config, "num_key_value_heads", heads),
+        head_dim=count(config, "head_dim", 128 if qwen3 else hidden // max(heads, 1)),
+        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=bool(config.get("attention_bias", False)),
+        qk_norm=qwen3,
+        max_position_embeddings=count(config, "max_position_embeddings", 32768 if qwen3 else 2048),
+        bos_token_id=_token_id(config.get("bos_token_id")),
+        eos_token_ids=_token_ids(eos),
+    )
+
+
+def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
+    """Return the `config.json` that `config_from_hf` reads back as this."""
     return {
-        "name": str(config.get("_name_or_path") or architecture),
-        "vocab_size": count(config, "vocab_size"),
-        "hidden_size": hidden,
-        "intermediate_size": count(config, "intermediate_size"),
-        "num_layers": count(config, "num_hidden_layers"),
-        "num_heads": heads,
-        "num_kv_heads": count(config, "num_key_value_heads", heads),
-        "head_dim": count(config, "head_dim", 128 if qwen3 else hidden // max(heads, 1)),
-        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)),
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "attention_bias": bool(config.get("attention_bias", False)),
-        "qk_norm": qwen3,
-        "max_position_embeddings": count(
-            config, "max_position_embeddings", 32768 if qwen3 else 2048
-        ),
-        "bos_token_id": _token_id(config.get("bos_token_id")),
-        "eos_token_ids": _token_ids(eos),
+        "_name_or_path": config.name,
+        "model_type": "qwen3" if config.qk_norm else "llama",
+        "hidden_act": "silu",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_scaling": rope_scaling_to_hf(config),
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "attention_bias": config.attention_bias,
+        "max_position_embeddings": config.max_position_embeddings,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": list(config.eos_token_ids),
     }
 
 
-def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> dict[str, Any]:
-    """Return the fields, without `rope_scaling`, of the key-value section of a GGUF file.
+def rope_scaling_to_hf(config: DecoderConfig) -> dict[str, Any] | None:
+    """Return `rope_scaling` as a `config.json` has it."""
+    if config.rope_scaling is None:
+        return None
+    return {"rope_type": "llama3", **asdict(config.rope_scaling)}
 
-    Key names are those of the GGUF specification (ggml `docs/gguf.md`).
+
+def config_from_gguf(
+    metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
+) -> DecoderConfig:
+    """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
+
+    Key names are those of the GGUF specification (ggml `docs/gguf.md`). There are none for tied
+    embeddings and biases: they show in which tensors exist. Without names, tied and bias-free.
 
     Raises:
-        ValueError: If a key is missing or unsupported.
+        ValueError: If a key is missing or asks for something this decoder does not compute.
     """
     architecture = metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
+    if architecture not in _ARCHITECTURES:
         raise ValueError(
             f"GGUF architecture {architecture!r} is not supported "
-            f"(supported: {', '.join(ARCHITECTURES)})"
+            f"(supported: {', '.join(_ARCHITECTURES)})"
         )
 
     def key(suffix: str, default: Any = None) -> Any:
@@ -87,29 +122,27 @@ def fields_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
     vocab = count(metadata, f"{architecture}.vocab_size", len(tokens))
     # llama.cpp stops at any of these; end-of-turn differs from end-of-text in Llama 3.
     stops = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    return {
-        "name": str(metadata.get("general.name") or architecture),
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "intermediate_size": count(metadata, f"{architecture}.feed_forward_length"),
-        "num_layers": count(metadata, f"{architecture}.block_count"),
-        "num_heads": heads,
-        "num_kv_heads": count(metadata, f"{architecture}.attention.head_count_kv", heads),
-        "head_dim": head_dim,
-        "rms_norm_eps": _shortest(
+    return DecoderConfig(
+        name=str(metadata.get("general.name") or architecture),
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=count(metadata, f"{architecture}.feed_forward_length"),
+        num_layers=count(metadata, f"{architecture}.block_count"),
+        num_heads=heads,
+        num_kv_heads=count(metadata, f"{architecture}.attention.head_count_kv", heads),
+        head_dim=head_dim,
+        rms_norm_eps=_shortest(
             _required(metadata, f"{architecture}.attention.layer_norm_rms_epsilon")
         ),
-        "rope_theta": _shortest(key("rope.freq_base", 10000.0)),
-        "rope_scaling": None,
-        "tie_word_embeddings": "output.weight" not in tensor_names,
-        "attention_bias": "blk.0.attn_q.bias" in tensor_names,
-        "qk_norm": architecture == "qwen3",
-        "max_position_embeddings": count(metadata, f"{architecture}.context_length"),
-        "bos_token_id": _token_id(metadata.get("tokenizer.ggml.bos_token_id")),
-        "eos_token_ids": _token_ids(
-            list(dict.fromkeys(stop for stop in stops if stop is not None))
-        ),
-    }
+        rope_theta=_shortest(key("rope.freq_base", 10000.0)),
+        rope_scaling=None,
+        tie_word_embeddings="output.weight" not in tensor_names,
+        attention_bias="blk.0.attn_q.bias" in tensor_names,
+        qk_norm=architecture == "qwen3",
+        max_position_embeddings=count(metadata, f"{architecture}.context_length"),
+        bos_token_id=_token_id(metadata.get("tokenizer.ggml.bos_token_id")),
+        eos_token_ids=_token_ids(list(dict.fromkeys(stop for stop in stops if stop is not None))),
+    )
 
 
 def _refuse_unsupported_hf(config: Mapping[str, Any]) -> None:
@@ -124,7 +157,7 @@ def _refuse_unsupported_hf(config: Mapping[str, Any]) -> None:
         raise ValueError("quantized Hugging Face checkpoints are not supported")
 
 
-def _hf_rope(config: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
+def _hf_rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     # transformers 5 moved both into `rope_parameters`; older files have them side by side.
     parameters = section(config, "rope_parameters") or section(config, "rope_scaling")
     theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
@@ -135,7 +168,7 @@ def _hf_rope(config: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
         return theta, None
     if kind != "llama3":
         raise ValueError(f"rope scaling {kind!r} is not supported (supported: llama3)")
-    return theta, {name: _required(parameters, name) for name in _LLAMA3_KEYS}
+    return theta, RopeScaling(**{name: _required(parameters, name) for name in _LLAMA3_KEYS})
 
 
 def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,16 +1,29 @@
 """What a checkpoint's files say about its tokenizer: Hugging Face directories and GGUF."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.gguf_header import read_header
+
+Value = TypeVar("Value")
+
+# Token types of the GGUF specification.
+_CONTROL, _USER_DEFINED = 3, 4
+
+# Both published with the models: contractions, words, digit groups, punctuation, whitespace.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3, _QWEN2 = _WORDS % r"\p{N}{1,3}", _WORDS % r"\p{N}"
 
 
 def _alphabet() -> dict[int, str]:
@@ -18,14 +31,8 @@ def _alphabet() -> dict[int, str]:
     # Printable Latin-1 stands for itself; the others take code points from 256 on, in order
     # (`bytes_to_unicode` of openai/gpt-2 `src/encoder.py`).
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    table, shifted = {}, 256
-    for byte in range(256):
-        if byte in printable:
-            table[byte] = chr(byte)
-        else:
-            table[byte] = chr(shifted)
-            shifted += 1
-    return table
+    others = itertools.count(256)
+    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
 
 
 BYTE_TO_CHAR = _alphabet()
@@ -150,19 +157,6 @@ def _distinct(*ids: int | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(index for index in ids if index is not None))
 
 
-Value = TypeVar("Value")
-
-# Token types of the GGUF specification.
-_CONTROL, _USER_DEFINED = 3, 4
-
-# Both published with the models: contractions, words, digit groups, punctuation, whitespace.
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3, _QWEN2 = _WORDS % r"\p{N}{1,3}", _WORDS % r"\p{N}"
-
-
 def _typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | None:
     value = metadata.get(name)
     # Of Python's types, a truth value is a number too.
@@ -171,11 +165,6 @@ def _typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value |
     if isinstance(value, str):
         _check_unicode(name, value)
     return value
-
-
-def _one_line(error: BaseException) -> str:
-    # What errors of the binding say may take several.
-    return " ".join(str(error).split())
 
 
 def _texts(metadata: Mapping[str, Any], name: str) -> list[str] | None:
@@ -193,7 +182,7 @@ def _check_unicode(name: str, text: str) -> None:
         raise TokenizerError(f"{name} of the GGUF file is not UTF-8") from error
 
 
-def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
     """Build the BPE tokenizer of a GGUF file; its control tokens are special added tokens.
 
     Raises:
@@ -220,7 +209,7 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     except Exception as error:  # the binding raises bare Exception
         said = _one_line(error)
         raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {said}") from error
-    backend = Tokenizer(model)
+    backend = Backend(model)
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()
     if pre in ("qwen2", "qwen3"):
@@ -260,3 +249,8 @@ def _splitter(pre: str) -> pre_tokenizers.PreTokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+
+
+def _one_line(error: BaseException) -> str:
+    # What errors of the binding say may take several.
+    return " ".join(str(error).split())

@@ -13,6 +13,11 @@ import numpy as np
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.attention import base_frequencies, scaling_divisors
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.published_config import (
+    config_from_gguf,
+    config_from_hf,
+    config_to_hf,
+)
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.fingerprint import decoder_fingerprint, remembered_fingerprint
@@ -103,7 +108,7 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
             yield _identify(path, config, shards)
     elif path.suffix == ".gguf":
         header = read_header(path)
-        config = _checked(path, lambda: DecoderConfig.from_gguf(header.metadata, header.tensors))
+        config = _checked(path, lambda: config_from_gguf(header.metadata, header.tensors))
         with GGUFWeights(header) as tensors:
             scaling = _gguf_rope_scaling(config, header, tensors)
             config = replace(config, rope_scaling=scaling)
@@ -130,7 +135,7 @@ def export_huggingface(source: Path, directory: Path) -> Checkpoint:
         }
     # transformers refuses files that do not say so.
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(config.hf()), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps(config_to_hf(config)), encoding="utf-8")
     return Checkpoint(config, opened.checkpoint.fingerprint, directory)
 
 
@@ -138,7 +143,7 @@ def _config_from_directory(path: Path) -> DecoderConfig:
     config = read_json(path / "config.json", required=True)
     generation = read_json(path / "generation_config.json")
     config.setdefault("_name_or_path", path.name)
-    return _checked(path, lambda: DecoderConfig.from_hf(config, generation))
+    return _checked(path, lambda: config_from_hf(config, generation))
 
 
 def _checked(path: Path, build: Any) -> DecoderConfig:

@@ -12,6 +12,11 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import rotary_tables
 from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.published_config import (
+    config_from_gguf,
+    config_from_hf,
+    config_to_hf,
+)
 
 # With fields that nobody reads, as in the files.
 LLAMA3: dict[str, Any] = {
@@ -114,7 +119,7 @@ def of_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda published: published.name)
 def test_public_targets_are_read(published: Published) -> None:
-    config = DecoderConfig.from_hf(published.file())
+    config = config_from_hf(published.file())
 
     assert (config.hidden_size, config.intermediate_size) == (published.hidden, published.inner)
     assert (config.num_layers, config.num_heads) == (published.layers, published.heads)
@@ -130,7 +135,7 @@ def test_public_targets_are_read(published: Published) -> None:
     factor = published.scaling_factor
     assert config.rope_scaling == (RopeScaling(factor, 1.0, 4.0, 8192) if factor else None)
     assert weights_of(config) / 1e9 == pytest.approx(published.billions_of_weights, abs=0.006)
-    assert DecoderConfig.from_hf(of_transformers_5(published.file())) == config
+    assert config_from_hf(of_transformers_5(published.file())) == config
 
 
 def weights_of(config: DecoderConfig) -> int:
@@ -143,20 +148,20 @@ def weights_of(config: DecoderConfig) -> int:
 
 
 def test_stop_tokens_of_the_generation_config_win() -> None:
-    assert DecoderConfig.from_hf(LLAMA_3_1_8B, {"eos_token_id": 5}).eos_token_ids == (5,)
-    config = DecoderConfig.from_hf(QWEN3_8B, {"eos_token_id": [151645, 151643]})
+    assert config_from_hf(LLAMA_3_1_8B, {"eos_token_id": 5}).eos_token_ids == (5,)
+    config = config_from_hf(QWEN3_8B, {"eos_token_id": [151645, 151643]})
     assert config.eos_token_ids == (151645, 151643)
 
 
 def test_qwen3_has_its_own_defaults() -> None:
-    config = DecoderConfig.from_hf({**LLAMA_3_1_8B, "model_type": "qwen3", "hidden_size": 2048})
+    config = config_from_hf({**LLAMA_3_1_8B, "model_type": "qwen3", "hidden_size": 2048})
     assert config.qk_norm
     assert config.head_dim == 128
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:
     """In bfloat16 the angle at position 100,000 would be off by whole turns."""
-    cos, _ = rotary_tables(DecoderConfig.from_hf(LLAMA_3_1_8B), jnp.array([100_000]))
+    cos, _ = rotary_tables(config_from_hf(LLAMA_3_1_8B), jnp.array([100_000]))
     assert cos.dtype == jnp.float32
     # The slowest frequency, by hand: theta ** (-126 / 128), slowed eight times.
     angle = 100_000 * 500_000.0 ** (-126 / 128) / 8
@@ -167,7 +172,7 @@ def test_rotations_are_float32_and_exact_far_out() -> None:
 @pytest.mark.parametrize("scaling", [None, LLAMA3_SCALING])
 def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> None:
     config = tiny_config(kind, rope_scaling=scaling, attention_bias=True)
-    assert DecoderConfig.from_hf(json.loads(json.dumps(config.hf()))) == config
+    assert config_from_hf(json.loads(json.dumps(config_to_hf(config)))) == config
 
 
 @pytest.mark.parametrize(
@@ -190,7 +195,7 @@ def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> No
 )
 def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DecoderConfig.from_hf({**QWEN3_8B, **change})
+        config_from_hf({**QWEN3_8B, **change})
 
 
 @pytest.mark.parametrize(
@@ -233,9 +238,9 @@ GGUF: dict[str, Any] = {
 
 
 def test_gguf_metadata_is_read() -> None:
-    config = DecoderConfig.from_gguf(GGUF, ["blk.0.attn_q.bias"])
+    config = config_from_gguf(GGUF, ["blk.0.attn_q.bias"])
     assert config == tiny_config(name="Tiny", attention_bias=True, eos_token_ids=(258, 259))
-    assert not DecoderConfig.from_gguf(GGUF, ["output.weight"]).tie_word_embeddings
+    assert not config_from_gguf(GGUF, ["output.weight"]).tie_word_embeddings
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,7 @@ def test_gguf_metadata_is_read() -> None:
 )
 def test_unsupported_gguf_metadata_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DecoderConfig.from_gguf({**GGUF, **change})
+        config_from_gguf({**GGUF, **change})
 
 
 def test_canonical_json_describes_the_function_only() -> None:
