@@ -21,7 +21,7 @@ from jax.stages import Compiled, Lowered
 
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.device.step import TargetStep
 
 MAX_MAPPINGS = 25_000
 """After how many mappings a process forgets its programs: a file of tests adds up to 15,000."""

@@ -27,9 +27,9 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import all_buckets
-from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.device.step import TargetStep
 
 SHIPPED = Path(blockdraft_drafter.__file__).parent / "checkpoints"
 RECORD = Path(__file__).parent / "golden" / "programs.json"

@@ -27,14 +27,16 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, state_shapes
 from blockdraft_models.weights.quantization import hold_int8
-from blockdraft_verifier.device.buckets import Bucket, all_buckets, next_power_of_two
-from blockdraft_verifier.device.cache import LayerCaches
-from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.buckets import (
+    Bucket,
+    all_buckets,
+    least_step_tokens,
+    next_power_of_two,
+)
+from blockdraft_verifier.device.cache import CacheLayout, LayerCaches
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.least_step import least_step_tokens
-from blockdraft_verifier.device.packing import pack_sampling
-from blockdraft_verifier.device.step import StepInputs, StepOutputs
-from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.device.packing import StepInputs, pack_sampling
+from blockdraft_verifier.device.step import StepOutputs, TargetStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,10 @@ from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import allocate_kv
-from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.cache import CacheLayout, allocate_kv
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.packing import pack
-from blockdraft_verifier.device.step import StepOutputs
-from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockdraft_models.processor import processor_facts
-from blockdraft_verifier import device_facts
+from blockdraft_verifier import computation as device_facts
 from blockdraft_verifier.computation import Computation
 
 COMPUTATION = Computation(

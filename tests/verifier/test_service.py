@@ -28,9 +28,9 @@ from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.drafting.handshake import DrafterDescription
+from blockdraft_verifier.engine.guards import StepWatch
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.engine.step_watch import StepWatch
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.service import VerifierService
 

@@ -1,13 +1,13 @@
-"""The verifier process: load, warm up, serve, drain."""
+"""The verifier process: load, warm up, serve, drain; or follow the leader of a slice."""
 
 import asyncio
 import faulthandler
-import functools
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import grpc
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -18,15 +18,15 @@ from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.status import add_strictly
-from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.drafting.link import GrpcDraftLink
+from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.engine.state import engine_state
-from blockdraft_verifier.exactness.self_test import enforce
 from blockdraft_verifier.loading import load_target, report_compiled
+from blockdraft_verifier.self_test import enforce
 from blockdraft_verifier.service import VerifierService
-from blockdraft_verifier.slice.mirror import StepLeader
+from blockdraft_verifier.slice.mirror import StepFollower, StepLeader
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,7 @@ class VerifierApp:
         stop_requested: asyncio.Event,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        """Wire the parts; `start` loads the model.
-
-        Args:
-            settings: What to serve.
-            stop_requested: Set when the engine fails for good: a supervisor starts afresh.
-            registry: Where the metrics go.
-        """
+        """Wire the parts; `start` loads the model."""
         self._settings = settings
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(registry)
@@ -82,7 +76,7 @@ class VerifierApp:
             self.failed = True
             loop.call_soon_threadsafe(self._stop_requested.set)
 
-        self.engine = await self.loading.run(functools.partial(self._load, fail))
+        self.engine = await self.loading.run(partial(self._load, fail))
         self._watching = asyncio.ensure_future(_watch(self.engine, fail))
 
     async def drain(self) -> None:
@@ -107,7 +101,7 @@ class VerifierApp:
         runner, checkpoint, computation, mirror = load_target(settings)
         if isinstance(mirror, StepLeader):
             self._leader = mirror
-            mirror.channel.on_loss(functools.partial(_leave, on_failure))
+            mirror.channel.on_loss(partial(_leave, on_failure))
         link = None
         if settings.drafter_address is not None:
             link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
@@ -121,9 +115,7 @@ class VerifierApp:
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
-            self_test=functools.partial(
-                enforce, runner, allow_inexact=settings.engine.allow_inexact
-            ),
+            self_test=partial(enforce, runner, allow_inexact=settings.engine.allow_inexact),
         )
         started = time.perf_counter()
         engine.warm_up(report_compiled)
@@ -143,6 +135,69 @@ class VerifierApp:
             checkpoint.config.vocab_size,
         )
         return engine
+
+
+class FollowerApp:
+    """A process of a slice that does not lead: it mirrors the leader's steps, serving only health.
+
+    `failed` says whether the leader was lost, or left before its end.
+    """
+
+    role = "verifier"
+    internal = True
+    service_names: Sequence[str] = ()
+
+    def __init__(self, settings: VerifierSettings, stop_requested: asyncio.Event) -> None:
+        """Load nothing yet."""
+        self._settings = settings
+        self._stop_requested = stop_requested
+        self._follower: StepFollower | None = None
+        self._compiled = asyncio.Event()
+        self._ended = asyncio.Event()
+        self.loading = Loading()
+        self.failed = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Serve nothing."""
+
+    def inspect(self) -> Mapping[str, object]:
+        """Say that this is a follower, and whether it takes part in steps yet."""
+        return {"follows": True, "compiled": self._compiled.is_set()}
+
+    async def start(self) -> None:
+        """Load the target, find the leader, compile what it compiles."""
+        loop = asyncio.get_running_loop()
+        load = partial(load_target, self._settings)
+        runner, _, _, follower = await self.loading.run(load)
+        assert isinstance(follower, StepFollower)
+        self._follower = follower
+
+        def follow() -> None:
+            try:
+                follower.follow(runner, lambda: loop.call_soon_threadsafe(self._compiled.set))
+            except Exception:
+                logger.exception("cannot follow the leader any more")
+                self.failed = True
+            for event in (self._compiled, self._ended, self._stop_requested):
+                loop.call_soon_threadsafe(event.set)
+
+        threading.Thread(target=follow, name="follower", daemon=True).start()
+        await self._compiled.wait()
+
+    async def drain(self) -> None:
+        """Go on until the leader has drained."""
+        if self._follower is not None:
+            try:
+                async with asyncio.timeout(self._settings.process.drain_seconds):
+                    await self._ended.wait()
+            except TimeoutError:
+                logger.warning("the leader goes on: leaving it")
+                self.failed = True
+
+    async def stop(self) -> None:
+        """Leave the leader."""
+        if self._follower is not None:
+            self._follower.channel.close()
 
 
 async def _watch(engine: Engine, on_failure: Callable[[], None]) -> None:

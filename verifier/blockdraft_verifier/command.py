@@ -14,6 +14,9 @@ CONFIGURATION = Configuration("verifier", VerifierSettings)
 
 logger = logging.getLogger(__name__)
 
+# Steps of a decoding row hold as many tokens as the published block drafters'.
+SELF_TEST_BLOCK_TOKENS = 16
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft verifier`."""
@@ -39,9 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from blockdraft_models.executables import keep_executables
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
-    from blockdraft_verifier.app import VerifierApp
-    from blockdraft_verifier.exactness.command import run_self_test
-    from blockdraft_verifier.follower import FollowerApp
+    from blockdraft_verifier.app import FollowerApp, VerifierApp
 
     keep_executables(settings.compilation_cache)
 
@@ -78,3 +79,25 @@ def run(args: argparse.Namespace) -> int:
         logging.shutdown()
         os._exit(1)
     return 1 if failed else 0
+
+
+def run_self_test(settings: VerifierSettings) -> int:
+    """Load the target, compile its steps, compare them, and print what was found.
+
+    It says how steps round before any of them is padded to another, as it would be in service. The
+    exit code is 0 if every step rounds alike.
+
+    Raises:
+        ValueError: If the target cannot be loaded, or the settings are those of a slice.
+    """
+    from blockdraft_verifier.device.feature_form import NO_FEATURES
+    from blockdraft_verifier.loading import load_target, report_compiled
+    from blockdraft_verifier.self_test import ON_REQUEST, self_test
+
+    if settings.slice is not None:
+        raise ValueError("--self-test is for one host; a slice makes its own when it starts")
+    runner = load_target(settings).runner
+    runner.compile(NO_FEATURES, SELF_TEST_BLOCK_TOKENS, report_compiled)
+    found = self_test(runner, ON_REQUEST)
+    print(found.summary())
+    return 0 if found.exact else 1

@@ -30,13 +30,7 @@ class DecodeStream:
     """
 
     def __init__(self, submit: Submit, cancel: Callable[[Sequence], None]) -> None:
-        """Begin without sequences, on the running event loop.
-
-        Args:
-            submit: Checks a request and gives it to the engine with its listeners; raises
-                `ServiceError`.
-            cancel: Makes the engine forget a sequence; harmless when it has ended.
-        """
+        """Begin without sequences, on the running event loop."""
         self._submit = submit
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()

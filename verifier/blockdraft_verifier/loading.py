@@ -14,9 +14,8 @@ from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import VerifierSettings
-from blockdraft_verifier.computation import Computation
+from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device_facts import compiler, device_kind
 from blockdraft_verifier.slice.meeting import start_slice
 from blockdraft_verifier.slice.mirror import StepFollower, StepLeader, join_slice
 

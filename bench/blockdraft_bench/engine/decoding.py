@@ -19,7 +19,7 @@ from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.listeners import Listener, TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.exactness.classes import Exactness
+from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 
 Progress = Callable[[int, int], None]

@@ -11,7 +11,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import all_buckets
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, StepResult
-from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 
 # What a step is said to take whatever its size, so that drafting whole blocks always pays.

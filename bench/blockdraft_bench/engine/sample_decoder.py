@@ -6,7 +6,7 @@ from dataclasses import replace
 from blockdraft_bench.common.answers import Answer
 from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.samples import Keep, Sample, in_turn
-from blockdraft_verifier.device.recompilation import RecompilationGuard
+from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Of the untimed answer that each gives first: allocations and compilation are not its speed.

@@ -12,7 +12,7 @@ from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
 from blockdraft_bench.engine.timed_link import SoleLink, TimedTransport
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.scheduling.pages import PageAllocator

@@ -15,7 +15,7 @@ from blockdraft_bench.link.drafter_process import drafter_process
 from blockdraft_bench.link.exchange import Exchange, Traffic
 from blockdraft_bench.link.report import LinkReport, LinkTime, markdown
 from blockdraft_bench.link.transports import WAYS
-from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.device.step import FEATURE_DTYPE
 
 # A multiple of the page size. Longer contexts would take more memory and no more time: a step reads
 # the newest positions only.

@@ -36,8 +36,8 @@ from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.exactness.classes import Exactness
-from blockdraft_verifier.exactness.self_test import AT_START, ON_REQUEST, enforce
+from blockdraft_verifier.exactness import Exactness
+from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
 
 
 def measure_rows(settings: ProcessorSettings, run: Run) -> Outcome:

@@ -15,9 +15,9 @@ from blockdraft_client.cli.main import main
 from blockdraft_models import precision
 from blockdraft_models.decoder.products import SAFEST_FORM
 from blockdraft_models.processor import this_processor, usable_cores
+from blockdraft_verifier import self_test
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.exactness import self_test
-from blockdraft_verifier.exactness.classes import Exactness
+from blockdraft_verifier.exactness import Exactness
 
 pytestmark = pytest.mark.usefixtures("workplace")
 

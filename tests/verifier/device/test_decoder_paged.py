@@ -15,12 +15,10 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_verifier.device.attention.paged import PagedAttend
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import allocate_kv
-from blockdraft_verifier.device.cache_layout import CacheLayout
-from blockdraft_verifier.device.packing import pack
-from blockdraft_verifier.device.step import StepInputs
+from blockdraft_verifier.device.cache import CacheLayout, allocate_kv
+from blockdraft_verifier.device.packing import StepInputs, pack
+from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blockdraft_models.decoder.products import mean_of_squares, row_sums
-from blockdraft_verifier.device.attention.portable import (
+from blockdraft_verifier.device.portable_attention import (
     RaggedBatch,
     cut_into_tiles,
     ragged_paged_attention,

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_verifier.device.final_features import cut, split
+from blockdraft_verifier.device.feature_form import cut, split
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as library
 
-from blockdraft_verifier.device.attention import kernel, portable
-from blockdraft_verifier.device.attention.portable import RaggedBatch, cut_into_tiles, write_kv
+from blockdraft_verifier.device import kernel_attention as kernel
+from blockdraft_verifier.device import portable_attention as portable
+from blockdraft_verifier.device.portable_attention import RaggedBatch, cut_into_tiles, write_kv
 
 TOKENS, ROWS, PAGE_SIZE, MAX_PAGES, NUM_PAGES = 16, 4, 4, 8, 20
 

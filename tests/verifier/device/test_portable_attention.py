@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from blockdraft_verifier.device.attention.portable import (
+from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
+from blockdraft_verifier.device.portable_attention import (
     CONTEXT_CHUNK_TOKENS,
     RaggedBatch,
     cut_into_tiles,
     ragged_paged_attention,
     write_kv,
 )
-from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
 
 ROWS, TOKENS, HEADS, HEAD_DIM = 4, 32, 4, 8
 MAX_CONTEXT = 300

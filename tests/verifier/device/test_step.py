@@ -9,11 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_verifier.device.attention.portable import RaggedBatch
-from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, next_power_of_two
-from blockdraft_verifier.device.final_features import final_positions_first
-from blockdraft_verifier.device.least_step import least_step_tokens
+from blockdraft_verifier.device.buckets import (
+    Bucket,
+    all_buckets,
+    bucket_for,
+    least_step_tokens,
+    next_power_of_two,
+)
+from blockdraft_verifier.device.feature_form import final_positions_first
 from blockdraft_verifier.device.packing import pack, pack_sampling, reading
+from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
 

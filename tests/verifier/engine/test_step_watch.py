@@ -1,4 +1,4 @@
-from blockdraft_verifier.engine.step_watch import OVERDUE_FACTOR, StepWatch
+from blockdraft_verifier.engine.guards import OVERDUE_FACTOR, StepWatch
 
 
 def test_steps_may_take_their_time_and_no_more() -> None:

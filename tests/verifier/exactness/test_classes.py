@@ -3,7 +3,7 @@
 import pytest
 
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.exactness.classes import find_classes
+from blockdraft_verifier.exactness import find_classes
 
 ONE, TWO, FOUR = Bucket(1, 1, 1), Bucket(1, 2, 2), Bucket(4, 4, 4)
 

@@ -10,9 +10,10 @@ from tests.verifier.support import TINY_ENGINE
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
+from blockdraft_verifier import command
+from blockdraft_verifier import self_test as module
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.exactness import command
-from blockdraft_verifier.exactness.classes import find_classes
+from blockdraft_verifier.exactness import find_classes
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_steps_that_differ_are_named_and_end_with_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = find_classes("float32", {Bucket(1, 1, 1): [b"a"], Bucket(1, 2, 2): [b"b"]})
-    monkeypatch.setattr(command, "self_test", lambda runner, span: found)
+    monkeypatch.setattr(module, "self_test", lambda runner, span: found)
     assert command.run_self_test(settings) == 1
     assert capsys.readouterr().out == f"{found.summary()}\n"
 

@@ -23,8 +23,8 @@ from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.exactness.classes import InexactError
-from blockdraft_verifier.exactness.self_test import enforce, self_test
+from blockdraft_verifier.exactness import InexactError
+from blockdraft_verifier.self_test import enforce, self_test
 
 BFLOAT16 = replace(TINY_ENGINE, dtype="bfloat16")
 

@@ -32,14 +32,7 @@ def choose_tokens(
     row: Int[Array, " choices"],
     sampling: SamplingArrays,
 ) -> Int[Array, " choices"]:
-    """Return the target's choice at each position.
-
-    Args:
-        logits: float32 logits, one line per choice.
-        position: Absolute position of the token to be chosen.
-        row: The row of `sampling` each choice belongs to.
-        sampling: Options of each row.
-    """
+    """Return the target's choice at each absolute position, its options being those of `row`."""
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
     def sample() -> Int[Array, " choices"]:
@@ -66,17 +59,10 @@ def count_accepted(
     draft_count: Int[Array, " rows"],
     max_drafts: int,
 ) -> tuple[Int[Array, " rows"], Int[Array, " rows"]]:
-    """Compare each row's drafted tokens with the target's choices.
+    """Return each row's accepted count and bonus token.
 
-    Args:
-        choices: The target's choice after each token that has one.
-        next_tokens: The drafted token that follows the same token, anything where none does.
-        first_choice: Index in `choices` of each row's first one.
-        draft_count: Drafted tokens of each row.
-        max_drafts: Most drafted tokens of any row; static.
-
-    Returns:
-        The accepted count and the bonus token of each row.
+    `choices` and `next_tokens`, the drafted tokens after the same tokens, lie side by side, each
+    row's from `first_choice` on. No row has more than `max_drafts` drafted tokens.
     """
     offset = jnp.arange(max_drafts, dtype=jnp.int32)
     index = jnp.minimum(first_choice[:, None] + offset[None, :], choices.shape[0] - 1)
@@ -87,13 +73,7 @@ def count_accepted(
 
 
 class LogProbs(NamedTuple):
-    """Log probabilities of the target's own distribution, before temperature and filters.
-
-    Attributes:
-        chosen: Of the target's choice.
-        top_ids: The likeliest tokens, likeliest first.
-        top: Their log probabilities.
-    """
+    """The target's own, before temperature and filters, of its choice and the likeliest tokens."""
 
     chosen: Float[Array, " choices"]
     top_ids: Int[Array, "choices top"]

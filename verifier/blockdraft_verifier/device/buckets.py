@@ -31,14 +31,8 @@ def all_buckets(
     Row counts rise fourfold, because padding rows cost little; token counts double. Tokens cost
     more, on CPU at least, so between two row counts there is one shape more for steps of a token
     each, which would else be padded to up to three times as many. Logits are computed for whole
-    blocks of every row but never for a long prompt chunk, whose last token alone is of interest.
-
-    Args:
-        max_rows: Most sequences of a step.
-        max_tokens: Most tokens of a step.
-        max_block: Most tokens of a decoding row, the anchor included.
-        least_tokens: Fewest tokens, and logits, of a compiled shape; shorter steps are padded.
-            Rounded up to a power of two.
+    blocks of every row, of at most `max_block` tokens with the anchor, but never for a long prompt
+    chunk, whose last token alone is of interest. No shape has fewer than `least_tokens`.
     """
     least = next_power_of_two(least_tokens)
     row_sizes = [1]
@@ -69,3 +63,18 @@ def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
         if bucket.rows >= rows and bucket.tokens >= tokens:
             return bucket
     raise ValueError(f"no bucket for {rows} rows and {tokens} tokens")
+
+
+# By JAX's name of the platform, for every element type:
+#
+# * cpu: how a row is rounded is the products' own business there (docs/adr/0018).
+# * tpu: a step of one token is compiled for another unit, which rounds differently; and a lone
+#   sequence with blocks of up to 16 then has a single program for plain and for drafted steps
+#   (docs/adr/0019).
+# * gpu: not known; nothing was measured there.
+_LEAST_TOKENS = {"cpu": 1, "tpu": 16, "gpu": 1}
+
+
+def least_step_tokens(setting: int | None, platform: str) -> int:
+    """Return the fewest tokens of a compiled step; a setting of None is what the platform needs."""
+    return _LEAST_TOKENS.get(platform, 1) if setting is None else setting

@@ -1,6 +1,8 @@
-"""What the verifier keeps of a position for its drafter."""
+"""What the verifier keeps of a position for its drafter, and how it leaves the device."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.sharding import MODEL_AXIS
+from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,6 @@ class FeatureForm:
         """Return the same with the projection on the devices, each with some of its rows.
 
         In a slice of several hosts all processes must call it; the elements are those of the first.
-
-        Args:
-            mesh: The devices; None for the default one.
         """
         projection = self.projection
         if projection is not None and jax.process_count() > 1:
@@ -53,12 +54,7 @@ class FeatureForm:
 
 
 def projection_sharding(array: Any, mesh: Mesh) -> NamedSharding:
-    """Return where an array of a projection lies: each device has some of the results to compute.
-
-    Args:
-        array: The array or its shape.
-        mesh: The devices.
-    """
+    """Return where an array of a projection lies: each device computes some of the results."""
     divided = array.shape[0] % mesh.shape[MODEL_AXIS] == 0
     return NamedSharding(mesh, PartitionSpec(MODEL_AXIS if divided else None))
 
@@ -73,37 +69,76 @@ def _placed(array: np.ndarray, mesh: Mesh | None) -> jax.Array:
 
 
 def compilation_words(features: FeatureForm, max_block: int) -> bytes:
-    """Return what to compile in words, for the other processes of a slice.
-
-    Args:
-        features: What a step gives of every position; of its projection only the shape is said.
-        max_block: Most tokens of a decoding row, the anchor included.
-    """
-    words: dict[str, Any] = {
-        "max_block": max_block,
-        "layer_ids": features.layer_ids,
-        "fingerprint": features.fingerprint,
-    }
-    projection = features.projection
+    """Return what to compile in words, for the other processes of a slice."""
+    projection, shape = features.projection, None
     if projection is not None:
-        words["shape"] = projection.weight.shape
-        words["dtype"] = projection.weight.dtype.name
-        words["eps"] = projection.eps if projection.scale is not None else None
-    return json.dumps(words).encode()
+        eps = projection.eps if projection.scale is not None else None
+        shape = projection.weight.shape, projection.weight.dtype.name, eps
+    return json.dumps((max_block, features.layer_ids, features.fingerprint, shape)).encode()
 
 
 def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
     """Return what `compilation_words` was told, with zeros for the elements of the projection."""
-    told = json.loads(words)
+    max_block, layer_ids, fingerprint, told = json.loads(words)
     projection = None
-    if "shape" in told:
-        dtype, eps = jnp.dtype(told["dtype"]), told["eps"]
-        weight = np.zeros(told["shape"], dtype)
+    if told is not None:
+        shape, dtype, eps = told
+        weight = np.zeros(shape, jnp.dtype(dtype))
         projection = FeatureProjection(weight)
         if eps is not None:
-            projection = FeatureProjection(weight, np.zeros(len(weight), dtype), eps)
-    return FeatureForm(tuple(told["layer_ids"]), projection, told["fingerprint"]), told["max_block"]
+            projection = FeatureProjection(weight, np.zeros_like(weight[:, 0]), eps)
+    return FeatureForm(tuple(layer_ids), projection, fingerprint), max_block
 
 
 NO_FEATURES = FeatureForm(())
 """Of a verifier that decodes plainly."""
+
+
+def final_positions_first(
+    batch: RaggedBatch,
+    draft_count: Int[Array, " rows"],
+    accepted: Int[Array, " rows"],
+    token_count: int,
+) -> Int[Array, " tokens"]:
+    """Return flat token indices with rejected drafts and padding moved to the end.
+
+    Features of rejected tokens must never leave the verifier. How many positions a step makes final
+    is known once it has run, and what leaves a device has a fixed shape: so the final ones come
+    first, cut into pieces, of which the host reads at most twice as much as there is.
+    """
+    token = jnp.arange(token_count, dtype=jnp.int32)
+    row = jnp.searchsorted(batch.row_starts[1:], token, side="right")
+    row = jnp.minimum(row, draft_count.shape[0] - 1).astype(jnp.int32)
+    ends = batch.row_starts[1:] - draft_count + accepted
+    final = (token < ends[row]) & (token < batch.row_starts[-1])
+    return jnp.argsort(~final, stable=True)
+
+
+def cut(
+    features: Float[Array, "tokens width"], first: int
+) -> tuple[Float[Array, "piece width"], ...]:
+    """Cut features into pieces: the first of `first` positions, then each as long as all before."""
+    total = features.shape[0]
+    ends = [min(first, total)]
+    while ends[-1] < total:
+        ends.append(min(2 * ends[-1], total))
+    starts = [0, *ends[:-1]]
+    return tuple(features[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def split(pieces: Sequence[Array], counts: Sequence[int]) -> list[np.ndarray]:
+    """Return the features of rows with so many final positions; other pieces stay on the device."""
+    needed = sum(counts)
+    starts = itertools.accumulate((piece.shape[0] for piece in pieces), initial=0)
+    wanted = [piece for piece, start in zip(pieces, starts, strict=False) if start < needed]
+    read = iter(jax.device_get(wanted))
+    rows: list[np.ndarray] = []
+    piece, start = np.empty((0, pieces[0].shape[1]), pieces[0].dtype), 0
+    for count in counts:
+        parts = [piece[start : start + count]]
+        start += count
+        while (missing := start - len(piece)) > 0:
+            piece, start = next(read), missing
+            parts.append(piece[:missing])
+        rows.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    return rows

@@ -19,20 +19,17 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for
-from blockdraft_verifier.device.cache import LayeredCache, allocate_kv
-from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
+from blockdraft_verifier.device.cache import CacheLayout, LayeredCache, allocate_kv
 from blockdraft_verifier.device.feature_form import (
     NO_FEATURES,
     FeatureForm,
     compilation_words,
     read_compilation,
+    split,
 )
-from blockdraft_verifier.device.final_features import split
-from blockdraft_verifier.device.least_step import least_step_tokens
-from blockdraft_verifier.device.packing import pack, reading
-from blockdraft_verifier.device.step import StepInputs, StepOutputs
-from blockdraft_verifier.device.target_step import TargetStep
+from blockdraft_verifier.device.packing import StepInputs, pack, reading
+from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
 
@@ -66,22 +63,15 @@ class MeasuredSteps:
 
     def without(self, buckets: Collection[Bucket]) -> "MeasuredSteps":
         """Return what was measured of the others."""
-        return MeasuredSteps(
-            *(
-                {bucket: each for bucket, each in measured.items() if bucket not in buckets}
-                for measured in (self.seconds, self.context_seconds)
-            )
-        )
+        kept = [bucket for bucket in self.seconds if bucket not in buckets]
+        context = {bucket: self.context_seconds[bucket] for bucket in kept if self.context_seconds}
+        return MeasuredSteps({bucket: self.seconds[bucket] for bucket in kept}, context)
 
     def slowest(self, context: int) -> float:
         """Return the seconds of the longest step at a context of so many tokens; 0 for none."""
-        return max(
-            (
-                seconds + context * self.context_seconds.get(bucket, 0.0)
-                for bucket, seconds in self.seconds.items()
-            ),
-            default=0.0,
-        )
+        slopes = self.context_seconds
+        took = (each + context * slopes.get(bucket, 0.0) for bucket, each in self.seconds.items())
+        return max(took, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +111,7 @@ class StepRunner(Protocol):
         """Prepare every step; return what each one takes."""
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        """Run one step over `rows`.
-
-        Args:
-            rows: What to compute.
-            meanwhile: Called once, while the target computes.
-        """
+        """Run one step over `rows`, and call `meanwhile` once while the target computes."""
 
 
 class ModelRunner:
@@ -149,14 +134,9 @@ class ModelRunner:
         mesh: Mesh | None = None,
         leader: StepLeader | None = None,
     ) -> None:
-        """Allocate the cache; `warm_up` must follow before `run`.
+        """Allocate the cache on `mesh`, where the weights lie; `warm_up` must follow before `run`.
 
-        Args:
-            decoder: The target; its weights lie on `mesh`.
-            settings: Sizes of cache and steps.
-            mesh: The devices; None for the default one.
-            leader: Has the other processes of a slice do the same; None for a single process, and
-                in those others.
+        `leader` has the other processes of a slice do the same; it is None in those others.
         """
         self._leader = leader
         self.product_forms = suit_processor(decoder)
@@ -196,13 +176,7 @@ class ModelRunner:
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> MeasuredSteps:
-        """Compile the step for every bucket and time each one.
-
-        Args:
-            features: What to give of every position.
-            max_block: Most tokens of a decoding row, the anchor included.
-            progress: Told how many of how many buckets are done.
-        """
+        """Compile the step for every bucket and time each one; see `StepRunner`."""
         if self._leader is not None:
             self._leader.compile(compilation_words(features, max_block))
         self.compile(features, max_block, progress)
@@ -217,7 +191,7 @@ class ModelRunner:
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Compile the step for every bucket; see `warm_up` for the arguments."""
+        """Compile the step for every bucket, decoding rows having at most `max_block` tokens."""
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
         least = least_step_tokens(None, jax.default_backend())
@@ -248,10 +222,6 @@ class ModelRunner:
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`.
 
-        Args:
-            rows: What to compute.
-            meanwhile: Called once, while the device computes.
-
         Raises:
             ValueError: If the rows fit no compiled shape.
         """
@@ -281,9 +251,6 @@ class ModelRunner:
         """Return the keys and values in some pages, layer by layer; for tests of rounding.
 
         Of a slice of several hosts no process can read them: there are none then.
-
-        Returns:
-            For each layer `[pages, page_size, kv_slots, head_dim]`.
         """
         if jax.process_count() > 1:
             return []
@@ -300,12 +267,7 @@ class ModelRunner:
         ]
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
-        """Run a step as the leader of the slice does, and wait for its end.
-
-        Args:
-            step: Index of its bucket.
-            inputs: The bytes of its inputs.
-        """
+        """Run a step as the leader of the slice does, and wait for its end."""
         bucket = self.buckets[step]
         outputs = self._execute(bucket, from_bytes(inputs, self._pack((), bucket)))
         jax.block_until_ready(outputs.bonus)
@@ -335,9 +297,6 @@ class ModelRunner:
         """Return what each token of context adds to a step of each bucket.
 
         One row reads it, so of the shapes with as many tokens only the one of fewest rows is timed.
-
-        Args:
-            seconds: What the steps take without.
         """
         context = min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
         narrowest = {bucket.tokens: bucket for bucket in reversed(self.buckets)}

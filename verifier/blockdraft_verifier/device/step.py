@@ -1,51 +1,32 @@
-"""One step of the target on the device: forward pass, choices, acceptance, features."""
+"""One step of the target: forward pass, choices, acceptance, features; and how it is compiled."""
 
-from typing import NamedTuple
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling import SamplingArrays
 from blockdraft_verifier.device.accept import (
     LogProbs,
     choose_tokens,
     count_accepted,
     log_probabilities,
 )
-from blockdraft_verifier.device.attention.paged import PagedAttend
-from blockdraft_verifier.device.attention.portable import RaggedBatch
-from blockdraft_verifier.device.cache import LayerCaches
-from blockdraft_verifier.device.cache_layout import CacheLayout
-from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.final_features import cut, final_positions_first
+from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.cache import CacheLayout, LayerCaches, allocate_kv
+from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
+from blockdraft_verifier.device.packing import StepInputs, pack
+from blockdraft_verifier.device.paged_attention import PagedAttend
 
-
-class StepInputs(NamedTuple):
-    """Everything a step needs besides weights and cache.
-
-    Attributes:
-        token_ids: Tokens of all rows one after another, then padding.
-        positions: Position of each token in its sequence.
-        batch: Where the tokens belong.
-        choice_token: Flat index of each token after which the target's choice is wanted.
-        choice_row: The row of each choice.
-        first_choice: Index of each row's first choice.
-        draft_count: Drafted tokens at the end of each row.
-        sampling: Sampling options of each row.
-        log_probs_wanted: Whether any row wants log probabilities.
-    """
-
-    token_ids: Int[Array, " tokens"]
-    positions: Int[Array, " tokens"]
-    batch: RaggedBatch
-    choice_token: Int[Array, " choices"]
-    choice_row: Int[Array, " choices"]
-    first_choice: Int[Array, " rows"]
-    draft_count: Int[Array, " rows"]
-    sampling: SamplingArrays
-    log_probs_wanted: Bool[Array, "1"]
+FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 
 class StepOutputs(NamedTuple):
@@ -75,19 +56,9 @@ def run_step(
     max_drafts: int,
     feature_dtype: DTypeLike,
 ) -> tuple[StepOutputs, LayerCaches]:
-    """Run the target over a ragged batch and verify its proposals.
+    """Run the target over a ragged batch, verify its proposals, and return the updated caches too.
 
-    Args:
-        decoder: The target.
-        caches: K/V of the layers; donated by the caller.
-        inputs: The batch.
-        layout: Of the caches.
-        features: What to give of every final position.
-        max_drafts: Most drafted tokens of any row.
-        feature_dtype: Element type of the features.
-
-    Returns:
-        The outputs and the updated caches.
+    The caller donates `caches`. No row has more than `max_drafts` drafted tokens.
     """
     token_count = inputs.token_ids.shape[0]
     attend = PagedAttend(inputs.batch, token_count, layout)
@@ -108,3 +79,74 @@ def run_step(
         final = features.projection(final).astype(feature_dtype)
     pieces = cut(final, first=inputs.first_choice.shape[0])
     return StepOutputs(accepted, bonus, log_probs, pieces), output.caches
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStep:
+    """The step of a target as it is compiled, from shapes alone: no device need be there.
+
+    `graph` is the target without its weights, `max_pages` the most of a sequence, `max_block` the
+    most tokens of a decoding row, the anchor included.
+    """
+
+    graph: nnx.GraphDef[Decoder]
+    layout: CacheLayout
+    max_pages: int
+    features: FeatureForm
+    max_block: int
+
+    def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
+        """Return the step for one bucket, ready to be compiled.
+
+        It takes the leaves of the weights, the features' projection, caches and `StepInputs`, and
+        returns `StepOutputs` and the caches, which it takes over. To flatten the weights at each
+        step would take longer than anything else on the host.
+        """
+        layout = self.layout
+        sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
+        inputs = pack((), bucket, **sizes, max_pages=self.max_pages)
+        caches = jax.eval_shape(functools.partial(allocate_kv, layout))
+        cache_places = jax.tree.map(
+            lambda array: layout.sharding if array.ndim else layout.replicated, caches
+        )
+        leaves, tree = jax.tree.flatten(weights)
+        described = (
+            list(map(_described, leaves)),
+            jax.tree.map(_described, self.features.projection),
+            jax.tree.map(_placed, caches, cache_places),
+            jax.tree.map(lambda array: _placed(array, layout.replicated), inputs),
+        )
+        # Everything the host reads is whole on every device; caches stay where they are.
+        places = None if layout.mesh is None else (layout.replicated, cache_places)
+
+        def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, LayerCaches]:
+            return self._run(jax.tree.unflatten(tree, leaves), *rest)
+
+        step = jax.jit(run, donate_argnums=(2,), out_shardings=places)
+        return step.lower(*described)
+
+    def _run(
+        self,
+        weights: Any,
+        projection: FeatureProjection | None,
+        caches: LayerCaches,
+        inputs: StepInputs,
+    ) -> tuple[StepOutputs, LayerCaches]:
+        return run_step(
+            nnx.merge(self.graph, weights),
+            caches,
+            inputs,
+            layout=self.layout,
+            features=replace(self.features, projection=projection),
+            max_drafts=max(1, self.max_block - 1),
+            feature_dtype=FEATURE_DTYPE,
+        )
+
+
+def _described(array: Any) -> jax.ShapeDtypeStruct:
+    on_mesh = isinstance(array.sharding, jax.sharding.NamedSharding)
+    return _placed(array, array.sharding if on_mesh else None)
+
+
+def _placed(array: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)

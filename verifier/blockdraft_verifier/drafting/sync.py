@@ -78,6 +78,11 @@ class DraftTimes:
     late: list[LateAnswer] = field(default_factory=list)
 
     @property
+    def draft(self) -> float:
+        """Seconds waited while the drafter computed."""
+        return min(self.computed, self.waited)
+
+    @property
     def transport(self) -> float:
         """Seconds waited beyond the drafter's computation."""
         return max(0.0, self.waited - self.computed)

@@ -59,13 +59,7 @@ class AcceptanceEstimate:
         return AcceptanceEstimate(list(self.by_position), going_on=list(self.going_on))
 
     def update(self, drafted: int, accepted: int, *, ended_early: bool = False) -> None:
-        """Learn from one verification.
-
-        Args:
-            drafted: Tokens that were verified.
-            accepted: How many of them were right.
-            ended_early: Whether more were asked for.
-        """
+        """Learn from one verification."""
         asked = drafted + ended_early
         # Positions after the first miss, or after a draft's end, were never put to the test.
         for position in range(min(accepted + 1, asked)):
@@ -99,12 +93,7 @@ class ExpectedDrafts:
 
 
 def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> ExpectedDrafts:
-    """Return what comes of drafts of 0, 1, ... `most` tokens.
-
-    Args:
-        estimates: Of each sequence that gets a proposal.
-        most: Tokens of the longest.
-    """
+    """Return what comes of drafts of 0, 1, ... `most` tokens."""
     right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
     there = _padded([each.going_on for each in estimates], most, 1.0)
     lasting = np.cumprod(there, axis=1)
@@ -119,9 +108,6 @@ def expected_longest(lasting: Sequence[Sequence[float]]) -> float:
     """Return how many tokens the longest of several drafts is expected to have.
 
     Drafts end independently of each other.
-
-    Args:
-        lasting: How likely each has 1, 2, ... tokens, as far as they were asked for.
     """
     padded = _padded(lasting, max(map(len, lasting), default=0), 0.0)
     return float((1.0 - np.prod(1.0 - padded, axis=0)).sum())

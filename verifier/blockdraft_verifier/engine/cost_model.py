@@ -98,12 +98,6 @@ class CostModel:
 
         As many as fill the largest step that takes at most `slowdown` times as long as decoding
         alone; if there is none, the next larger one, because prompts have to go on too.
-
-        Args:
-            rows: Decoding sequences.
-            tokens: Their tokens in the step, fewer than the largest step holds.
-            slowdown: At least 1.
-            context: Tokens of the prompt that were computed before.
         """
         rooms = sorted(size - tokens for size in self.steps.sizes(rows + 1) if size > tokens)
         allowed = slowdown * self.steps.of(rows, tokens)
@@ -123,13 +117,6 @@ class CostModel:
         that is full: who waits for a first token is a row less in every step. For the same reason
         prompts have as much room as beside plain decoding, and a step in which drafts take it from
         them is worth nothing.
-
-        Args:
-            rows: Sequences that are decoding.
-            tokens: What is verified of all of them.
-            gain: Tokens they are expected to gain.
-            draft_seconds: What drafting took before.
-            prompts: What waits for room in the step.
         """
         steps = self.steps
         if not prompts.tokens or all(size <= rows for size in steps.sizes(rows + 1)):
@@ -159,14 +146,7 @@ class CostModel:
         least: int = 0,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return the draft length, at most `limit`, with which a step is worth most.
-
-        Args:
-            estimates: The acceptance estimate of each sequence of the batch; at least one.
-            limit: Most tokens the drafter can draft.
-            least: Fewest, where drafting is to be tried.
-            prompts: What waits for room in the step.
-        """
+        """Return the draft length, at most `limit`, with which a step is worth most."""
         steps = self._expected_steps(estimates, limit)
         rows = len(estimates)
         return max(
@@ -189,13 +169,7 @@ class CostModel:
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
     ) -> float:
-        """Return how long to wait for proposals, before decoding plainly is the better choice.
-
-        Args:
-            estimates: The acceptance estimate of each sequence of the batch; at least one.
-            length: Tokens of each proposal.
-            must_pay: Whether to give up once not even the expected gain makes up for the wait.
-        """
+        """Return how long to wait for proposals, before decoding plainly is the better choice."""
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
@@ -212,14 +186,7 @@ class CostModel:
         limit: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return how far to draft where it does not seem to pay but too little is known; 0 if not.
-
-        Args:
-            estimates: The acceptance estimate of each sequence of the batch; at least one.
-            overall: That of all sequences so far.
-            limit: Most tokens the drafter can draft.
-            prompts: What waits for room in the step.
-        """
+        """Return how far to draft to learn more where that does not seem to pay; 0 for nothing."""
         unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
         perfect = [AcceptanceEstimate([1.0] * limit)] * len(estimates)
         if overall.hopeless or 2 * unknown <= len(estimates):
@@ -235,14 +202,7 @@ class CostModel:
         best: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> float:
-        """Return what a step with another than the best draft length is expected to waste.
-
-        Args:
-            estimates: The acceptance estimate of each sequence of the batch; at least one.
-            length: The other length.
-            best: The best one.
-            prompts: What waits for room in the step.
-        """
+        """Return what a step with another than the best draft length is expected to waste."""
         rows, steps = len(estimates), self._expected_steps(estimates, max(length, best))
         worth, most = (self._worth_of(rows, steps, each, prompts) for each in (length, best))
         return float(steps.seconds[length]) * (1.0 - worth / most)

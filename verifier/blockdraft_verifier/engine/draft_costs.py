@@ -21,13 +21,7 @@ class DraftCosts:
         step_seconds: Sequence[float] = (),
         shortest_step_seconds: Sequence[float] = (),
     ) -> None:
-        """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences.
-
-        Args:
-            block_size: Tokens of a whole block, the anchor included.
-            step_seconds: Of whole blocks; empty without a drafter, whose proposals cost nothing.
-            shortest_step_seconds: Of one token each; empty if they take as long.
-        """
+        """Use the drafter's own measurements, for batches of 1, 2, 4, ... sequences."""
         self._longest = block_size - 1
         self._whole = list(step_seconds)
         self._by_token = [0.0] * len(self._whole)
@@ -56,12 +50,7 @@ class DraftCosts:
             self._whole[self._index(rows)] += TIME_LEARNING_RATE * error
 
     def seconds(self, rows: int, length: int | float) -> float:
-        """Return the seconds of proposals for `rows` sequences, transport included.
-
-        Args:
-            rows: How many sequences.
-            length: Tokens of the longest; a mean where drafts end at different lengths.
-        """
+        """Return the seconds of proposals for `rows` sequences, transport included."""
         if not length or not self._whole:
             return 0.0
         return self._computed(rows, length) + self._transport

@@ -27,12 +27,7 @@ class DraftLengths:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Know nothing yet.
-
-        Args:
-            settings: With the policy "adaptive" drafts are as long as it pays, with "fixed" as long
-                as allowed.
-        """
+        """Know nothing yet."""
         self.costs: CostModel | None = None
         self._policy = settings.draft_policy
         self._prompt_slowdown = settings.prompt_slowdown
@@ -57,9 +52,6 @@ class DraftLengths:
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size.
-
-        Args:
-            drafter_block: Tokens of the drafter's blocks; 1 without a drafter.
 
         Returns:
             Most tokens of a row, the anchor included.
@@ -121,13 +113,7 @@ class DraftLengths:
                     )
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
-        """Return most prompt tokens beside decoding sequences; None before anything was measured.
-
-        Args:
-            rows: Decoding sequences.
-            tokens: Their tokens in the step, fewer than the largest step holds.
-            context: Tokens of the prompt that were computed before.
-        """
+        """Return most prompt tokens beside decoding sequences; None while that is not known."""
         if self.costs is None:
             return None
         return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
@@ -136,11 +122,6 @@ class DraftLengths:
         self, running: list[Sequence], block_size: int, prompt_tokens: int
     ) -> list[tuple[Sequence, int]]:
         """Propose what lookup found where that is best, and return what to ask the drafter.
-
-        Args:
-            running: All sequences that are being decoded.
-            block_size: Of the drafter; 1 if there is none to ask.
-            prompt_tokens: What is to be computed of prompts.
 
         Returns:
             Sequences and draft lengths; 0 where new features shall only be sent.
@@ -176,11 +157,7 @@ class DraftLengths:
         return wanted
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
-        """Return how long it can pay to wait for what is asked of the drafter.
-
-        Args:
-            wanted: What `wanted` returned.
-        """
+        """Return how long it can pay to wait for what is asked of the drafter."""
         asked = [(self._estimates[sequence], length) for sequence, length in wanted if length]
         if not asked or self.costs is None:
             return 0.0

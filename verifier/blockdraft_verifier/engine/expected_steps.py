@@ -45,14 +45,7 @@ def expected_steps(
     verify_seconds: Callable[[int, int], float],
     draft_seconds: Callable[[int, float], float],
 ) -> ExpectedSteps:
-    """Return what is expected of steps with drafts of 0, 1, ... `most` tokens.
-
-    Args:
-        estimates: The acceptance estimate of each sequence of the batch; at least one.
-        most: Most tokens the drafter can draft.
-        verify_seconds: Seconds of a step by sequences and tokens.
-        draft_seconds: Seconds of drafts by sequences and tokens of the longest.
-    """
+    """Return what is expected of steps with drafts of 0, 1, ... `most` tokens."""
     rows, drafts = len(estimates), expected_drafts(estimates, most)
     tokens = rows + drafts.drafted
     if rows == 1:

@@ -1,11 +1,52 @@
-"""Who is told what a step gained."""
+"""What a step gained, and who is told of it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blockdraft_verifier.device.runner import RankedLogProbs
+from blockdraft_verifier.device.runner import RankedLogProbs, StepResult
+from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step whose rows are committed, of which nobody has heard yet.
+
+    Attributes:
+        progress: What it changed for each sequence, by row.
+        result: What the target computed.
+        times: What drafting took before it.
+        ended_at: When the target had computed it, in seconds of the engine's clock.
+    """
+
+    progress: list[Progress]
+    result: StepResult
+    times: DraftTimes
+    ended_at: float
+
+    @property
+    def ended(self) -> list[Sequence]:
+        """Sequences that it brought to their end."""
+        sequences = (change.row.sequence for change in self.progress)
+        return [sequence for sequence in sequences if sequence.finish_reason is not None]
+
+    def account(self) -> None:
+        """Count for each sequence what it consumed."""
+        for change in self.progress:
+            row, usage = change.row, change.row.sequence.usage
+            if usage.first_step_time is None:
+                usage.first_step_time = self.ended_at - self.result.seconds
+            if not change.new_tokens:
+                continue
+            if usage.first_token_time is None:
+                usage.first_token_time = self.ended_at
+            else:
+                usage.count_verification(row.draft_count, change.accepted, row.source)
+                usage.verify_seconds += self.result.seconds
+                usage.draft_seconds += self.times.draft
+                usage.transport_seconds += self.times.transport
+            usage.last_token_time = self.ended_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +84,10 @@ class Listeners:
         self._of: dict[Sequence, tuple[Listener, StepEnd]] = {}
 
     def add(self, sequence: Sequence, listener: Listener, on_step_end: StepEnd) -> None:
-        """Tell `listener` what each step gains for a sequence.
+        """Tell `listener` after each step that gained tokens for a sequence.
 
-        Args:
-            sequence: The sequence.
-            listener: Told after each step that gained tokens for it.
-            on_step_end: Called after the listeners of such a step, once for all sequences that
-                were added with the same one.
+        `on_step_end` is called after the listeners of such a step, once for all sequences that were
+        added with the same one.
         """
         self._of[sequence] = listener, on_step_end
 
@@ -58,12 +96,7 @@ class Listeners:
         self._of.pop(sequence, None)
 
     def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
-        """Tell everybody what a step gained, but for whoever has been forgotten since.
-
-        Args:
-            progress: What it changed, by row.
-            log_probs: Of the tokens of each row, if asked for.
-        """
+        """Tell everybody what a step gained by row, but for whoever has been forgotten since."""
         # A dictionary for its order.
         step_ends: dict[StepEnd, None] = {}
         for change, row_log_probs in zip(progress, log_probs, strict=True):

@@ -45,10 +45,6 @@ class Lookups:
     def survival(self, sequence: Sequence, most: int) -> list[float]:
         """Look for a continuation of a sequence, and learn what became of the previous one.
 
-        Args:
-            sequence: Any; one that is not known has no continuation.
-            most: Tokens of the longest continuation.
-
         Returns:
             How likely it is that the first 1, 2, ... tokens are all right; empty if there are none.
         """

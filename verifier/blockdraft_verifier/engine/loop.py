@@ -15,20 +15,18 @@ from typing import Literal
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
-from blockdraft_verifier.device.target_step import FEATURE_DTYPE
+from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.draft_costs import DraftCosts
 from blockdraft_verifier.engine.draft_lengths import DraftLengths
-from blockdraft_verifier.engine.finished_step import FinishedStep
-from blockdraft_verifier.engine.listeners import Listener, Listeners, StepEnd
+from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
+from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
-from blockdraft_verifier.engine.step_watch import StepWatch
-from blockdraft_verifier.exactness.classes import Exactness
+from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
@@ -65,19 +63,7 @@ class Engine:
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Drive `runner`; `warm_up` must follow before `step` or `start`.
-
-        Args:
-            runner: The compiled target.
-            settings: How to run.
-            link: Where the drafter is, None to decode plainly.
-            vocab_size: Token ids the target knows.
-            metrics: Where to count.
-            guard: Told when compiling is allowed.
-            self_test: Finds which steps round alike, whenever they were compiled; None for never.
-            on_failure: Called on the engine's thread when the loop fails for good.
-            clock: Seconds.
-        """
+        """Drive `runner`; `warm_up` must follow before `step` or `start`."""
         self._runner = runner
         self._settings = settings
         self.metrics = metrics
@@ -122,12 +108,6 @@ class Engine:
         on_step_end: StepEnd = lambda: None,
     ) -> Sequence:
         """Queue a request; both listeners are called on the engine's thread.
-
-        Args:
-            request: What to generate.
-            listener: Called after each step that gained tokens for it.
-            on_step_end: Called after the listeners of such a step, once for all requests that were
-                submitted with the same one.
 
         Raises:
             QueueFullError: If too many sequences run and wait.

@@ -1,12 +1,14 @@
 """Prometheus metrics of the verifier; the list with queries is docs/metrics.md."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_verifier.drafting.contexts import REPAIR_CAUSES
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.exactness.classes import Exactness
+from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
 from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
 
@@ -14,17 +16,12 @@ PREFIX = "blockdraft_verifier"
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the engine is at one moment.
-
-    Attributes:
-        running: Sequences being decoded.
-        waiting: Sequences waiting to be admitted.
-        used_pages: KV cache pages owned by live sequences.
-        total_pages: KV cache pages.
-    """
+    """How busy the engine is at one moment: sequences that run and wait, pages in use and all."""
 
     running: int
     waiting: int
@@ -37,122 +34,82 @@ class VerifierMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the metrics."""
-        self.running = Gauge(
-            f"{PREFIX}_running_sequences", "Sequences being decoded.", registry=registry
+
+        def new(kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
+            return kind(f"{PREFIX}_{name}", text, labels, registry=registry, **options)
+
+        gauge, counter = partial(new, Gauge), partial(new, Counter)
+        self.running = gauge("running_sequences", "Sequences being decoded.")
+        self.waiting = gauge("waiting_sequences", "Sequences waiting to be admitted.")
+        self.pages_used = gauge("pages_used", "KV cache pages owned by live sequences.")
+        self.pages_total = gauge("pages", "KV cache pages.")
+        self.build = gauge(
+            "build_info", "1, for what is running.", "version", "model", "target", "dtype"
         )
-        self.waiting = Gauge(
-            f"{PREFIX}_waiting_sequences", "Sequences waiting to be admitted.", registry=registry
-        )
-        self.pages_used = Gauge(
-            f"{PREFIX}_pages_used", "KV cache pages owned by live sequences.", registry=registry
-        )
-        self.pages_total = Gauge(f"{PREFIX}_pages", "KV cache pages.", registry=registry)
-        self.build = Gauge(
-            f"{PREFIX}_build_info",
-            "1, for what is running.",
-            ["version", "model", "target", "dtype"],
-            registry=registry,
-        )
-        self.drafter_attached = Gauge(
-            f"{PREFIX}_drafter_attached", "1 while a drafter is connected.", registry=registry
-        )
-        self.steps = Counter(f"{PREFIX}_steps", "Forward passes of the target.", registry=registry)
-        self.step_tokens = Counter(
-            f"{PREFIX}_step_tokens", "Tokens run through the target.", registry=registry
-        )
-        self.verifications = Counter(
-            f"{PREFIX}_verifications",
+        self.drafter_attached = gauge("drafter_attached", "1 while a drafter is connected.")
+        self.steps = counter("steps", "Forward passes of the target.")
+        self.step_tokens = counter("step_tokens", "Tokens run through the target.")
+        self.verifications = counter(
+            "verifications",
             "Verifications of one sequence, those without drafted tokens included.",
-            registry=registry,
         )
-        self.output_tokens = Counter(
-            f"{PREFIX}_output_tokens", "Tokens generated.", registry=registry
-        )
-        self.drafts = Counter(
-            f"{PREFIX}_drafts",
+        self.output_tokens = counter("output_tokens", "Tokens generated.")
+        self.drafts = counter(
+            "drafts",
             "Proposals verified, of at least one token, by source: drafter, lookup.",
-            ["source"],
-            registry=registry,
+            "source",
         )
-        self.drafted = Counter(
-            f"{PREFIX}_drafted_tokens",
-            "Drafted tokens verified, by source.",
-            ["source"],
-            registry=registry,
-        )
-        self.accepted = Counter(
-            f"{PREFIX}_accepted_tokens",
-            "Drafted tokens accepted, by source.",
-            ["source"],
-            registry=registry,
-        )
-        self.accepted_at = Counter(
-            f"{PREFIX}_accepted_tokens_per_position",
+        self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
+        self.accepted = counter("accepted_tokens", "Drafted tokens accepted, by source.", "source")
+        self.accepted_at = counter(
+            "accepted_tokens_per_position",
             "Drafted tokens accepted, by source and position in the block, from 1.",
-            ["source", "position"],
-            registry=registry,
+            *("source", "position"),
         )
         for source in DraftSource:
-            for counter in (self.drafts, self.drafted, self.accepted):
-                counter.labels(source.value)
-        self.repairs = Counter(
-            f"{PREFIX}_sync_repairs",
+            for metric in (self.drafts, self.drafted, self.accepted):
+                metric.labels(source.value)
+        self.repairs = counter(
+            "sync_repairs",
             "Differences between the drafter's contexts and the committed lengths, by cause.",
-            ["cause"],
-            registry=registry,
+            "cause",
         )
         for cause in REPAIR_CAUSES:
             self.repairs.labels(cause)
-        self.late_drafts = Counter(
-            f"{PREFIX}_late_drafts",
+        self.late_drafts = counter(
+            "late_drafts",
             "Requests for proposals that were not answered in time; nobody waited on.",
-            registry=registry,
         )
-        self.preemptions = Counter(
-            f"{PREFIX}_preemptions", "Sequences that gave their pages back.", registry=registry
+        self.preemptions = counter("preemptions", "Sequences that gave their pages back.")
+        self.cached_tokens = counter(
+            "cached_prompt_tokens", "Prompt tokens whose computation was reused."
         )
-        self.cached_tokens = Counter(
-            f"{PREFIX}_cached_prompt_tokens",
-            "Prompt tokens whose computation was reused.",
-            registry=registry,
+        self.finished = counter("finished_sequences", "Sequences ended.", "reason")
+        self.recompilations = counter(
+            "recompilations", "Executables compiled after warm-up; anything but 0 is a defect."
         )
-        self.finished = Counter(
-            f"{PREFIX}_finished_sequences", "Sequences ended.", ["reason"], registry=registry
-        )
-        self.recompilations = Counter(
-            f"{PREFIX}_recompilations",
-            "Executables compiled after warm-up; anything but 0 is a defect.",
-            registry=registry,
-        )
-        self.rounding_classes = Gauge(
-            f"{PREFIX}_rounding_classes",
+        self.rounding_classes = gauge(
+            "rounding_classes",
             "Ways in which the served steps round, by the self-test; 1 is exact.",
-            ["dtype"],
-            registry=registry,
+            "dtype",
         )
-        self.padded_shapes = Gauge(
-            f"{PREFIX}_padded_shapes",
+        self.padded_shapes = gauge(
+            "padded_shapes",
             "Step shapes that round otherwise and are padded to one that does not.",
-            registry=registry,
         )
-        self.step_seconds = Histogram(
-            f"{PREFIX}_step_seconds",
+        self.step_seconds = new(
+            Histogram,
+            "step_seconds",
             "Time of a step by part: verify, draft, transport, host.",
-            ["part"],
+            "part",
             buckets=STEP_BUCKETS,
-            registry=registry,
         )
-        self.queue_seconds = Histogram(
-            f"{PREFIX}_queue_seconds",
-            "Time from arrival to the first step of a sequence.",
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
+        requests = partial(new, Histogram, buckets=REQUEST_BUCKETS)
+        self.queue_seconds = requests(
+            "queue_seconds", "Time from arrival to the first step of a sequence."
         )
-        self.prefill_seconds = Histogram(
-            f"{PREFIX}_prefill_seconds",
-            "Time from the first step to the first token of a sequence.",
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
+        self.prefill_seconds = requests(
+            "prefill_seconds", "Time from the first step to the first token of a sequence."
         )
 
     def count_repair(self, cause: str) -> None:
@@ -168,19 +125,15 @@ class VerifierMetrics:
     def count_step_seconds(
         self, verify_seconds: float, times: DraftTimes, total_seconds: float
     ) -> None:
-        """Count what one step took.
-
-        Args:
-            verify_seconds: The target's part, and whatever the host did meanwhile.
-            times: What drafting took before it.
-            total_seconds: All of it.
-        """
-        draft_seconds = min(times.computed, times.waited)
-        host_seconds = max(0.0, total_seconds - verify_seconds - times.waited)
-        self.step_seconds.labels("verify").observe(verify_seconds)
-        self.step_seconds.labels("draft").observe(draft_seconds)
-        self.step_seconds.labels("transport").observe(times.transport)
-        self.step_seconds.labels("host").observe(host_seconds)
+        """Count what one step took: the target, drafting before it, and all of it."""
+        parts = {
+            "verify": verify_seconds,
+            "draft": times.draft,
+            "transport": times.transport,
+            "host": max(0.0, total_seconds - verify_seconds - times.waited),
+        }
+        for part, seconds in parts.items():
+            self.step_seconds.labels(part).observe(seconds)
 
     def count_step(self, progress: list[Progress]) -> None:
         """Count one step and what it gained."""

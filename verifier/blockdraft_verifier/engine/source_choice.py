@@ -68,15 +68,7 @@ def fastest(
     must_draft: bool,
     prompts: WaitingPrompts = NO_PROMPTS,
 ) -> list[Share]:
-    """Return what makes the step worth most.
-
-    Args:
-        costs: What steps and drafts cost.
-        offers: Of all sequences of the batch; at least one.
-        must_draft: Whether sequences that do better with the drafter are drafted for even if the
-            batch as a whole would do better without: the drafter is to be tried.
-        prompts: What waits for room in the step.
-    """
+    """Return what makes the step worth most."""
     drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
     mixed = _plan(costs, offers, drafting, prompts)
     if not any(drafting) or must_draft:

@@ -39,12 +39,7 @@ class StepTimes:
     def __init__(
         self, seconds: Mapping[Bucket, float], context_seconds: Mapping[Bucket, float]
     ) -> None:
-        """Start from what was measured.
-
-        Args:
-            seconds: Of a step in each bucket where contexts are short.
-            context_seconds: What each token of context adds that all tokens of the step read.
-        """
+        """Start from what was measured."""
         self._usual = {bucket: max(each, _LEAST_SECONDS) for bucket, each in seconds.items()}
         self._usual_of_context = {bucket: context_seconds.get(bucket, 0.0) for bucket in seconds}
         self._variance = dict.fromkeys(seconds, _SHAPE_VARIANCE)
@@ -66,14 +61,7 @@ class StepTimes:
         return {bucket: slowness * each for bucket, each in self._usual_of_context.items()}
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
-        """Learn what a step took.
-
-        Args:
-            rows: Its sequences.
-            tokens: Their tokens in the step.
-            seconds: What it took.
-            context: Tokens of its longest prompt until the end of this step's part.
-        """
+        """Learn what a step took."""
         for each, variance in self._variance.items():
             self._variance[each] = min(variance + _SHAPE_DRIFT, _SHAPE_VARIANCE)
         self._slowness *= _SLOWNESS_LASTS
@@ -99,11 +87,6 @@ class StepTimes:
 
         It takes no more than any larger one does that is known as well: of those that were not seen
         for long one may have been slow when it was.
-
-        Args:
-            rows: Its sequences.
-            tokens: Their tokens in the step, at most `largest`.
-            context: Tokens of its longest prompt until the end of this step's part.
         """
         variance = self._variance[bucket_for(self._buckets, rows, tokens)]
         return self._slowness_now * min(

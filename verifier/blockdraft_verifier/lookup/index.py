@@ -43,12 +43,7 @@ class LookupIndex:
     """All earlier occurrences in one sequence that grows; it reads the sequence's own list."""
 
     def __init__(self, tokens: Sequence[int], candidates: int = CANDIDATES) -> None:
-        """Index nothing yet.
-
-        Args:
-            tokens: The sequence, which may only grow.
-            candidates: Positions that a search compares at most.
-        """
+        """Index nothing yet."""
         self._tokens = tokens
         self._candidates = candidates
         self._last: dict[int, int] = {}
@@ -72,14 +67,7 @@ class LookupIndex:
         return max(0, stop - start)
 
     def find(self, known: Match | None = None) -> Match | None:
-        """Return the longest earlier occurrence of the newest tokens, of equals the latest.
-
-        Args:
-            known: An occurrence that need not be searched for.
-
-        Returns:
-            None if there is none of at least `SHORTEST_MATCH` tokens among what is indexed.
-        """
+        """Return the longest earlier occurrence of the newest tokens, of equals the latest."""
         tokens = self._tokens
         end = len(tokens)
         best, best_at = (known.length, known.position) if known else (SHORTEST_MATCH - 1, _NOWHERE)

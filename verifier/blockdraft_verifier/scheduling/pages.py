@@ -105,10 +105,6 @@ class PageAllocator:
 
         At least one token is left out, because its forward pass gives the next one.
 
-        Args:
-            token_ids: The tokens of a sequence.
-            root: The `root_name` of its salt.
-
         Returns:
             The pages and their names, in order.
         """

@@ -140,13 +140,6 @@ class Scheduler:
 
         Sequences whose proposal is still being drafted are left out.
 
-        Args:
-            max_rows: Most decoding rows; the others' turn comes next (two groups, one drafting
-                while the other is verified).
-            prompt_room: Returns most prompt tokens beside so many decoding rows of so many tokens,
-                after so many that were computed of the prompt before; None for all that a step
-                holds.
-
         Returns:
             The rows; empty when nothing can run.
         """

@@ -46,12 +46,7 @@ class LeaderChannel:
     def __init__(
         self, followers: Mapping[int, socket.socket], patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Take over the connections of the followers.
-
-        Args:
-            followers: By process id.
-            patience_seconds: After which a follower that has not taken a frame is lost.
-        """
+        """Take over the connections of the followers."""
         self._followers = dict(followers)
         self._patience_seconds = patience_seconds
         # When the frames were sent that a follower has not taken yet.

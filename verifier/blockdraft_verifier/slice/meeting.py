@@ -84,12 +84,6 @@ class Listener:
     ) -> LeaderChannel:
         """Wait for processes 1 to `num_followers` and stop listening.
 
-        Args:
-            num_followers: How many there are.
-            digest: What every process must run.
-            timeout_seconds: How long to wait for all of them.
-            patience_seconds: How long the channel waits for a follower to take a frame.
-
         Raises:
             FollowerLostError: If some do not come in time.
             SliceMismatchError: If one runs something else.
@@ -157,13 +151,6 @@ def connect(
     address: tuple[str, int], token: bytes, process_id: int, digest: bytes, timeout_seconds: float
 ) -> FollowerChannel:
     """Return the connection of a follower to the leader, which must be listening.
-
-    Args:
-        address: The leader's host and port.
-        token: The leader's.
-        process_id: This process, from 1 on.
-        digest: What this process runs.
-        timeout_seconds: How long to wait for an answer.
 
     Raises:
         LeaderLostError: If the leader cannot be reached or does not know the token.

@@ -37,9 +37,6 @@ class StepLeader:
     def compile(self, what: bytes) -> None:
         """Have every follower compile its steps, while the leader does.
 
-        Args:
-            what: To compile, in words that the runner of the follower knows.
-
         Raises:
             FollowerLostError: If a follower is gone.
         """
@@ -55,10 +52,6 @@ class StepLeader:
 
     def run(self, step: int, inputs: object) -> None:
         """Have every follower run a step; the leader must run it next.
-
-        Args:
-            step: Number of the compiled step.
-            inputs: Its arrays, a pytree.
 
         Raises:
             FollowerLostError: If a follower is gone.
@@ -93,10 +86,6 @@ class StepFollower:
     ) -> None:
         """Mirror the leader's steps until it stops.
 
-        Args:
-            runner: Runs them.
-            on_compiled: Called whenever the steps have been compiled.
-
         Raises:
             LeaderLostError: If the leader is gone.
         """
@@ -117,10 +106,6 @@ class StepFollower:
 
 def join_slice(leader_host: str, what_runs: str) -> StepLeader | StepFollower:
     """Connect this process with the others of the slice; all of them must call it.
-
-    Args:
-        leader_host: Name or address of process 0.
-        what_runs: Everything that must be the same in all processes, in words.
 
     Returns:
         The leader's side in process 0, a follower's in the others.
@@ -153,10 +138,6 @@ def to_bytes(tree: object) -> bytes:
 
 def from_bytes(data: memoryview, like: Tree) -> Tree:
     """Return the pytree whose bytes these are.
-
-    Args:
-        data: From `to_bytes`.
-        like: A pytree of the same structure, shapes and dtypes.
 
     Raises:
         ValueError: If the sizes differ.

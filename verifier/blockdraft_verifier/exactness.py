@@ -58,11 +58,7 @@ class Exactness:
         return Exactness(self.dtype, (kept,), padded=tuple(others))
 
     def log(self, seconds: Mapping[Bucket, float]) -> None:
-        """Say what was found, and what padding costs.
-
-        Args:
-            seconds: What a step of each shape takes.
-        """
+        """Say what was found, and what padding costs."""
         logger.log(logging.INFO if self.exact else logging.WARNING, "%s", self.summary())
         for bucket in self.padded:
             instead = bucket_for(self.classes[0], bucket.rows, bucket.tokens)
@@ -98,13 +94,7 @@ def shape_word(bucket: Bucket) -> str:
 
 
 def find_classes(dtype: str, signatures: Mapping[Bucket, Collection[bytes]]) -> Exactness:
-    """Group step shapes by what they computed.
-
-    Args:
-        dtype: Element type of the target.
-        signatures: For each shape the results of some rows, as bytes. All rows computed the same
-            positions, so a shape whose rows differ is unsteady.
-    """
+    """Group step shapes by what they computed."""
     members: dict[frozenset[bytes], list[Bucket]] = {}
     for bucket in sorted(signatures):
         members.setdefault(frozenset(signatures[bucket]), []).append(bucket)

@@ -1,13 +1,19 @@
-"""Whether the step under way takes so much longer than any should that it will never end."""
+"""What must not happen while serving: a step that never ends, a shape that is compiled."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
+
+import jax.monitoring
+
+logger = logging.getLogger(__name__)
 
 # Steps vary with what else the processors do, and the first of a kind may page weights in.
 OVERDUE_FACTOR = 20.0
 # Whatever a machine does beside, no step of a small target takes this long.
 LEAST_OVERDUE_SECONDS = 10.0
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class StepWatch:
@@ -39,6 +45,33 @@ class StepWatch:
 
     @property
     def overdue(self) -> bool:
-        """Whether the step under way takes too long."""
+        """Whether the step under way takes so long that it will never end."""
         began = self._began
         return began is not None and self._clock() - began > self._limit_seconds
+
+
+class RecompilationGuard:
+    """Counts compilations while armed.
+
+    A shape that slipped past the buckets would stall every request for seconds. The guard hears of
+    every compilation from JAX itself, so that one in a forgotten corner is counted too.
+    """
+
+    def __init__(self, on_compilation: Callable[[], None]) -> None:
+        """Listen from now on; `on_compilation` is called for each one while armed."""
+        self._on_compilation = on_compilation
+        self._armed = False
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    def arm(self) -> None:
+        """Forbid compilations from now on."""
+        self._armed = True
+
+    def disarm(self) -> None:
+        """Allow compilations again, for a planned warm-up."""
+        self._armed = False
+
+    def _hear(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if self._armed and event == COMPILE_EVENT:
+            self._on_compilation()
+            logger.error("compiled for %.2f s after warm-up; a shape has leaked", duration_secs)

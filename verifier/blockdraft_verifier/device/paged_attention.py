@@ -6,10 +6,10 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.sharding import MODEL_AXIS
-from blockdraft_verifier.device.attention import kernel, portable
-from blockdraft_verifier.device.attention.portable import RaggedBatch
-from blockdraft_verifier.device.cache import LayeredCache
-from blockdraft_verifier.device.cache_layout import CacheLayout
+from blockdraft_verifier.device import kernel_attention as kernel
+from blockdraft_verifier.device import portable_attention as portable
+from blockdraft_verifier.device.cache import CacheLayout, LayeredCache
+from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 
 class PagedAttend:
@@ -19,13 +19,7 @@ class PagedAttend:
     """
 
     def __init__(self, batch: RaggedBatch, token_count: int, layout: CacheLayout) -> None:
-        """Prepare what all layers share.
-
-        Args:
-            batch: Where the tokens belong.
-            token_count: Size of the flat token axis.
-            layout: Of the cache.
-        """
+        """Prepare what all layers share."""
         self._batch = batch
         self._layout = layout
         self._tiles = None if layout.by_kernel else portable.cut_into_tiles(batch, token_count)

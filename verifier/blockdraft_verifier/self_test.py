@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from blockdraft_verifier.device.attention import kernel, portable
+from blockdraft_verifier.device import kernel_attention as kernel
+from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import StepOutputs
-from blockdraft_verifier.exactness.classes import Exactness, find_classes
+from blockdraft_verifier.exactness import Exactness, find_classes
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
@@ -41,10 +42,6 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     """Find which compiled steps of a target round alike.
 
     It overwrites pages of the cache: nobody may own any, and what they hold must be forgotten.
-
-    Args:
-        runner: Warmed up.
-        span: Positions to compare; fewer if the cache has no room for them.
     """
     probe = _Probe.of(runner, span)
     probe.compute_text()
@@ -56,11 +53,6 @@ def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -
     """Find which steps round alike, and have a bfloat16 target serve only such.
 
     In float32 rounding hardly ever decides a token, so that nothing is padded for it there.
-
-    Args:
-        runner: Warmed up.
-        allow_inexact: Serve steps as they are.
-        span: As of `self_test`.
 
     Raises:
         InexactError: If no padding makes steps round alike.

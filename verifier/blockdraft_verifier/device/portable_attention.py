@@ -44,13 +44,7 @@ class RaggedBatch(NamedTuple):
     slots: Int[Array, " tokens"]
 
     def moved(self, pages: Int[Array, ""], page_size: int, total_pages: int) -> "RaggedBatch":
-        """Return the same batch in a cache that holds these tokens `pages` pages further on.
-
-        Args:
-            pages: How far.
-            page_size: Tokens per page.
-            total_pages: Of that cache.
-        """
+        """Return the same batch in a cache of `total_pages`, `pages` pages further on."""
         slots = self.slots + pages * page_size
         # Padding stays out of range: slots are numbered within one layer until here.
         padding = jnp.arange(slots.shape[0], dtype=jnp.int32) >= self.row_starts[-1]
@@ -75,12 +69,7 @@ class QueryTiles(NamedTuple):
 
 
 def cut_into_tiles(batch: RaggedBatch, token_count: int) -> QueryTiles:
-    """Cut the rows of a batch into equal tiles; the shapes depend on the batch's shapes only.
-
-    Args:
-        batch: The batch.
-        token_count: Size of the flat token axis.
-    """
+    """Cut the rows of a batch into equal tiles; the shapes depend on the batch's shapes only."""
     row_count = batch.context_lengths.shape[0]
     tile_tokens = max(1, token_count // row_count)
     # Most tiles any split of the tokens over the rows can need.
@@ -165,14 +154,7 @@ def _attend_to_context(
     page_table: Int[Array, "tiles max_pages"],
     cache: Float[Array, "pages page_size kv_slots head_dim"],
 ) -> Float[Array, "tiles kv_heads queries head_dim"]:
-    """Return what the queries of some tiles see, as far as the longest of their contexts goes.
-
-    Args:
-        queries: Scaled, float32.
-        positions: Of each query in its sequence; -1 for padding, which sees nothing.
-        page_table: Pages of each tile's sequence.
-        cache: Keys and values.
-    """
+    """Return what the queries of some tiles see, as far as the longest of their contexts goes."""
     _, page_size, kv_slots, head_dim = cache.shape
     kv_heads, tile_count = kv_slots // 2, len(queries)
     chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)

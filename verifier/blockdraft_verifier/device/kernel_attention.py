@@ -1,9 +1,9 @@
 """Ragged paged attention by the Pallas kernel for TPU that ships with JAX.
 
 The kernel reads only the pages a sequence has, with copies that overlap the arithmetic. It takes
-our batch and cache as they are (`portable.py`, which is also its oracle). Heads must be whole lanes
-wide, and key heads of a number that fills tiles; what is narrower, or fewer, is padded with zeros,
-in the cache too. There the device's own tiling would take the same room.
+our batch and cache as they are (`portable_attention`, which is also its oracle). Heads must be
+whole lanes wide, and key heads of a number that fills tiles; what is narrower, or fewer, is padded
+with zeros, in the cache too. There the device's own tiling would take the same room.
 
 Source: jax.experimental.pallas.ops.tpu.ragged_paged_attention.
 """
@@ -17,7 +17,7 @@ from jax.experimental.pallas.ops.tpu import ragged_paged_attention as library
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from blockdraft_verifier.device.attention.portable import RaggedBatch
+from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 LANES = 128
 # What the kernel holds in fast memory at once: two blocks of this many positions of the context,
@@ -73,16 +73,9 @@ def ragged_paged_attention(
     batch: RaggedBatch,
     kernel: Callable[..., Any] = library.ragged_paged_attention,
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Attend causally from every token to its own sequence, itself included.
+    """Attend as `portable_attention` does; padding rows come last, what they get is undefined.
 
-    The keys and values of the batch's own tokens must already be in the cache. What padding
-    tokens get is undefined.
-
-    Args:
-        q: Queries.
-        cache: Keys and values, heads padded with zeros.
-        batch: Where the tokens belong; padding rows come last.
-        kernel: The library's kernel, or its reference.
+    Stored heads are padded with zeros. `kernel` is the library's, or its reference.
     """
     tokens, _, head_dim = q.shape
     _, page_size, _, width = cache.shape

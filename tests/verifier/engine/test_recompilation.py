@@ -21,8 +21,8 @@ from tests.verifier.support import (
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
-from blockdraft_verifier.device.recompilation import RecompilationGuard
 from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 
