@@ -90,15 +90,7 @@ __all__ = [
 ]
 
 # Where the names of `__all__` are defined.
-_MODULES = (
-    "client",
-    "aio",
-    "errors",
-    "options",
-    "params",
-    "results",
-    "usage",
-)
+_MODULES = ("client", "aio", "errors", "options", "params", "results", "usage")
 
 if not TYPE_CHECKING:
     # A type checker reads the imports above; this would hide a misspelt name from it.

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from blockdraft_client.options import (
-    KeepAliveConfig,
-    RetryConfig,
-    TLSConfig,
-)
+from blockdraft_client.options import KeepAliveConfig, RetryConfig, TLSConfig
 from blockdraft_runtime import version
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024

@@ -70,9 +70,7 @@ class DebugService(debug_pb2_grpc.DebugServiceServicer):
     ) -> debug_pb2.GetStateResponse:
         """Return the state as it is now."""
         response = debug_pb2.GetStateResponse(
-            role=self._role,
-            process_id=os.getpid(),
-            uptime_seconds=time.monotonic() - self._started,
+            role=self._role, process_id=os.getpid(), uptime_seconds=time.monotonic() - self._started
         )
         ParseDict(dict(self._inspect()), response.state)
         for record in recent_faults():

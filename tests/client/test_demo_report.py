@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from blockdraft_client import (
-    Completion,
-    DrafterInfo,
-    FinishReason,
-    ModelInfo,
-    StepSeconds,
-    Usage,
-)
+from blockdraft_client import Completion, DrafterInfo, FinishReason, ModelInfo, StepSeconds, Usage
 from blockdraft_client.cli.demo_report import DemoReport, demo_report, table_rows, verdict
 
 

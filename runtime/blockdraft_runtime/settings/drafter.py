@@ -46,11 +46,7 @@ class LearningSettings:
         minimum=1,
     )
     share: float = setting(
-        1.0,
-        "share of the sequences to record",
-        flag="learn-share",
-        above=0,
-        maximum=1,
+        1.0, "share of the sequences to record", flag="learn-share", above=0, maximum=1
     )
 
     def __post_init__(self) -> None:

@@ -31,9 +31,7 @@ class ProcessSettings:
     """Where a process listens, what it logs and how it stops."""
 
     address: str = required(
-        "where to listen, `host:port` or `unix:/path`",
-        flag="listen",
-        common=True,
+        "where to listen, `host:port` or `unix:/path`", flag="listen", common=True
     )
     metrics_port: int | None = setting(
         None, "port of the Prometheus metrics; unset: none", common=True
@@ -44,10 +42,7 @@ class ProcessSettings:
         "on every interface",
     )
     drain_seconds: float = setting(
-        30.0,
-        "how long calls in flight may go on after SIGTERM",
-        flag="drain-timeout",
-        minimum=0,
+        30.0, "how long calls in flight may go on after SIGTERM", flag="drain-timeout", minimum=0
     )
     control_address: str | None = setting(
         None,

@@ -63,11 +63,7 @@ class LimitsSettings:
         max_replays: How often in a row a request is sent again without gaining a token.
     """
 
-    max_waiting: int = setting(
-        256,
-        WAITING_HELP,
-        minimum=0,
-    )
+    max_waiting: int = setting(256, WAITING_HELP, minimum=0)
     # Checked before tokenizing, whose time grows with it.
     max_prompt_bytes: int = setting(
         1024 * 1024,
@@ -75,10 +71,7 @@ class LimitsSettings:
         minimum=1,
     )
     default_timeout_seconds: float = setting(
-        600.0,
-        "deadline of calls that come without one",
-        flag="default-timeout",
-        above=0,
+        600.0, "deadline of calls that come without one", flag="default-timeout", above=0
     )
     recovery_seconds: float = setting(
         120.0,
@@ -138,9 +131,7 @@ class ServerSettings:
         flag="verifier",
     )
     model_name: str | None = setting(
-        None,
-        "name of the model in requests; unset: the target's",
-        common=True,
+        None, "name of the model in requests; unset: the target's", common=True
     )
     api_key_file: Path | None = setting(
         None,

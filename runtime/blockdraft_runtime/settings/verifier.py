@@ -35,18 +35,8 @@ class SchedulerSettings:
     max_step_tokens: int = setting(
         128, "most tokens of one forward pass; at least --max-sequences", minimum=1
     )
-    max_context_tokens: int = setting(
-        2048,
-        CONTEXT_HELP,
-        minimum=1,
-        common=True,
-    )
-    max_waiting: int = setting(
-        256,
-        WAITING_HELP,
-        minimum=0,
-        common=True,
-    )
+    max_context_tokens: int = setting(2048, CONTEXT_HELP, minimum=1, common=True)
+    max_waiting: int = setting(256, WAITING_HELP, minimum=0, common=True)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -188,8 +178,7 @@ class VerifierSettings:
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
     )
     self_test: bool = setting(
-        False,
-        "serve nothing: compile, say whether all steps round alike, and exit with 0 if so",
+        False, "serve nothing: compile, say whether all steps round alike, and exit with 0 if so"
     )
     slice: SliceSettings | None = optional_group()
     peer_address: str | None = setting(
