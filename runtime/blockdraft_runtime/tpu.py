@@ -19,7 +19,7 @@ of its own. Every process needs a port of its own, and a task id that is its num
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Bounds = tuple[int, int, int]
@@ -31,7 +31,6 @@ COORDINATOR_PORT = 8482
 BASE_PROCESS_PORT = 8476
 """Port of libtpu's slice builder in the verifier; the drafter takes the next one."""
 
-_ONE_PROCESS: Bounds = (1, 1, 1)
 _HOST_OF_FOUR: Bounds = (2, 2, 1)
 _BLOCKS: Mapping[int, Bounds] = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 _LARGEST_FLAT_HOST_CHIPS = 8
@@ -39,23 +38,9 @@ _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1, "tpu7x": 2}
 _FLAT = ("v5e", "v6e")
 # Of slices whose topology nobody tells: the default of the Cloud TPU documentation, by chips.
-_FLAT_TOPOLOGIES: Mapping[int, Bounds] = {
-    1: (1, 1, 1),
-    4: (2, 2, 1),
-    8: (2, 4, 1),
-    16: (4, 4, 1),
-    32: (4, 8, 1),
-    64: (8, 8, 1),
-    128: (8, 16, 1),
-    256: (16, 16, 1),
-}
-_CUBE_TOPOLOGIES: Mapping[int, Bounds] = {
-    4: (2, 2, 1),
-    8: (2, 2, 2),
-    16: (2, 2, 4),
-    32: (2, 4, 4),
-    64: (4, 4, 4),
-}
+_FLAT_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8"}
+_FLAT_TOPOLOGIES |= {128: "8x16", 256: "16x16"}
+_CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 
 
 class TpuHostError(ValueError):
@@ -190,13 +175,10 @@ def _slice_bounds(
     accelerator_type: str, generation: str, num_chips: int, topology: str | None
 ) -> Bounds:
     """Return the chips of the slice, from the topology or else by default."""
-    if not topology:
-        known = _FLAT_TOPOLOGIES if generation in _FLAT else _CUBE_TOPOLOGIES
-        if num_chips not in known:
-            raise TpuHostError(
-                f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it"
-            )
-        return known[num_chips]
+    known = _FLAT_TOPOLOGIES if generation in _FLAT else _CUBE_TOPOLOGIES
+    topology = topology or known.get(num_chips)
+    if topology is None:
+        raise TpuHostError(f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it")
     if not _TOPOLOGY.fullmatch(topology):
         raise TpuHostError(f"TPU_TOPOLOGY must be like 2x4 or 2x2x1, got {topology!r}")
     x, y, z = (*(int(size) for size in topology.split("x")), 1)[:3]
@@ -269,17 +251,14 @@ def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
     """Return what the verifier's process on this host must have in its environment."""
     _check(host, split)
     if host.num_hosts == 1:
-        chips = range(split.verifier)
-        return _environment(host, chips, _BLOCKS[split.verifier], BASE_PROCESS_PORT)
-    return _environment(
-        host,
-        range(host.num_chips),
-        host.chips,
-        BASE_PROCESS_PORT,
-        processes=host.hosts,
-        hostnames=host.hostnames,
-        task_id=host.worker_id,
-    )
+        return _environment(host, range(split.verifier), BASE_PROCESS_PORT)
+    environment = _environment(host, range(host.num_chips), BASE_PROCESS_PORT)
+    addresses = ",".join(f"{name}:{BASE_PROCESS_PORT}" for name in host.hostnames)
+    return environment | {
+        "TPU_PROCESS_BOUNDS": _joined(host.hosts),
+        "TPU_PROCESS_ADDRESSES": addresses,
+        "CLOUD_TPU_TASK_ID": str(host.worker_id),
+    }
 
 
 def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
@@ -293,8 +272,7 @@ def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
         raise ChipSplitError(f"{split} leaves the drafter no chips")
     # The first multiple of its size beyond the verifier's; sizes are powers of two, so it fits.
     start = math.ceil(split.verifier / split.drafter) * split.drafter
-    chips = range(start, start + split.drafter)
-    return _environment(host, chips, _BLOCKS[split.drafter], BASE_PROCESS_PORT + 1)
+    return _environment(host, range(start, start + split.drafter), BASE_PROCESS_PORT + 1)
 
 
 def _check(host: TpuHost, split: ChipSplit) -> None:
@@ -319,29 +297,22 @@ def _check(host: TpuHost, split: ChipSplit) -> None:
     )
 
 
-def _environment(
-    host: TpuHost,
-    chips: range,
-    shape: Bounds,
-    port: int,
-    *,
-    processes: Bounds = _ONE_PROCESS,
-    hostnames: tuple[str, ...] = ("localhost",),
-    task_id: int = 0,
-) -> dict[str, str]:
-    def joined(numbers: Bounds | range) -> str:
-        return ",".join(str(number) for number in numbers)
-
+def _environment(host: TpuHost, chips: range, port: int) -> dict[str, str]:
+    """Return what makes a process with these chips a slice of its own."""
     # Two processes that inherit all ports would both want the first one.
     ports = host.metrics_ports
     metrics = {}
     if len(ports) == host.num_chips:
         metrics = {"TPU_RUNTIME_METRICS_PORTS": ",".join(ports[chip] for chip in chips)}
     return metrics | {
-        "TPU_VISIBLE_CHIPS": joined(chips),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": joined(shape),
-        "TPU_PROCESS_BOUNDS": joined(processes),
-        "TPU_PROCESS_ADDRESSES": ",".join(f"{name}:{port}" for name in hostnames),
+        "TPU_VISIBLE_CHIPS": _joined(chips),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(_BLOCKS[len(chips)]),
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
         "TPU_PROCESS_PORT": str(port),
-        "CLOUD_TPU_TASK_ID": str(task_id),
+        "CLOUD_TPU_TASK_ID": "0",
     }
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
