@@ -31,9 +31,7 @@ class BlockAttend:
         slots: Context slot of each block, [blocks]; any in padding.
         lengths: Committed positions of each slot, [blocks]; 0 for padding.
         block_size: Tokens per block.
-        window: Keys this many positions away or further are invisible; None for all.
-        is_causal: Whether a position sees only itself and what is before it.
-        sharding: Of the heads; None for one device.
+        window, is_causal, sharding: As for `attend`.
     """
 
     slots: Int[Array, " blocks"]
@@ -76,10 +74,6 @@ class ChainAttend:
     An `Attend` of `blockdraft_models`, whose cache are the keys and values of the drafted
     entries, each [blocks, entries, kv_heads, head_dim], or None before the first: nothing of them
     is stored in the context, since the next draft starts from what the target said.
-
-    Attributes:
-        context: What was committed.
-        sharding: Of the heads; None for one device.
     """
 
     context: ContextView
@@ -118,19 +112,17 @@ def attend(
 ) -> Float[Array, "blocks queries heads head_dim"]:
     """Attend to blocks' own keys and their contexts, each device with its heads.
 
-    Args:
-        q: Queries, normalized and rotated; they are at the last of the own keys.
-        own: Keys and values of the blocks, each [blocks, keys, kv_heads, head_dim].
-        context: Their contexts.
-        window: Keys this many positions away or further are invisible; None for all.
-        is_causal: Whether a position sees only itself and what is before it.
-        sharding: Of the heads; None for one device.
+    The queries, normalized and rotated, are at the last of the `own` keys and values, each
+    [blocks, keys, kv_heads, head_dim]. Keys as far away as `window` or further are invisible (None:
+    all are seen), and so is what comes after a position if `is_causal`.
     """
-    group = q.shape[2] // own[0].shape[2]
+    group, head_dim = q.shape[2] // own[0].shape[2], q.shape[3]
+    run = attend_in_kernel if sharding is not None and sharding.on_tpu else attend_in_chunks
 
     def attend_locally(
         q: Array, own: Keys, layer: LayerContext, slots: Array, lengths: Array
     ) -> Array:
+        """Attend with the heads of one device."""
         first_kv_head: int | Array = 0
         if sharding is not None and sharding.query_axis != sharding.kv_axis:
             # All KV heads are here, but the query heads that are here share one of them.
@@ -140,14 +132,20 @@ def attend(
                 jax.lax.dynamic_slice_in_dim(part, first_kv_head, 1, axis=2) for part in own
             )
             own = (keys, values)
-        return _attend_heads(
-            q,
-            own,
+        blocks, count, heads, _ = q.shape
+        kv_heads, width = own[0].shape[2], layer[0].shape[-1]
+        grouped = q.reshape(blocks, count, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+        keys, values = (widened(part.transpose(0, 2, 1, 3), width) for part in own)
+        attended = run(
+            widened(grouped.transpose(0, 2, 1, 3, 4), width),
+            (keys, values),
             ContextView(layer, slots, lengths, first_kv_head),
             window=window,
             is_causal=is_causal,
-            in_kernel=sharding is not None and sharding.on_tpu,
         )
+        # Zeros that widened the values come out as zeros.
+        narrow = attended[..., :head_dim].astype(q.dtype)
+        return narrow.transpose(0, 2, 1, 3, 4).reshape(q.shape)
 
     if sharding is None:
         return attend_locally(q, own, context.layer, context.slots, context.lengths)
@@ -162,32 +160,6 @@ def attend(
     )
     attended: Array = on_mesh(q, own, context.layer, context.slots, context.lengths)
     return attended
-
-
-def _attend_heads(
-    q: Float[Array, "blocks queries heads head_dim"],
-    own: Keys,
-    context: ContextView,
-    *,
-    window: int | None,
-    is_causal: bool,
-    in_kernel: bool,
-) -> Float[Array, "blocks queries heads head_dim"]:
-    """Attend with the heads of one device."""
-    blocks, count, heads, head_dim = q.shape
-    kv_heads, width = own[0].shape[2], context.layer[0].shape[-1]
-    grouped = q.reshape(blocks, count, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-    run = attend_in_kernel if in_kernel else attend_in_chunks
-    keys, values = (widened(part.transpose(0, 2, 1, 3), width) for part in own)
-    attended = run(
-        widened(grouped.transpose(0, 2, 1, 3, 4), width),
-        (keys, values),
-        context,
-        window=window,
-        is_causal=is_causal,
-    )
-    # Zeros that widened the values come out as zeros.
-    return attended[..., :head_dim].astype(q.dtype).transpose(0, 2, 1, 3, 4).reshape(q.shape)
 
 
 def attend_in_chunks(

@@ -68,7 +68,7 @@ class DraftPrograms:
         computed = steps(graph, decoder, room, context_dtype, placement)
         weights = DraftWeights(
             state_shapes(state, decoder, placement),
-            matrix_shapes(matrices, placement),
+            _matrix_shapes(matrices, placement),
             jax.tree.map(lambda ids: computed.whole(ids.shape, ids.dtype), draft_ids),
         )
         return cls(computed, weights, model.config)
@@ -141,31 +141,19 @@ def abstract_programs(
     The devices of `placement` may be those of a topology.
     """
     model = nnx.eval_shape(lambda: method.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
-    size = config.draft_vocab_size
-    tied = target.tie_word_embeddings and not method.own_matrices
-    matrices = abstract_matrices(config.decoder, dtype=dtype, tied=tied, draft_vocab_size=size)
+    size, vocab, hidden = config.draft_vocab_size, target.vocab_size, target.hidden_size
+    embedding: Any = jax.ShapeDtypeStruct((vocab, hidden), dtype)
+    head: Any = jax.ShapeDtypeStruct((size or vocab, hidden), dtype)
+    if target.tie_word_embeddings and not method.own_matrices and size is None:
+        head = None
+    matrices = EmbeddingAndHead(embedding, head)
     draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
     return DraftPrograms.of(
         method.steps, model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
     )
 
 
-def abstract_matrices(
-    config: DecoderConfig, *, dtype: DTypeLike, tied: bool, draft_vocab_size: int | None
-) -> EmbeddingAndHead:
-    """Return embedding and head without their elements.
-
-    There is no head if it is the embedding (`tied`) and scores all tokens.
-    """
-    embedding: Any = jax.ShapeDtypeStruct((config.vocab_size, config.hidden_size), dtype)
-    if tied and draft_vocab_size is None:
-        return EmbeddingAndHead(embedding, None)
-    rows = draft_vocab_size or config.vocab_size
-    head: Any = jax.ShapeDtypeStruct((rows, config.hidden_size), dtype)
-    return EmbeddingAndHead(embedding, head)
-
-
-def matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> Any:
+def _matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> Any:
     """Return the shapes of embedding and head, each divided by its own vocabulary if it can be."""
 
     def shape(matrix: Any) -> jax.ShapeDtypeStruct:

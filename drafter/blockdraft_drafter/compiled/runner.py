@@ -42,13 +42,7 @@ _MEASURED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class PreparedWeights:
-    """Weights that fit the compiled steps and are where these want them.
-
-    Attributes:
-        weights: What the steps read.
-        fingerprint: Of the drafter.
-        trained: Whether they were trained for the target.
-    """
+    """Weights that fit the compiled steps and are where these want them, and whose they are."""
 
     weights: DraftWeights
     fingerprint: str
@@ -74,15 +68,11 @@ class CompiledMethod:
     ) -> None:
         """Allocate the context buffer; nothing is compiled yet.
 
-        Args:
-            drafter: The draft model and its identity.
-            target: The target's embedding and head, in the draft model's element type.
-            room: For contexts.
-            on_recompilation: Called when a step meets a shape that warm-up did not compile.
-            placement: On a mesh; None for the default device.
+        `target` is in the draft model's element type; `on_recompilation` is called when a step
+        meets a shape that warm-up did not compile.
         """
         _suit(drafter)
-        self._spec = _spec(drafter, room)
+        self.spec = _spec(drafter, room)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
         self._programs = DraftPrograms.of(
@@ -99,35 +89,20 @@ class CompiledMethod:
         self._draft_ids = drafter.draft_ids
         self._on_recompilation = on_recompilation
         self._warm = False
-        self._step_seconds: tuple[float, ...] = ()
-        self._shortest_step_seconds: tuple[float, ...] = ()
+        self.step_seconds: tuple[float, ...] = ()
+        self.shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
         self._context = buffer.allocate(self._programs.steps.context())
-
-    @property
-    def spec(self) -> MethodSpec:
-        """The fixed facts."""
-        return self._spec
-
-    @property
-    def step_seconds(self) -> tuple[float, ...]:
-        """Measured seconds of one draft step over batches of 1, 2, 4, ...; empty before warm-up."""
-        return self._step_seconds
-
-    @property
-    def shortest_step_seconds(self) -> tuple[float, ...]:
-        """Those of drafting one token each; empty if it takes as long as whole blocks."""
-        return self._shortest_step_seconds
 
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
         for size in self._programs.append_sizes:
             self._append(self._pad(flatten_features([self._nowhere(1)]), size))
-        whole = self._spec.block_size - 1
+        whole = self.spec.block_size - 1
         sizes = self._programs.draft_sizes
-        self._step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
+        self.step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
         if self._programs.steps.token_by_token:
-            self._shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
+            self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
@@ -162,7 +137,7 @@ class CompiledMethod:
         state = nnx.state(drafter.model)
         if not all(all_finite(np.asarray(leaf)) for leaf in jax.tree.leaves(state)):
             raise ValueError("a weight is not finite")
-        projection = self._spec.projection
+        projection = self.spec.projection
         # Verifiers have it, and what they keep went through it.
         if projection is not None and (
             jax.device_get(drafter.model.projection).fingerprint() != projection.fingerprint()
@@ -177,7 +152,7 @@ class CompiledMethod:
     def swap(self, prepared: PreparedWeights) -> None:
         """Draft with other weights from the next step on; contexts stay as they are."""
         self._weights = prepared.weights
-        self._spec = replace(self._spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
+        self.spec = replace(self.spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
 
     def _placed(self, weights: DraftWeights) -> Any:
         """Return weights where the programs want them; those that are there stay."""
@@ -210,9 +185,9 @@ class CompiledMethod:
     def _nowhere(self, draft_length: int) -> ContextRow:
         """Return a row that appends nothing and drafts from no sequence."""
         return ContextRow(
-            slot=self._spec.max_sequences,
+            slot=self.spec.max_sequences,
             context_length=0,
-            features=np.zeros((0, self._spec.feature_width), self._spec.feature_dtype),
+            features=np.zeros((0, self.spec.feature_width), self.spec.feature_dtype),
             anchor_token_id=0,
             draft_length=draft_length,
         )
@@ -221,7 +196,7 @@ class CompiledMethod:
         """Return what drafting so many tokens for so many sequences takes, the median of a few."""
         nowhere = self._nowhere(draft_length)
         new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
-        length = min(_MEASURED_CONTEXT, self._spec.max_context_tokens)
+        length = min(_MEASURED_CONTEXT, self.spec.max_context_tokens)
         # A draft only reads, so whatever lies in the slots is good enough to be timed on.
         blocks = pack_blocks([nowhere] * size, size)._replace(
             slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
@@ -258,7 +233,7 @@ class CompiledMethod:
         padding = size - flat.slots.shape[0]
         return PackedFeatures(
             np.pad(flat.features, ((0, padding), (0, 0))),
-            np.pad(flat.slots, (0, padding), constant_values=self._spec.max_sequences),
+            np.pad(flat.slots, (0, padding), constant_values=self.spec.max_sequences),
             np.pad(flat.positions, (0, padding)),
             np.pad(flat.next_tokens, (0, padding)),
         )
