@@ -1,6 +1,7 @@
 """Tiny drafters and methods for the tests."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 from tests.models.tiny import tiny_config
 
-from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays
-from blockdraft_drafter.compiled.definition import Drafter
+from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays, save_drafter
+from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
 from blockdraft_models.weights.loading import Checkpoint, EmbeddingAndHead
 
 TARGET = Checkpoint(
@@ -24,6 +28,10 @@ TARGET = Checkpoint(
     "0123456789abcdef",
     Path("tiny"),
 )
+VOCAB, HIDDEN = TARGET.config.vocab_size, TARGET.config.hidden_size
+CHAIN_SIZE = 5
+"""Block size of the EAGLE-3 drafters."""
+WEIGHTS = "model.safetensors"
 
 
 def drafter_config(**overrides: Any) -> DFlashConfig:
@@ -39,24 +47,72 @@ def read_dflash(published: dict[str, Any]) -> DFlashConfig:
 
 def random_drafter(config: DFlashConfig, seed: int = 0) -> Drafter[DFlash]:
     """A drafter whose norms, and what starts at zero, are random too, so that each matters."""
-    arrays = published_arrays(DFlash(config, rngs=nnx.Rngs(seed)))
+    return _random(DFLASH, config, np.random.default_rng(seed), seed)
+
+
+def eagle3_drafter(
+    *,
+    draft_vocab: int | None = None,
+    own_head: bool = False,
+    own_embedding: bool = False,
+    seed: int = 0,
+    **overrides: Any,
+) -> Drafter[Eagle3]:
+    """A random drafter whose norms are random too, so that each of them matters."""
+    config = replace(
+        Eagle3Config.default_for(TARGET.config, block_size=CHAIN_SIZE),
+        draft_vocab_size=draft_vocab,
+        **overrides,
+    )
     noise = np.random.default_rng(seed)
+    drafter = _random(EAGLE3, config, noise, seed)
+    ids, head, embedding = None, None, None
+    if draft_vocab is not None:
+        ids = np.sort(noise.permutation(VOCAB)[:draft_vocab]).astype(np.int32)
+    if own_head:
+        head = noise.standard_normal((draft_vocab or VOCAB, HIDDEN)).astype(np.float32)
+    if own_embedding:
+        embedding = 0.1 * noise.standard_normal((VOCAB, HIDDEN)).astype(np.float32)
+    return replace(drafter, draft_ids=ids, embedding=embedding, head=head)
+
+
+def _random(
+    method: MethodDefinition[Any], config: DraftConfig, noise: np.random.Generator, seed: int
+) -> Drafter[Any]:
+    arrays = published_arrays(method.module(config, rngs=nnx.Rngs(seed)))
     for name, array in arrays.items():
         if array.ndim == 1:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
         elif not array.any():
             arrays[name] = noise.standard_normal(array.shape).astype(np.float32)
-    model = build(DFLASH, config, arrays, dtype=jnp.float32)
-    return Drafter(DFLASH, model, fingerprint(config, arrays))
+    model = build(method, config, arrays, dtype=jnp.float32)
+    return Drafter(method, model, fingerprint(config, arrays))
+
+
+def write_drafter(
+    drafter: Drafter[Any],
+    directory: Path,
+    tensors: Mapping[str, Any] | None = None,
+    **config: Any,
+) -> Path:
+    """Save a drafter, then put in other tensors and fields; those that are None are removed."""
+    save_drafter(drafter.model, directory, drafter.draft_ids)
+    path, weights = directory / "config.json", directory / WEIGHTS
+    fields = {**json.loads(path.read_text()), **config}
+    path.write_text(json.dumps({name: it for name, it in fields.items() if it is not None}))
+    arrays = {**load_file(weights), **(tensors or {})}
+    save_file({name: array for name, array in arrays.items() if array is not None}, weights)
+    return directory
 
 
 def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
     """A random embedding, and a random head if it is not tied."""
     keys = jax.random.split(jax.random.key(seed))
-    shape = (TARGET.config.vocab_size, TARGET.config.hidden_size)
     # Small, so that the residual stream is not just the mask token's embedding again.
-    embedding = 0.1 * jax.random.normal(keys[0], shape)
-    return EmbeddingAndHead(embedding, None if tied else jax.random.normal(keys[1], shape))
+    embedding = 0.1 * jax.random.normal(keys[0], (VOCAB, HIDDEN))
+    return EmbeddingAndHead(
+        embedding, None if tied else jax.random.normal(keys[1], (VOCAB, HIDDEN))
+    )
 
 
 def room(**overrides: Any) -> Room:
@@ -72,7 +128,7 @@ def room(**overrides: Any) -> Room:
 
 
 def make_method(
-    drafter: Drafter[DFlash],
+    drafter: Drafter[Any],
     target: EmbeddingAndHead,
     on_recompilation: Callable[[], None] = lambda: None,
     **overrides: Any,

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 from tests.drafter.builders import random_drafter
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
-from tests.drafter.reference_dflash import reference_draft
+from tests.drafter.reference import reference_draft
 from tests.drafter.requests import draft_request, sequence_draft, to_tensor
 from tests.patience import PATIENCE_SECONDS
 from tests.reasons import error_reason

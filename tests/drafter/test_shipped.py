@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def outputs(target: tuple[Decoder, Checkpoint]) -> np.ndarray:
 
 
 @pytest.mark.smollm2
-@pytest.mark.parametrize("form", get_args(SentForm))
+@pytest.mark.parametrize("form", ["auto", "raw"])
 @pytest.mark.parametrize(("spec_name", "method"), [("auto", "eagle3"), ("dflash", "dflash")])
 def test_they_draft_what_their_target_says(
     target: tuple[Decoder, Checkpoint],

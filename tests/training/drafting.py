@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
-from tests.drafter.reference_dflash import reference_draft
+from tests.drafter.reference import reference_draft
 
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.dflash.model import DFlash

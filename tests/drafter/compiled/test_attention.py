@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
-from tests.drafter.reference_attention import reference_attention
+from tests.drafter import reference
 
 from blockdraft_drafter.compiled.attention import attend_in_chunks
 from blockdraft_drafter.compiled.buffer import CHUNK, ContextView
@@ -52,92 +52,104 @@ CASES = {
 }
 
 
-def batch(case: Case, seed: int, dtype: Any = np.float32) -> tuple[Any, Any, Any, Any, Any]:
-    """Return queries, own, layer, slots and lengths, with every length at a boundary."""
-    rng = np.random.default_rng(seed)
-    near = {0, 1, CHUNK - 1, CHUNK, CHUNK + 1, case.capacity - 1, case.capacity}
-    lengths = [length for length in sorted(near) if length <= case.capacity]
-    lengths += rng.integers(0, case.capacity + 1, 2).tolist()
-    rng.shuffle(lengths)
-    # More slots than blocks, in any order; then a block of padding, which has none.
-    slots = [*rng.permutation(len(lengths) + 2)[: len(lengths)].tolist(), len(lengths) + 2]
-    lengths = [*lengths, 0]
+@dataclass
+class Batch:
+    """A batch whose contexts have every length at a boundary; the last block is padding.
 
-    def random(*shape: int, scale: float = 1.0) -> Any:
-        return (scale * rng.standard_normal(shape)).astype(dtype)
+    Queries are [blocks, kv_heads, queries, group, head_dim], own keys and values each
+    [blocks, kv_heads, keys, head_dim], those of contexts [slots, kv_heads, capacity, head_dim].
+    """
 
-    blocks, head_dim = len(slots), case.head_dim
-    scale = 3 * head_dim**-0.5
-    queries = random(blocks, case.kv_heads, case.queries, case.group, head_dim, scale=scale)
-    own = tuple(random(blocks, case.kv_heads, case.own, head_dim) for _ in range(2))
-    layer = tuple(random(blocks + 1, case.kv_heads, case.capacity, head_dim) for _ in range(2))
-    return queries, own, layer, slots, lengths
+    case: Case
+    queries: Any
+    own: Any
+    layer: Any
+    slots: list[int]
+    lengths: list[int]
 
+    @classmethod
+    def random(cls, case: Case, seed: int, dtype: Any = np.float32) -> "Batch":
+        rng = np.random.default_rng(seed)
+        near = {0, 1, CHUNK - 1, CHUNK, CHUNK + 1, case.capacity - 1, case.capacity}
+        lengths = [length for length in sorted(near) if length <= case.capacity]
+        lengths += rng.integers(0, case.capacity + 1, 2).tolist()
+        rng.shuffle(lengths)
+        # More slots than blocks, in any order; then a block of padding, which has none.
+        slots = [*rng.permutation(len(lengths) + 2)[: len(lengths)].tolist(), len(lengths) + 2]
 
-def run(form: str, case: Case, inputs: tuple[Any, Any, Any, Any, Any]) -> Any:
-    queries, own, layer, slots, lengths = inputs
-    context = ContextView(
-        jax.tree.map(jnp.asarray, layer),
-        jnp.array(slots, jnp.int32),
-        jnp.array(lengths, jnp.int32),
-    )
-    attend = jax.jit(partial(FORMS[form], window=case.window, is_causal=case.is_causal))
-    return attend(jnp.asarray(queries), jax.tree.map(jnp.asarray, own), context)
+        def random(*shape: int, scale: float = 1.0) -> Any:
+            return (scale * rng.standard_normal(shape)).astype(dtype)
+
+        blocks, head_dim, scale = len(slots), case.head_dim, 3 * case.head_dim**-0.5
+        queries = random(blocks, case.kv_heads, case.queries, case.group, head_dim, scale=scale)
+        own = tuple(random(blocks, case.kv_heads, case.own, head_dim) for _ in range(2))
+        layer = tuple(random(blocks + 1, case.kv_heads, case.capacity, head_dim) for _ in range(2))
+        return cls(case, queries, own, layer, slots, [*lengths, 0])
+
+    def run(self, form: str, first_kv_head: int = 0) -> Any:
+        context = ContextView(
+            jax.tree.map(jnp.asarray, self.layer),
+            jnp.array(self.slots, jnp.int32),
+            jnp.array(self.lengths, jnp.int32),
+            jnp.int32(first_kv_head),
+        )
+        case = self.case
+        attend = jax.jit(partial(FORMS[form], window=case.window, is_causal=case.is_causal))
+        return attend(jnp.asarray(self.queries), jax.tree.map(jnp.asarray, self.own), context)
+
+    def expected(self) -> np.ndarray:
+        result = np.zeros(self.queries.shape)
+        for block, (slot, length) in enumerate(zip(self.slots, self.lengths, strict=True)):
+            # The own keys come behind the context, at the positions that follow it.
+            known = (part[slot, :, :length] if length else part[0, :, :0] for part in self.layer)
+            keys, values = (
+                np.concatenate([before, mine[block]], 1).swapaxes(0, 1).astype(np.float64)
+                for before, mine in zip(known, self.own, strict=True)
+            )
+            q = self.queries[block].astype(np.float64) * self.case.head_dim**0.5
+            kv_heads, count, group, head_dim = q.shape
+            rows = q.swapaxes(0, 1).reshape(count, kv_heads * group, head_dim)
+            case = self.case
+            attended = reference.attend(
+                rows, keys, values, window=case.window, is_causal=case.is_causal
+            )
+            result[block] = attended.reshape(count, kv_heads, group, head_dim).swapaxes(0, 1)
+        return result
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_definition(name: str, form: str) -> None:
-    case = CASES[name]
-    inputs = batch(case, seed=len(name))
-    expected = reference_attention(*inputs, window=case.window, is_causal=case.is_causal)
-    np.testing.assert_allclose(run(form, case, inputs), expected, rtol=1e-4, atol=2e-5)
+    batch = Batch.random(CASES[name], seed=len(name))
+    np.testing.assert_allclose(batch.run(form), batch.expected(), rtol=1e-4, atol=2e-5)
 
 
 def test_forms_agree_in_bfloat16() -> None:
     """Products of bfloat16 are summed in float32 by both, so they differ by one rounding."""
-    case = CASES["published block"]
-    inputs = batch(case, seed=1, dtype=bfloat16)
-    chunks, kernel = (np.asarray(run(form, case, inputs), np.float32) for form in FORMS)
+    batch = Batch.random(CASES["published block"], seed=1, dtype=bfloat16)
+    chunks, kernel = (np.asarray(batch.run(form), np.float32) for form in FORMS)
     np.testing.assert_allclose(kernel, chunks, rtol=2**-7, atol=2**-7)
-    expected = reference_attention(*inputs, window=case.window, is_causal=case.is_causal)
-    np.testing.assert_allclose(chunks, expected, rtol=0.05, atol=0.02)
+    np.testing.assert_allclose(chunks, batch.expected(), rtol=0.05, atol=0.02)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_starts_at_any_kv_head(form: str) -> None:
     """A device that holds all KV heads attends with some of them."""
-    case = Case(1, 2, 64, 4, 4, CHUNK)
-    queries, own, _, slots, lengths = batch(case, seed=2)
-    _, _, layer, _, _ = batch(Case(3, 2, 64, 4, 4, CHUNK), seed=2)
-    context = ContextView(
-        jax.tree.map(jnp.asarray, layer),
-        jnp.array(slots, jnp.int32),
-        jnp.array(lengths, jnp.int32),
-        jnp.int32(2),
-    )
-    attended = FORMS[form](
-        jnp.asarray(queries), jax.tree.map(jnp.asarray, own), context, window=None, is_causal=False
-    )
-    third = tuple(part[:, 2:] for part in layer)
-    expected = reference_attention(
-        queries, own, third, slots, lengths, window=None, is_causal=False
-    )
-    np.testing.assert_allclose(attended, expected, rtol=1e-4, atol=2e-5)
+    batch = Batch.random(Case(1, 2, 64, 4, 4, CHUNK), seed=2)
+    batch.layer = Batch.random(Case(3, 2, 64, 4, 4, CHUNK), seed=2).layer
+    attended = batch.run(form, first_kv_head=2)
+    batch.layer = tuple(part[:, 2:] for part in batch.layer)
+    np.testing.assert_allclose(attended, batch.expected(), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("window", [None, 30])
 def test_kernel_reads_nothing_unseen(window: int | None) -> None:
     """Tiles that no query sees may hold anything: they are never folded in."""
-    case = Case(1, 2, 64, 4, 4, 5 * CHUNK, window=window)
-    queries, own, layer, slots, _ = batch(case, seed=3)
-    lengths = [2 * CHUNK + 9] * (len(slots) - 1) + [0]
-    expected = reference_attention(
-        queries, own, layer, slots, lengths, window=window, is_causal=False
-    )
-    first = 0 if window is None else (lengths[0] - window) // CHUNK * CHUNK
-    for part in layer:
+    batch = Batch.random(Case(1, 2, 64, 4, 4, 5 * CHUNK, window=window), seed=3)
+    batch.lengths = [2 * CHUNK + 9] * (len(batch.slots) - 1) + [0]
+    expected = batch.expected()
+    first = 0 if window is None else (batch.lengths[0] - window) // CHUNK * CHUNK
+    for part in batch.layer:
         part[:, :, 3 * CHUNK :] = np.nan
         part[:, :, :first] = np.nan
-    attended = run("kernel", case, (queries, own, layer, slots, lengths))
-    np.testing.assert_allclose(attended, expected, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(batch.run("kernel"), expected, rtol=1e-4, atol=2e-5)

@@ -1,28 +1,17 @@
 """The bias of each drafted token by the one before it, against plain float64 loops."""
 
-import json
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
-from tests.drafter.builders import TARGET, drafter_config, random_drafter, read_dflash
+from tests.drafter.builders import drafter_config, random_drafter
 
-from blockdraft_drafter.checkpoint import (
-    build,
-    load_drafter,
-    published_arrays,
-    save_drafter,
-)
+from blockdraft_drafter.checkpoint import build, published_arrays
 from blockdraft_drafter.compiled.packing import pack_blocks
 from blockdraft_drafter.dflash.model import DFLASH, MarkovHead, draft_in_turn
 from blockdraft_drafter.method import ContextRow
-from blockdraft_models.errors import CheckpointError
 
 VOCAB, DRAFT, RANK = 30, 12, 4
 
@@ -78,49 +67,3 @@ def test_a_platform_may_hold_it_in_another_form() -> None:
     model.suit("cpu")
     assert head.markov_w1[...].dtype == head.markov_w2[...].dtype == jnp.float32
     np.testing.assert_allclose(head(jnp.arange(VOCAB)), before, rtol=1e-5, atol=1e-6)
-
-
-def saved(path: Path) -> Path:
-    """Write a drafter with a Markov head over a vocabulary of its own."""
-    config = drafter_config(markov_rank=RANK, draft_vocab_size=20)
-    save_drafter(random_drafter(config).model, path, np.arange(20) * 3)
-    return path
-
-
-def test_it_is_kept_under_the_published_names(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    config = json.loads((path / "config.json").read_text())
-    assert (config["markov_rank"], config["markov_head_type"]) == (RANK, "vanilla")
-    tensors = load_file(path / "model.safetensors")
-    assert tensors["markov_head.markov_w1.weight"].shape == (TARGET.config.vocab_size, RANK)
-    assert tensors["markov_head.markov_w2.weight"].shape == (20, RANK)
-    # What other implementations keep beside it, and this one does without.
-    tensors["confidence_head.proj.weight"] = np.zeros((1, 8), np.float32)
-    save_file(tensors, path / "model.safetensors")
-    head = load_drafter(DFLASH, path, TARGET, dtype=jnp.float32).model.markov_head
-    assert head is not None
-    np.testing.assert_array_equal(head.markov_w2[...], tensors["markov_head.markov_w2.weight"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"markov_head_type": "gated"}, "markov_head_type of 'gated'"),
-        ({"markov_rank": -1}, "markov_rank -1"),
-        ({"markov_rank": RANK + 1}, "markov_head.markov_w1.weight is"),
-        ({"markov_rank": 0}, "unexpected: markov_head.markov_w1.weight"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
-    path = saved(tmp_path) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(CheckpointError, match=message):
-        load_drafter(DFLASH, tmp_path, TARGET, dtype=jnp.float32)
-
-
-def test_the_rank_may_stand_in_the_nested_section() -> None:
-    published = drafter_config(markov_rank=RANK).to_hf()
-    published["dflash_config"]["markov_rank"] = published.pop("markov_rank")
-    assert read_dflash(published).markov_rank == RANK

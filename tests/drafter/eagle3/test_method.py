@@ -2,73 +2,42 @@
 
 import itertools
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from numpy.typing import NDArray
-from tests.drafter.builders import TARGET, room, target_parts
-from tests.drafter.reference_eagle3 import reference_chain
+from tests.drafter.builders import (
+    CHAIN_SIZE,
+    VOCAB,
+    eagle3_drafter,
+    make_method,
+    target_parts,
+)
+from tests.drafter.reference import reference_chain
 from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
-from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays
+from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.compiled.steps import SHARPNESS, Drafted
-from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
+from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import GREEDY, ContextRow, Proposal, Sampling
 
-BLOCK_SIZE = 5
-VOCAB = TARGET.config.vocab_size
 
-
-def eagle3_drafter(
-    *,
-    draft_vocab: int | None = None,
-    own_head: bool = False,
-    own_embedding: bool = False,
-    seed: int = 0,
-    **overrides: Any,
-) -> Drafter[Eagle3]:
-    """A random drafter whose norms are random too, so that each of them matters."""
-    config = replace(
-        Eagle3Config.default_for(TARGET.config, block_size=BLOCK_SIZE),
-        draft_vocab_size=draft_vocab,
-        **overrides,
-    )
-    noise = np.random.default_rng(seed)
-    arrays = published_arrays(Eagle3(config, rngs=nnx.Rngs(seed)))
-    for name, array in arrays.items():
-        if array.ndim == 1:
-            arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
-    draft_ids, embedding, head = None, None, None
-    if draft_vocab is not None:
-        draft_ids = np.sort(noise.permutation(VOCAB)[:draft_vocab]).astype(np.int32)
-    if own_head:
-        shape = (draft_vocab or VOCAB, config.decoder.hidden_size)
-        head = noise.standard_normal(shape).astype(np.float32)
-    if own_embedding:
-        shape = (VOCAB, config.decoder.hidden_size)
-        embedding = 0.1 * noise.standard_normal(shape).astype(np.float32)
-    model = build(EAGLE3, config, arrays, dtype=jnp.float32)
-    return Drafter(EAGLE3, model, fingerprint(config, arrays), draft_ids, embedding, head)
-
-
-def eagle3_method(
-    drafter: Drafter[Eagle3],
-    on_recompilation: Callable[[], None] = lambda: None,
-    *,
-    tied: bool = True,
-    **overrides: Any,
+def method_of(
+    drafter: Drafter[Eagle3], recompiled: list[bool] | None = None, **options: Any
 ) -> CompiledMethod:
-    method = CompiledMethod(drafter, target_parts(tied=tied), room(**overrides), on_recompilation)
+    """A cold method compiles what a test uses, which is less than what serving may use."""
+    tied = options.pop("tied", True)
+    if recompiled is None:
+        return make_method(drafter, target_parts(tied=tied), **options)
+    method = make_method(drafter, target_parts(tied=tied), lambda: recompiled.append(True))
     method.warm_up()
     return method
 
@@ -135,7 +104,7 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     drafter = eagle3_drafter(**VARIANTS[variant])
     recompiled: list[bool] = []
     tied = variant != "norm_before_residual"
-    method = eagle3_method(drafter, tied=tied, on_recompilation=lambda: recompiled.append(True))
+    method = method_of(drafter, recompiled if variant == "published" else None, tied=tied)
     rng = np.random.default_rng(3)
     width = method.spec.feature_width
     lengths, pieces = {0: 9, 2: 140}, {0: [4, 1, 4], 2: [32, 32, 32, 32, 7, 5]}
@@ -157,16 +126,16 @@ def test_drafts_equal_the_reference(variant: str) -> None:
         method.step(rows)
     assert sent == lengths
     # Nothing new to append: drafting starts from what was kept of the last position.
-    both = method.step([row(0, 9, 9, BLOCK_SIZE - 1), row(2, 140, 140, 3)])
+    both = method.step([row(0, 9, 9, CHAIN_SIZE - 1), row(2, 140, 140, 3)])
     for slot, proposal in zip((0, 2), both, strict=True):
         check(proposal, expected(drafter, features[slot], tokens[slot], tied=tied)[0])
-    assert len(both[0].token_ids) == BLOCK_SIZE - 1
+    assert len(both[0].token_ids) == CHAIN_SIZE - 1
     assert len(both[1].token_ids) == 3
     # Sampled ones beside greedy ones, in the same program.
     options, different = random.Random(1), 0
     for _ in range(8):
         mixed = [
-            replace(row(slot, length, length, BLOCK_SIZE - 1), sampling=random_sampling(options))
+            replace(row(slot, length, length, CHAIN_SIZE - 1), sampling=random_sampling(options))
             for slot, length in lengths.items()
         ]
         for one, proposal in zip(mixed, method.step(mixed), strict=True):
@@ -176,72 +145,77 @@ def test_drafts_equal_the_reference(variant: str) -> None:
             different += list(proposal.token_ids) != expected(drafter, *known, tied=tied)[0]
     assert different > 1, "the noise should matter"
     assert not recompiled
+    if variant == "published":
+        assert len(method.shortest_step_seconds) == len(method.step_seconds) == 3
 
 
-def test_no_pass_is_made_for_tokens_that_nobody_wants() -> None:
-    drafter = eagle3_drafter()
-    method = eagle3_method(drafter)
-    assert len(method.shortest_step_seconds) == len(method.step_seconds)
-    rng = np.random.default_rng(11)
-    width = method.spec.feature_width
-    features = {slot: rng.standard_normal((6, width)).astype(np.float32) for slot in (0, 3)}
-    tokens = {slot: rng.integers(0, VOCAB, 7).tolist() for slot in (0, 3)}
-    method.step(
-        [ContextRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
-    )
-    nothing = np.zeros((0, width), np.float32)
-    for wanted in itertools.product(range(1, BLOCK_SIZE), repeat=2):
+@dataclass(frozen=True)
+class Pair:
+    """A method that knows six positions of two sequences, in slots 0 and 3."""
+
+    method: CompiledMethod
+    whole: dict[int, tuple[list[int], np.ndarray]]
+    tokens: dict[int, list[int]]
+
+    def step(self, wanted: Sequence[int], least: float = 0.0) -> tuple[list[int], int]:
+        """Draft from both; return the lengths of right drafts, and how many passes were made."""
+        nothing = np.zeros((0, self.method.spec.feature_width), np.float32)
         rows = [
-            ContextRow(slot, 6, nothing, tokens[slot][6], length)
-            for slot, length in zip((0, 3), wanted, strict=True)
+            ContextRow(slot, 6, nothing, tokens[6], length, least_chance=least)
+            for (slot, tokens), length in zip(self.tokens.items(), wanted, strict=True)
         ]
-        for row, proposal in zip(rows, method.step(rows), strict=True):
-            assert len(proposal.token_ids) == row.draft_length
-            check(proposal, expected(drafter, features[row.slot], tokens[row.slot])[0])
-        new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
-        assert passes_made(method._draft(new, pack_blocks(rows, 2))) <= max(wanted)
+        proposals = self.method.step(rows)
+        for slot, proposal in zip(self.tokens, proposals, strict=True):
+            check(proposal, self.whole[slot][0])
+        new = self.method._pad(flatten_features(rows), 2 * self.method._programs.features_per_block)
+        passes = passes_made(self.method._draft(new, pack_blocks(rows, 2)))
+        return [len(proposal.token_ids) for proposal in proposals], passes
 
 
-def test_drafts_end_where_they_are_unlikely() -> None:
+@pytest.fixture(scope="module")
+def pair() -> Pair:
     drafter = eagle3_drafter()
-    method = eagle3_method(drafter)
+    method = method_of(drafter)
     rng = np.random.default_rng(12)
-    width = method.spec.feature_width
-    features = {slot: rng.standard_normal((6, width)).astype(np.float32) for slot in (0, 3)}
-    tokens = {slot: rng.integers(0, VOCAB, 7).tolist() for slot in (0, 3)}
+    features, tokens = {}, {}
+    for slot in (0, 3):
+        features[slot] = rng.standard_normal((6, method.spec.feature_width)).astype(np.float32)
+        tokens[slot] = rng.integers(0, VOCAB, 7).tolist()
     method.step(
         [ContextRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
     )
-    nothing = np.zeros((0, width), np.float32)
     whole = {slot: expected(drafter, features[slot], tokens[slot]) for slot in (0, 3)}
-    chances = {slot: np.exp(np.cumsum(log_chances)) for slot, (_, log_chances) in whole.items()}
+    return Pair(method, whole, tokens)
+
+
+def test_no_pass_is_made_for_tokens_that_nobody_wants(pair: Pair) -> None:
+    for wanted in itertools.product(range(1, CHAIN_SIZE), repeat=2):
+        lengths, passes = pair.step(wanted)
+        assert lengths == list(wanted)
+        assert passes <= max(wanted)
+
+
+def test_drafts_end_where_they_are_unlikely(pair: Pair) -> None:
+    chances = [np.exp(np.cumsum(log_chances)) for _, log_chances in pair.whole.values()]
     # Below and above what 1, 2 and 3 tokens come to, of either sequence, and never.
-    edges = [chance * side for each in chances.values() for chance in each for side in (0.99, 1.01)]
-    for least, wanted in itertools.product((0.0, *edges), (1, BLOCK_SIZE - 1)):
-        rows = [
-            ContextRow(slot, 6, nothing, tokens[slot][6], wanted, least_chance=least)
-            for slot in (0, 3)
-        ]
-        for row, proposal in zip(rows, method.step(rows), strict=True):
-            # One token in any case, then one for each at which it is still likely enough.
-            count = 1 + int((chances[row.slot][: wanted - 1] >= least).sum())
-            assert len(proposal.token_ids) == count
-            check(proposal, whole[row.slot][0])
+    edges = [chance * side for each in chances for chance in each for side in (0.99, 1.01)]
+    for least, wanted in itertools.product((0.0, *edges), (1, CHAIN_SIZE - 1)):
+        lengths, passes = pair.step((wanted, wanted), least)
+        # One token in any case, then one for each at which it is still likely enough.
+        assert lengths == [1 + int((each[: wanted - 1] >= least).sum()) for each in chances]
         # As many passes as the longer of both, and no more.
-        new = method._pad(flatten_features(rows), 2 * method._programs.features_per_block)
-        drafted = method._draft(new, pack_blocks(rows, 2))
-        passes = int(drafted.counts.max())
-        assert passes_made(drafted) <= passes
+        assert passes <= max(lengths)
 
 
 def test_projected_features_give_the_same_drafts() -> None:
     drafter = eagle3_drafter()
-    raw, method = eagle3_method(drafter), eagle3_method(drafter, projected=True)
+    method = method_of(drafter, projected=True)
     projection = method.spec.projection
     assert projection is not None
-    assert method.spec.feature_width == projection.width < raw.spec.feature_width
+    raw_width = drafter.model.config.feature_width
+    assert method.spec.feature_width == projection.width < raw_width
     rng = np.random.default_rng(7)
-    features = rng.standard_normal((20, raw.spec.feature_width)).astype(np.float32)
+    features = rng.standard_normal((20, raw_width)).astype(np.float32)
     tokens = rng.integers(0, VOCAB, 21).tolist()
     projected = np.asarray(jax.device_put(projection)(jnp.asarray(features)))
     for start, stop in ((0, 12), (12, 12), (12, 20)):
@@ -253,7 +227,7 @@ def test_projected_features_give_the_same_drafts() -> None:
 
 def test_a_slot_forgets_its_last_sequence() -> None:
     drafter = eagle3_drafter()
-    method = eagle3_method(drafter)
+    method = method_of(drafter)
     rng = np.random.default_rng(5)
     width = method.spec.feature_width
     old, new = (rng.standard_normal((n, width)).astype(np.float32) for n in (30, 2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.drafter.eagle3.test_method import eagle3_drafter
+from tests.drafter.builders import eagle3_drafter
 from tests.training.pair import LENGTH, Pair, reporter
 from tests.training.serving import decoded, serving_method
 

@@ -4,16 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.drafter.builders import target_parts
-from tests.drafter.eagle3.test_method import BLOCK_SIZE, VOCAB, eagle3_drafter, eagle3_method
-from tests.drafter.reference_eagle3 import reference_chain
+from tests.drafter.builders import (
+    CHAIN_SIZE,
+    VOCAB,
+    eagle3_drafter,
+    make_method,
+    target_parts,
+)
+from tests.drafter.reference import reference_chain
 from tests.training.drafting import random_batch
 
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.method import ContextRow
 from blockdraft_training.methods.chains import draft_chains
 
-STEPS = BLOCK_SIZE - 1
+STEPS = CHAIN_SIZE - 1
 
 
 @pytest.mark.parametrize("norm_before_residual", [False, True])
@@ -46,7 +51,7 @@ def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> 
     )
     drafted = np.asarray(target.logits(hidden.reshape(-1, hidden.shape[-1])))
     best = drafted.argmax(-1).reshape(2, 3, STEPS)
-    method = eagle3_method(drafter, max_feature_rows=16)
+    method = make_method(drafter, target_parts(), max_feature_rows=16)
     for row, row_anchors in enumerate(anchors.tolist()):
         for place, anchor in enumerate(row_anchors):
             tokens = batch.token_ids[row].tolist()

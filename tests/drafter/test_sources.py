@@ -1,0 +1,105 @@
+"""Which drafter a specification leads to."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import jax.numpy as jnp
+import pytest
+from tests.drafter.builders import (
+    TARGET,
+    drafter_config,
+    eagle3_drafter,
+    random_drafter,
+    write_drafter,
+)
+
+from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.config import Eagle3Config
+from blockdraft_drafter.eagle3.model import EAGLE3
+from blockdraft_drafter.sources import (
+    _KNOWN,
+    NoDrafterError,
+    obtain_drafter,
+    published_method,
+    shipped_for,
+)
+from blockdraft_models.errors import ResolveError
+
+obtain = partial(obtain_drafter, target=TARGET, block_size=5, num_layers=1, dtype=jnp.float32)
+
+
+def test_methods_are_told_apart() -> None:
+    dflash = drafter_config(draft_vocab_size=24).to_hf()
+    assert published_method(dflash) is DFLASH
+    assert published_method({**dflash, "architectures": None}) is DFLASH
+    eagle = Eagle3Config.default_for(TARGET.config).to_hf()
+    assert published_method(eagle) is EAGLE3
+    assert published_method({**eagle, "architectures": ["LlamaForCausalLM"]}) is EAGLE3
+
+
+@pytest.mark.parametrize(("spec", "method"), [("random", DFLASH), ("random-eagle3", EAGLE3)])
+def test_random_drafters(spec: str, method: Any) -> None:
+    drafter = obtain(spec)
+    assert drafter.definition is method
+    assert drafter.fingerprint == obtain(f"{spec}:0").fingerprint != obtain(f"{spec}:1").fingerprint
+    config = drafter.model.config
+    assert (config.block_size, config.trained) == (5, False)
+    assert config.target_fingerprint == TARGET.fingerprint
+    with pytest.raises(ResolveError, match="the seed must be a whole number"):
+        obtain(f"{spec}:x")
+
+
+def test_a_directory_is_of_the_method_it_says(tmp_path: Path) -> None:
+    assert obtain(str(write_drafter(eagle3_drafter(), tmp_path))).definition is EAGLE3
+    with pytest.raises(ResolveError, match="no EAGLE-3 drafter is shipped"):
+        obtain("eagle3")
+    with pytest.raises(ResolveError):
+        obtain("no-such-thing")
+
+
+@pytest.fixture
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is fetched from the hub, which is the same drafter whatever its name is."""
+    names: list[str] = []
+
+    def snapshot_download(repository: str, *, allow_patterns: list[str]) -> str:
+        names.append(repository)
+        return str(write_drafter(random_drafter(drafter_config()), tmp_path))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return names
+
+
+def test_hub_ids(fetched: list[str]) -> None:
+    expected = random_drafter(drafter_config()).fingerprint
+    assert obtain("z-lab/Tiny-DFlash-b4").fingerprint == expected
+    for target in ("Qwen/Qwen3-8B", "qwen/qwen3-8b"):
+        assert obtain("auto", target_spec=target).fingerprint == expected
+    known = ["z-lab/Qwen3-8B-DFlash-b16"] * 2
+    assert fetched == ["z-lab/Tiny-DFlash-b4", *known]
+    # The name of a folder is no hub id, whatever is in it.
+    with pytest.raises(NoDrafterError, match="no drafter is known for this target"):
+        obtain("auto", target_spec="/models/Qwen3-8B")
+    assert len(fetched) == 3
+    assert all(target == target.lower() for target in _KNOWN), "looked for in lower case"
+
+
+@pytest.mark.parametrize(
+    ("method", "make"),
+    [
+        (DFLASH, lambda **of: random_drafter(drafter_config(**of))),
+        (EAGLE3, lambda **of: eagle3_drafter(**of)),
+    ],
+)
+def test_what_ships_is_found_by_method_and_target(
+    method: Any, make: Callable[..., Any], tmp_path: Path
+) -> None:
+    write_drafter(make(target_fingerprint="f" * 16), tmp_path / "a-other")
+    mine = write_drafter(make(target_fingerprint=TARGET.fingerprint), tmp_path / "mine")
+    assert shipped_for(method, TARGET, tmp_path) == mine
+    assert shipped_for(EAGLE3 if method is DFLASH else DFLASH, TARGET, tmp_path) is None
+    assert shipped_for(method, replace(TARGET, fingerprint="0" * 16), tmp_path) is None
