@@ -18,45 +18,26 @@ _LARGEST = 1 << 63
 
 @dataclass(slots=True)
 class Journal:
-    """Counts and readings of one candidate and of learning as a whole.
+    """Counts and readings of one candidate and of learning as a whole."""
 
-    Attributes:
-        parent: Version that a candidate must be better than; None if that is no version.
-        steps: Made by the candidate.
-        looks: Comparisons with the version that serves.
-        next_look: Step of the next one.
-        rate: What the learning rate is multiplied by.
-        total_steps: Made by all candidates.
-        stepped_at: When the last one was made, in seconds since 1970.
-        total_looks: Comparisons of all candidates.
-        thrown_away: Steps whose loss or gradients were no numbers.
-        started_over: Candidates given up.
-        promoted: Candidates promoted.
-        loss: Of the last step.
-        tau: Of the candidate on held-out recordings at the last look.
-        current_tau: Of the version that serves, likewise.
-        sequences: Held-out recordings at the last look.
-        waited_seconds: For what was decoded, since the trainer's process began.
-        recordings_refused: Recordings that could not be learned from.
-    """
-
+    # Version that a candidate must be better than; None if that is no version.
     parent: int | None = None
-    steps: int = 0
-    looks: int = 0
-    next_look: int = 0
-    rate: float = 1.0
-    total_steps: int = 0
-    stepped_at: float | None = None
-    total_looks: int = 0
-    thrown_away: int = 0
-    started_over: int = 0
-    promoted: int = 0
-    loss: float | None = None
-    tau: float | None = None
-    current_tau: float | None = None
-    sequences: int = 0
-    waited_seconds: float = 0.0
-    recordings_refused: int = 0
+    steps: int = 0  # made by the candidate
+    looks: int = 0  # comparisons with the version that serves
+    next_look: int = 0  # step of the next one
+    rate: float = 1.0  # what the learning rate is multiplied by
+    total_steps: int = 0  # made by all candidates
+    stepped_at: float | None = None  # when the last one was made, in seconds since 1970
+    total_looks: int = 0  # comparisons of all candidates
+    thrown_away: int = 0  # steps whose loss or gradients were no numbers
+    started_over: int = 0  # candidates given up
+    promoted: int = 0  # candidates promoted
+    loss: float | None = None  # of the last step
+    tau: float | None = None  # of the candidate on held-out recordings at the last look
+    current_tau: float | None = None  # of the version that serves, likewise
+    sequences: int = 0  # held-out recordings at the last look
+    waited_seconds: float = 0.0  # for what was decoded, since the trainer's process began
+    recordings_refused: int = 0  # recordings that could not be learned from
 
     def begin_candidate(self, parent: int | None, first_look: int) -> None:
         """Forget the candidate before, but not what all of them did."""

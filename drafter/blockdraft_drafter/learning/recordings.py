@@ -42,27 +42,17 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """One sequence.
+    """One sequence."""
 
-    Attributes:
-        token_ids: int32 [tokens].
-        features: bfloat16 [tokens, width]; row i is of the position of token i.
-        target_fingerprint: The target whose features they are.
-        feature_form: `RAW`, or the fingerprint of the projection that features went through.
-        layer_ids: Target layers whose outputs, side by side, were a feature before projection.
-        answer_start: Position of the answer's first token; -1 if unknown.
-        temperature: With which the answer's tokens were chosen.
-        recorded_at: Seconds since 1970.
-    """
-
-    token_ids: NDArray[Any]
-    features: NDArray[Any]
-    target_fingerprint: str
-    feature_form: str
+    token_ids: NDArray[Any]  # int32 [tokens]
+    features: NDArray[Any]  # bfloat16 [tokens, width]; row i is of the position of token i
+    target_fingerprint: str  # the target whose features they are
+    feature_form: str  # `RAW`, or the fingerprint of the projection that features went through
+    # Target layers whose outputs, side by side, were a feature before projection.
     layer_ids: tuple[int, ...]
-    answer_start: int = -1
-    temperature: float = 0.0
-    recorded_at: float = field(default_factory=time.time)
+    answer_start: int = -1  # position of the answer's first token; -1 if unknown
+    temperature: float = 0.0  # with which the answer's tokens were chosen
+    recorded_at: float = field(default_factory=time.time)  # seconds since 1970
 
     def __post_init__(self) -> None:
         """Refuse what does not belong together."""

@@ -39,32 +39,20 @@ class VersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What is known of a version.
+    """What is known of a version."""
 
-    Attributes:
-        number: From 1.
-        parent: The version from whose weights it was learned; None for none.
-        made_at: Seconds since 1970.
-        kind: Where its weights come from: a checkpoint that was given, learning, or the target's
-            own layers or chance.
-        fingerprint: Of the drafter's configuration and weights.
-        state: What became of it.
-        held_out_tau: τ on held-out recordings; None if it was not measured.
-        parent_held_out_tau: That of its parent on the same ones.
-        confidence: With which it is better than its parent there, 0 to 1.
-        reason: Why it is in this state, in words.
-    """
-
-    number: int
-    parent: int | None
-    made_at: float
+    number: int  # from 1
+    parent: int | None  # the version from whose weights it was learned; None for none
+    made_at: float  # seconds since 1970
+    # Where its weights come from: a checkpoint that was given, learning, or the target's own layers
+    # or chance.
     kind: Kind
-    fingerprint: str
-    state: State = "candidate"
-    held_out_tau: float | None = None
-    parent_held_out_tau: float | None = None
-    confidence: float | None = None
-    reason: str = ""
+    fingerprint: str  # of the drafter's configuration and weights
+    state: State = "candidate"  # what became of it
+    held_out_tau: float | None = None  # τ on held-out recordings; None if it was not measured
+    parent_held_out_tau: float | None = None  # that of its parent on the same ones
+    confidence: float | None = None  # with which it is better than its parent there, 0 to 1
+    reason: str = ""  # why it is in this state, in words
 
     @property
     def good(self) -> bool:

@@ -44,21 +44,13 @@ class Gains:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Candidate and current drafter on the same sequences.
+    """Candidate and current drafter on the same sequences."""
 
-    Attributes:
-        sequences: How many.
-        candidate: τ over all of them.
-        current: Likewise.
-        luck: Chance that the candidate gains as much if it is no better.
-        bad_luck: Chance that it loses as much if it is no worse.
-    """
-
-    sequences: int
-    candidate: float
-    current: float
-    luck: float
-    bad_luck: float
+    sequences: int  # how many
+    candidate: float  # τ over all of them
+    current: float  # likewise
+    luck: float  # chance that the candidate gains as much if it is no better
+    bad_luck: float  # chance that it loses as much if it is no worse
 
     @property
     def gain(self) -> float:

@@ -15,47 +15,27 @@ _RATE, _FIRST_RATE = 2e-4, 6e-4
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How much of what, and when: constants, but for tests, which have less time.
+    """How much of what, and when: constants, but for tests, which have less time."""
 
-    Attributes:
-        settle_seconds: How long nothing must have been decoded before a step.
-        idle_seconds: How long to wait for new recordings, and after a full disk.
-        warmup_steps: With a linearly rising rate.
-        batch_size: Sequences per step.
-        micro_batch_size: Sequences at once: between them, a step waits for what is decoded.
-        blocks_per_sequence: Random anchors per sequence and step.
-        passes: How often a recording is learned from before newer ones are waited for.
-        held_out_share: Of the prompts whose answers are never learned from.
-        held_out_sequences: The newest of them that drafters are compared on.
-        first_look: Steps before the first comparison; later ones are further and further apart.
-        least_gain: Share by which τ must be higher besides: a swap is not free.
-        paying: τ from which a drafter made from nothing pays.
-        checkpoint_every: Steps between checkpoints of the candidate.
-        keep: Newest versions that are kept.
-        layers: Draft layers of a drafter made from nothing.
-        block_size: Its tokens per block, the anchor included.
-        feature_layers: Its target layers; empty for five, spread evenly.
-        hot_vocabulary: Ids that it can propose; 0 for all.
-    """
-
-    settle_seconds: float = 0.5
-    idle_seconds: float = 5.0
-    warmup_steps: int = 20
-    batch_size: int = 4
-    micro_batch_size: int = 2
-    blocks_per_sequence: int = 16
-    passes: int = 32
-    held_out_share: float = 0.1
-    held_out_sequences: int = 64
+    settle_seconds: float = 0.5  # how long nothing must have been decoded before a step
+    idle_seconds: float = 5.0  # how long to wait for new recordings, and after a full disk
+    warmup_steps: int = 20  # with a linearly rising rate
+    batch_size: int = 4  # sequences per step
+    micro_batch_size: int = 2  # sequences at once: between them, a step waits for what is decoded
+    blocks_per_sequence: int = 16  # random anchors per sequence and step
+    passes: int = 32  # how often a recording is learned from before newer ones are waited for
+    held_out_share: float = 0.1  # of the prompts whose answers are never learned from
+    held_out_sequences: int = 64  # the newest of them that drafters are compared on
+    # Steps before the first comparison; later ones are further and further apart.
     first_look: int = 60
-    least_gain: float = 0.02
-    paying: float = 1.2
-    checkpoint_every: int = 20
-    keep: int = 5
-    layers: int = 2
-    block_size: int = 8
-    feature_layers: tuple[int, ...] = ()
-    hot_vocabulary: int = 8192
+    least_gain: float = 0.02  # share by which τ must be higher besides: a swap is not free
+    paying: float = 1.2  # τ from which a drafter made from nothing pays
+    checkpoint_every: int = 20  # steps between checkpoints of the candidate
+    keep: int = 5  # newest versions that are kept
+    layers: int = 2  # draft layers of a drafter made from nothing
+    block_size: int = 8  # its tokens per block, the anchor included
+    feature_layers: tuple[int, ...] = ()  # its target layers; empty for five, spread evenly
+    hot_vocabulary: int = 8192  # ids that it can propose; 0 for all
 
 
 @dataclass(frozen=True, slots=True)

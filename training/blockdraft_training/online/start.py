@@ -36,21 +36,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A drafter to learn from.
+    """A drafter to learn from."""
 
-    Attributes:
-        drafter: In float32.
-        source: Its files.
-        version: Its number in the store; None if it is not from there.
-        serves: Whether it is what a candidate must be better than; otherwise nothing serves.
-        from_nothing: Whether it was made of the target's layers, or learned from such a one.
-    """
-
-    drafter: Drafter[DFlash]
-    source: Path
-    version: int | None
-    serves: bool
-    from_nothing: bool
+    drafter: Drafter[DFlash]  # in float32
+    source: Path  # its files
+    version: int | None  # its number in the store; None if it is not from there
+    serves: bool  # whether it is what a candidate must be better than; otherwise nothing serves
+    from_nothing: bool  # whether it was made of the target's layers, or learned from such a one
 
     def still_serves(self, store: VersionStore) -> bool:
         """Return whether nothing else was promoted, or gone back to, since this was found."""

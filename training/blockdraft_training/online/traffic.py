@@ -36,23 +36,15 @@ _LEAST_ANSWER = 2
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What recordings must be to be learned from.
+    """What recordings must be to be learned from."""
 
-    Attributes:
-        target_fingerprint: Whose features they are.
-        layer_ids: Of which layers.
-        width: Elements of a feature before projection.
-        hidden: And after.
-        projections: Fingerprints of the projection that the drafter has, in every type.
-        vocab_size: Of the target.
-    """
-
-    target_fingerprint: str
-    layer_ids: tuple[int, ...]
-    width: int
-    hidden: int
+    target_fingerprint: str  # whose features they are
+    layer_ids: tuple[int, ...]  # of which layers
+    width: int  # elements of a feature before projection
+    hidden: int  # and after
+    # Fingerprints of the projection that the drafter has, in every type.
     projections: frozenset[str]
-    vocab_size: int
+    vocab_size: int  # of the target
 
     def refusal(self, recording: Recording) -> str | None:
         """Return why a recording cannot be learned from; None if it can."""
@@ -77,19 +69,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some recordings in memory; `KeptFeatures` of their rows, without a teacher.
+    """Some recordings in memory; `KeptFeatures` of their rows, without a teacher."""
 
-    Attributes:
-        rows: Their tokens.
-        offsets: Where each row's begin.
-        features: Of all of them.
-        projected: Whether those are projected.
-    """
-
-    rows: Sequence[CorpusRow]
-    offsets: Int[np.ndarray, " rows_and_one"]
-    features: np.ndarray
-    projected: bool
+    rows: Sequence[CorpusRow]  # their tokens
+    offsets: Int[np.ndarray, " rows_and_one"]  # where each row's begin
+    features: np.ndarray  # of all of them
+    projected: bool  # whether those are projected
 
     @property
     def width(self) -> int:
