@@ -8,12 +8,13 @@ import pytest
 from tests.chaos.learned import wrong_recordings, wrong_versions
 from tests.chaos.test_check import TRUE
 from tests.chaos.wanted import PATIENT_SECONDS, Wanted
+from tests.drafter.learning.kept import Kept
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import SamplingParams
 from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
+from blockdraft_drafter.learning.recordings import RAW, Recording
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -29,9 +30,9 @@ def wanted(number: int, *, excluded: bool = False) -> Wanted:
 ASKED, ANSWERS = [wanted(0, excluded=True), wanted(1)], [TRUE, TRUE]
 
 
-def record(folder: Path, text: str, answer_start: int = 7) -> Recordings:
+def record(folder: Path, text: str, answer_start: int = 7) -> Kept:
     """Record a text whose tokens are its bytes."""
-    recordings = Recordings(folder, LIMIT)
+    recordings = Kept(folder, LIMIT)
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     features = np.zeros((len(ids), 2), ml_dtypes.bfloat16)
     recordings.add(Recording(ids, features, "target", RAW, (1,), answer_start))

@@ -69,20 +69,17 @@ class Journal:
             # What a newer one says beside these is passed over; what an older one lacks is as at
             # first.
             known = [each for each in fields(cls) if each.name in told]
-            return cls(**{each.name: _value(each.type, told[each.name]) for each in known})
+            if not all(_is_value(told[each.name], each.default) for each in known):
+                return None
+            return cls(**{each.name: told[each.name] for each in known})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, RecursionError):
             return None
 
 
-def _value(kind: Any, value: Any) -> Any:
-    """Return what JSON says of a field of a type; `ValueError` if it is none of its values."""
-    if value is None and isinstance(None, kind):
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if isinstance(1.0, kind) and -_LARGEST < value < _LARGEST:
-            return float(value)
-        if isinstance(value, kind) and 0 <= value < _LARGEST:
-            return value
-    raise ValueError(f"{value!r} is none of its values")
+def _is_value(value: Any, default: Any) -> bool:
+    """Whether a field may have a value: what its default is, or a count or reading."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value is None and default is None
+    return 0 <= value < _LARGEST and (isinstance(value, int) or type(default) is not int)

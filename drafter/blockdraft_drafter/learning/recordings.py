@@ -26,10 +26,6 @@ RAW = "raw"
 _FORMAT = "blockdraft-recording-1"
 _NAME = re.compile(r"\d{20}\.safetensors")
 _SCRATCH = ".new-"
-_ABOUT = (
-    *("target_fingerprint", "feature_form", "layer_ids"),
-    *("answer_start", "temperature", "recorded_at"),
-)
 # Room for the header, which is written last, when the lengths are known.
 _HEADER_BYTES = 1024
 # Nobody takes so long to write one piece: whoever began the file has died.
@@ -77,13 +73,6 @@ class Recordings:
         """Let what is in the folder take at most so many bytes."""
         self.directory = directory
         self.limit_bytes = limit_bytes
-
-    def add(self, recording: Recording) -> str:
-        """Keep a recording; see `RecordingFile`, also for what is raised."""
-        with RecordingFile(self) as file:
-            file.append(recording.features)
-            about = {name: getattr(recording, name) for name in _ABOUT}
-            return file.finish(recording.token_ids, **about)
 
     def names(self) -> list[str]:
         """Return the names of all recordings, oldest first, damaged ones included."""

@@ -13,16 +13,16 @@ from blockdraft_drafter.learning.metrics import LearningMetrics
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert Journal.read(tmp_path) == Journal()
-    journal = Journal(parent=3, total_steps=7, stepped_at=1.5, loss=-0.25, tau=2.0)
+    journal = Journal(parent=3, total_steps=7, stepped_at=1.5, loss=0.25, tau=2.0)
     journal.write(tmp_path / "new")
     assert Journal.read(tmp_path / "new") == journal
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["journal.json"]
 
 
 def test_an_older_one_lacks_fields_and_a_newer_one_has_more(tmp_path: Path) -> None:
-    told = '{"steps": 4, "rate": 1, "loss": null, "of_the_future": [1]}'
+    told = '{"steps": 4, "rate": 0.5, "loss": null, "of_the_future": [1]}'
     (tmp_path / "journal.json").write_text(told, encoding="utf-8")
-    assert Journal.read(tmp_path) == Journal(steps=4, rate=1.0)
+    assert Journal.read(tmp_path) == Journal(steps=4, rate=0.5)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.drafter.learning.kept import Kept
 
 from blockdraft_drafter.learning.recordings import (
     RAW,
     Recording,
     RecordingError,
     RecordingFile,
-    Recordings,
 )
 
 
@@ -35,9 +35,9 @@ def recording(tokens: int = 10, seed: int = 0, **changes: Any) -> Recording:
 
 
 def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path / "recordings", 1 << 20)
+    ring = Kept(tmp_path / "recordings", 1 << 20)
     added = recording()
-    found = Recordings(tmp_path / "recordings", 1 << 20).read(ring.add(added))
+    found = Kept(tmp_path / "recordings", 1 << 20).read(ring.add(added))
     np.testing.assert_array_equal(found.token_ids, added.token_ids)
     np.testing.assert_array_equal(found.features.view(np.uint16), added.features.view(np.uint16))
     assert found.features.dtype == ml_dtypes.bfloat16
@@ -47,18 +47,18 @@ def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_may_read(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path / "recordings", 1 << 20)
+    ring = Kept(tmp_path / "recordings", 1 << 20)
     name = ring.add(recording())
     assert ring.directory.stat().st_mode & 0o777 == 0o700
     assert (ring.directory / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_the_oldest_go_and_the_limit_always_holds(tmp_path: Path) -> None:
-    one = Recordings(tmp_path / "one", 1 << 20)
+    one = Kept(tmp_path / "one", 1 << 20)
     one.add(recording())
     size = one.size_bytes()
     assert size == sum(path.stat().st_size for path in one.directory.iterdir())
-    ring = Recordings(tmp_path / "ring", 3 * size + size // 2)
+    ring = Kept(tmp_path / "ring", 3 * size + size // 2)
     added = []
     for seed in range(10):
         added.append(ring.add(recording(seed=seed)))
@@ -70,7 +70,7 @@ def test_the_oldest_go_and_the_limit_always_holds(tmp_path: Path) -> None:
 
 
 def test_what_is_being_written_counts(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 10_000)
+    ring = Kept(tmp_path, 10_000)
     for seed in range(3):
         ring.add(recording(seed=seed))
     piece = np.zeros((100, 10), ml_dtypes.bfloat16)
@@ -85,7 +85,7 @@ def test_what_is_being_written_counts(tmp_path: Path) -> None:
 
 
 def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 4000)
+    ring = Kept(tmp_path, 4000)
     name = ring.add(recording())
     with pytest.raises(RecordingError, match="more than the limit"):
         ring.add(recording(tokens=1000))
@@ -96,7 +96,7 @@ def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
 
 
 def test_the_damaged_and_the_foreign_are_no_recordings(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 1 << 20)
+    ring = Kept(tmp_path, 1 << 20)
     cut, good, empty, foreign = (ring.add(recording(seed=seed)) for seed in range(4))
     (tmp_path / cut).write_bytes((tmp_path / cut).read_bytes()[:-7])
     (tmp_path / empty).write_bytes(b"")
@@ -111,7 +111,7 @@ def test_the_damaged_and_the_foreign_are_no_recordings(tmp_path: Path) -> None:
 
 
 def test_what_its_writer_left_when_it_died_goes(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 1 << 20)
+    ring = Kept(tmp_path, 1 << 20)
     for name, age in (("new-1-1", 10), ("new-1-2", 10_000)):
         path = tmp_path / f".{name}"
         path.write_text("half")
@@ -121,26 +121,26 @@ def test_what_its_writer_left_when_it_died_goes(tmp_path: Path) -> None:
 
 
 def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Path) -> None:
-    ring = Recordings(tmp_path, 1 << 20)
+    ring = Kept(tmp_path, 1 << 20)
     before = [ring.add(recording(seed=seed)) for seed in range(3)]
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / ".new-1-2").write_text("half")
     assert ring.clear() == 3
     assert os.listdir(tmp_path) == ["notes.txt"]
-    assert Recordings(tmp_path, 1 << 20).add(recording()) > max(before)
+    assert Kept(tmp_path, 1 << 20).add(recording()) > max(before)
 
 
 def test_a_clock_that_is_set_back_makes_no_recording_older(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ring = Recordings(tmp_path, 1 << 20)
+    ring = Kept(tmp_path, 1 << 20)
     before = ring.add(recording())
     monkeypatch.setattr(time, "time_ns", lambda: 5)
     assert ring.add(recording()) > before
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Recordings(tmp_path, 1 << 20)
+    ring = Kept(tmp_path, 1 << 20)
     kept = ring.add(recording())
 
     def full(self: Path, target: Path) -> None:

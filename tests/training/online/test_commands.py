@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.drafter.learning.kept import Kept
 from tests.training.online.test_traffic import recording
 
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.recordings import Recordings
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_training import learn_command
 
@@ -37,7 +37,7 @@ def directory(tmp_path: Path) -> Path:
             held_out_tau=tau,
         )
         store.promote(number, f"reason {number}")
-    Recordings(tmp_path / "recordings", 1 << 30).add(recording(0))
+    Kept(tmp_path / "recordings", 1 << 30).add(recording(0))
     Journal(total_steps=7, promoted=1).write(tmp_path)
     return tmp_path
 

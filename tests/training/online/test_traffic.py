@@ -7,8 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.drafter.learning.kept import Kept
 
-from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
+from blockdraft_drafter.learning.recordings import RAW, Recording
 from blockdraft_training.online.settings import LearnSettings, Schedule
 from blockdraft_training.online.traffic import (
     Form,
@@ -40,7 +41,7 @@ def recording(seed: int, tokens: int = 20, **changes: Any) -> Recording:
 def traffic(directory: Path, passes: int = 2, **changes: Any) -> Traffic:
     schedule = Schedule(held_out_share=changes.pop("held_out_share", 0.3), passes=passes)
     settings = LearnSettings(**{"max_length": 64, "slice_mib": 1, **changes}, schedule=schedule)
-    return Traffic(Recordings(directory, 1 << 30), FORM, settings)
+    return Traffic(Kept(directory, 1 << 30), FORM, settings)
 
 
 def answers(piece: Slice | None) -> set[tuple[int, ...]]:
@@ -53,7 +54,7 @@ def held(each: Recording) -> bool:
 
 
 def test_what_is_held_out_is_never_learned_from(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     every = [recording(seed) for seed in range(100)]
     for each in every:
         kept.add(each)
@@ -69,7 +70,7 @@ def test_what_is_held_out_is_never_learned_from(tmp_path: Path) -> None:
 
 
 def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     every = [recording(seed) for seed in range(100)]
     for each in every:
         kept.add(each)
@@ -88,7 +89,7 @@ def test_the_newest_are_held_out_and_learned_from_first(tmp_path: Path) -> None:
 
 
 def test_everything_is_learned_from_so_often_and_then_waited_for(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     for seed in range(20):
         kept.add(recording(seed))
     found = traffic(tmp_path)
@@ -118,7 +119,7 @@ def test_everything_is_learned_from_so_often_and_then_waited_for(tmp_path: Path)
 def test_what_does_not_fit_is_passed_over(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     kept.add(recording(0, **changes))
     found = traffic(tmp_path)
     assert found.next_slice() is None
@@ -127,7 +128,7 @@ def test_what_does_not_fit_is_passed_over(
 
 
 def test_damaged_files_and_files_that_go_are_passed_over(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     names = [kept.add(recording(seed)) for seed in range(30)]
     found = traffic(tmp_path, held_out_share=0.01, passes=9)
     assert len(answers(found.next_slice())) >= 29
@@ -140,7 +141,7 @@ def test_damaged_files_and_files_that_go_are_passed_over(tmp_path: Path) -> None
 
 
 def test_raw_and_projected_features_are_never_mixed(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     for seed in range(10):
         kept.add(recording(seed))
     for seed in range(10, 20):
@@ -176,7 +177,7 @@ def test_where_the_answer_is_unknown_every_token_is_learned() -> None:
 
 
 def test_batches_are_of_similar_lengths_and_full(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     for seed in range(30):
         kept.add(recording(seed, tokens=(20, 100, 200)[seed % 3]))
     piece = traffic(tmp_path, held_out_share=0.01, max_length=256).next_slice()
@@ -194,7 +195,7 @@ def test_batches_are_of_similar_lengths_and_full(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_is_asked_again_and_again_is_compared_on_once(tmp_path: Path) -> None:
-    kept = Recordings(tmp_path, 1 << 30)
+    kept = Kept(tmp_path, 1 << 30)
     one, other = [recording(seed) for seed in range(50) if held(recording(seed))][:2]
     for _ in range(20):
         kept.add(one)

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from tests.drafter.learning.kept import Kept
 from tests.training.pair import Pair
 
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.recordings import RAW, Recording, Recordings
+from blockdraft_drafter.learning.recordings import RAW, Recording
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.learner import Learner
@@ -44,9 +45,9 @@ def recordings_of(pair: Pair, *, answer_known: bool = True) -> list[Recording]:
     ]
 
 
-def record(recordings: list[Recording], directory: Path) -> Recordings:
+def record(recordings: list[Recording], directory: Path) -> Kept:
     """Write them into a folder of learning."""
-    kept = Recordings(directory / "recordings", 1 << 30)
+    kept = Kept(directory / "recordings", 1 << 30)
     for recording in recordings:
         kept.add(recording)
     return kept
