@@ -21,7 +21,6 @@ RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = sorted({rule["alert"] for rule in RULES if "alert" in rule})
 DAY, HOUR = 24 * 60, 60
 LABELS = 'namespace="blockdraft"'
-INSTANCE = {"namespace": "blockdraft", "instance": "pod:9101"}
 
 Series = dict[str, str]
 
@@ -83,110 +82,71 @@ RECORDED = {
 PAGE, TICKET = {"severity": "page"}, {"severity": "ticket"}
 BURNS = [{**PAGE, "window": "1h"}, {**PAGE, "window": "6h"}, {**TICKET, "window": "3d"}]
 SERVER = {"namespace": "blockdraft", "instance": "pod:9100"}
-EXPIRY = "server_tls_certificate_expiry_timestamp_seconds{}"
-LATE = "verifier_late_drafts_total{}"
+VERIFIER = {"namespace": "blockdraft", "instance": "pod:9101"}
 DRAFTER = {"namespace": "blockdraft", "instance": "pod:9102"}
+FAILED = 'server_requests_total{outcome="unavailable"}'
+FIRST = 'server_time_to_first_token_seconds_bucket{le="2.5"}'
+HELD = "server_event_loop_longest_hold_seconds{}"
+EXPIRY = "server_tls_certificate_expiry_timestamp_seconds{}"
+DRAFTS = 'verifier_drafts_total{source="drafter"}'
+ACCEPTED = 'verifier_accepted_tokens_total{source="drafter"}'
+ATTACHED, LATE = "verifier_drafter_attached{}", "verifier_late_drafts_total{}"
+REPAIRS = 'verifier_sync_repairs_total{cause="stream_broken"}'
+COMPILED, ONCE = "verifier_recompilations_total{}", "0x30 1x90"
+CLASSES = 'verifier_rounding_classes{dtype="bfloat16"}'
 RECORDED_SEQUENCES = 'drafter_recordings_total{outcome="written"}'
 LEARNED = "drafter_learning_steps_total{}"
-FAILED, FIRST = (
-    'server_requests_total{outcome="unavailable"}',
-    'server_time_to_first_token_seconds_bucket{le="2.5"}',
-)
 # What differs from health, after how many minutes, and the labels of the alerts that then fire.
 SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
-    ("BlockdraftErrorBudgetBurns", {FAILED: rising(10)}, 8 * HOUR, BURNS),
-    ("BlockdraftErrorBudgetBurns", {FAILED: rising(3)}, 8 * HOUR, BURNS[1:]),
-    ("BlockdraftErrorBudgetBurns", {FAILED: rising(0.6)}, 8 * HOUR, BURNS[2:]),
-    ("BlockdraftErrorBudgetBurns", {FAILED: rising(0.2)}, 8 * HOUR, []),
-    ("BlockdraftFirstTokensSlow", {FIRST: rising(12)}, 8 * HOUR, BURNS),
-    ("BlockdraftFirstTokensSlow", {FIRST: rising(36)}, 8 * HOUR, BURNS[1:]),
-    ("BlockdraftFirstTokensSlow", {FIRST: rising(54)}, 8 * HOUR, BURNS[2:]),
-    ("BlockdraftMetricsAbsent", None, 30, [PAGE]),
-    ("BlockdraftStalled", {"verifier_steps_total{}": steady(600)}, 30, [PAGE]),
+    ("ErrorBudgetBurns", {FAILED: rising(10)}, 8 * HOUR, BURNS),
+    ("ErrorBudgetBurns", {FAILED: rising(3)}, 8 * HOUR, BURNS[1:]),
+    ("ErrorBudgetBurns", {FAILED: rising(0.6)}, 8 * HOUR, BURNS[2:]),
+    ("ErrorBudgetBurns", {FAILED: rising(0.2)}, 8 * HOUR, []),
+    ("FirstTokensSlow", {FIRST: rising(12)}, 8 * HOUR, BURNS),
+    ("FirstTokensSlow", {FIRST: rising(36)}, 8 * HOUR, BURNS[1:]),
+    ("FirstTokensSlow", {FIRST: rising(54)}, 8 * HOUR, BURNS[2:]),
+    ("MetricsAbsent", None, 30, [PAGE]),
+    ("Stalled", {"verifier_steps_total{}": steady(600)}, 30, [PAGE]),
+    ("DraftingSlowsDown", {ACCEPTED: rising(240)}, HOUR, [TICKET]),
     (
-        "BlockdraftDraftingSlowsDown",
-        {'verifier_accepted_tokens_total{source="drafter"}': rising(240)},
-        HOUR,
-        [TICKET],
-    ),
-    (
-        "BlockdraftAcceptanceCollapsed",
-        {
-            'verifier_accepted_tokens_total{source="drafter"}': (
-                f"0+2400x{DAY} {2400 * DAY}+600x{3 * HOUR}"
-            )
-        },
+        "AcceptanceCollapsed",
+        {ACCEPTED: f"0+2400x{DAY} {2400 * DAY}+600x{3 * HOUR}"},
         DAY + 2 * HOUR,
         [TICKET],
     ),
-    (
-        "BlockdraftSyncRepairs",
-        {'verifier_sync_repairs_total{cause="stream_broken"}': rising(5)},
-        HOUR,
-        [{**TICKET, "cause": "stream_broken"}],
-    ),
-    ("BlockdraftRecompiled", {"verifier_recompilations_total{}": "0x30 1x90"}, 45, [TICKET]),
-    ("BlockdraftRecompiled", {"drafter_recompilations_total{}": "0x30 1x90"}, 45, [TICKET]),
-    ("BlockdraftRecompiled", {"verifier_recompilations_total{}": "0x30 1x90"}, 90, []),
-    (
-        "BlockdraftInexact",
-        {'verifier_rounding_classes{dtype="bfloat16"}': steady(2)},
-        5,
-        [{**TICKET, **INSTANCE, "dtype": "bfloat16"}],
-    ),
-    ("BlockdraftInexact", {'verifier_rounding_classes{dtype="float32"}': steady(7)}, 5, []),
-    (
-        "BlockdraftDrafterAway",
-        {"verifier_drafter_attached{}": "1x60 0x60"},
-        90,
-        [{**TICKET, **INSTANCE}],
-    ),
-    ("BlockdraftDrafterAway", {"verifier_drafter_attached{}": steady(0)}, 90, []),
-    (
-        "BlockdraftDrafterLate",
-        {LATE: rising(2), 'verifier_drafts_total{source="drafter"}': rising(1)},
-        HOUR,
-        [{**TICKET, **INSTANCE}],
-    ),
+    ("SyncRepairs", {REPAIRS: rising(5)}, HOUR, [{**TICKET, "cause": "stream_broken"}]),
+    ("Recompiled", {COMPILED: ONCE}, 45, [TICKET]),
+    ("Recompiled", {"drafter_recompilations_total{}": ONCE}, 45, [TICKET]),
+    ("Recompiled", {COMPILED: ONCE}, 90, []),
+    ("Inexact", {CLASSES: steady(2)}, 5, [{**TICKET, **VERIFIER, "dtype": "bfloat16"}]),
+    ("Inexact", {'verifier_rounding_classes{dtype="float32"}': steady(7)}, 5, []),
+    ("DrafterAway", {ATTACHED: "1x60 0x60"}, 90, [{**TICKET, **VERIFIER}]),
+    ("DrafterAway", {ATTACHED: steady(0)}, 90, []),
+    ("DrafterLate", {LATE: rising(2), DRAFTS: rising(1)}, HOUR, [{**TICKET, **VERIFIER}]),
     # Late now and then, as any drafter is on a busy machine.
-    ("BlockdraftDrafterLate", {LATE: rising(2)}, HOUR, []),
-    (
-        "BlockdraftLearningStopped",
-        {RECORDED_SEQUENCES: rising(1)},
-        8 * HOUR,
-        [{**TICKET, **DRAFTER}],
-    ),
-    ("BlockdraftLearningStopped", {RECORDED_SEQUENCES: rising(1)}, 5 * HOUR, []),
+    ("DrafterLate", {LATE: rising(2)}, HOUR, []),
+    ("LearningStopped", {RECORDED_SEQUENCES: rising(1)}, 8 * HOUR, [{**TICKET, **DRAFTER}]),
+    ("LearningStopped", {RECORDED_SEQUENCES: rising(1)}, 5 * HOUR, []),
     # A step at night, when nobody asks, is enough.
     (
-        "BlockdraftLearningStopped",
+        "LearningStopped",
         {RECORDED_SEQUENCES: rising(1), LEARNED: f"0x{6 * HOUR} 1x{3 * HOUR}"},
         8 * HOUR,
         [],
     ),
-    (
-        "BlockdraftQueueGrows",
-        {"verifier_waiting_sequences{}": steady(8)},
-        HOUR,
-        [{**TICKET, **INSTANCE}],
-    ),
-    ("BlockdraftReplayStorm", {"server_replays_total{}": rising(30)}, HOUR, [PAGE]),
-    ("BlockdraftPagesExhausted", {"verifier_preemptions_total{}": rising(3)}, HOUR, [TICKET]),
-    (
-        "BlockdraftEventLoopHeld",
-        {"server_event_loop_longest_hold_seconds{}": steady(0.5)},
-        HOUR,
-        [{**TICKET, **SERVER}],
-    ),
+    ("QueueGrows", {"verifier_waiting_sequences{}": steady(8)}, HOUR, [{**TICKET, **VERIFIER}]),
+    ("ReplayStorm", {"server_replays_total{}": rising(30)}, HOUR, [PAGE]),
+    ("PagesExhausted", {"verifier_preemptions_total{}": rising(3)}, HOUR, [TICKET]),
+    ("EventLoopHeld", {HELD: steady(0.5)}, HOUR, [{**TICKET, **SERVER}]),
     # The clock of these begins in 1970.
-    ("BlockdraftCertificateExpires", {EXPIRY: steady(10 * 86400)}, HOUR, [{**TICKET, **SERVER}]),
+    ("CertificateExpires", {EXPIRY: steady(10 * 86400)}, HOUR, [{**TICKET, **SERVER}]),
     (
-        "BlockdraftCertificateExpires",
+        "CertificateExpires",
         {EXPIRY: steady(86400)},
         HOUR,
         [{**TICKET, **SERVER}, {**PAGE, **SERVER}],
     ),
-    ("BlockdraftCertificateExpires", {EXPIRY: steady(0)}, HOUR, []),
+    ("CertificateExpires", {EXPIRY: steady(0)}, HOUR, []),
 ]
 
 
@@ -241,7 +201,7 @@ def test_metrics_of_rules_exist() -> None:
 def test_every_alert_has_a_page_and_a_scenario_in_which_it_fires() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "runbooks").glob("Blockdraft*.md")}
     assert pages == set(ALERTS)
-    assert {name for name, _, _, labels in SCENARIOS if labels} == set(ALERTS)
+    assert {f"Blockdraft{name}" for name, _, _, labels in SCENARIOS if labels} == set(ALERTS)
     for rule in RULES:
         if "alert" in rule:
             assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
@@ -271,7 +231,7 @@ def test_alerts_fire(tmp_path: Path) -> None:
         {
             "interval": "1m",
             "input_series": inputs(changes),
-            "alert_rule_test": [expected(name, minutes, labels)],
+            "alert_rule_test": [expected(f"Blockdraft{name}", minutes, labels)],
         }
         for name, changes, minutes, labels in SCENARIOS
     ]
