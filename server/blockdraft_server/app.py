@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,21 +15,23 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime import version
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.credentials import (
+    Certificate,
+    Reloaded,
+    read_certificate,
+    server_credentials,
+)
 from blockdraft_runtime.event_loop import HeldLoop
 from blockdraft_runtime.process import serve
-from blockdraft_runtime.settings.server import ServerSettings
+from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import add_strictly
-from blockdraft_server.access.admission import Admission
-from blockdraft_server.access.auth import AuthInterceptor
-from blockdraft_server.access.files import AccessFiles
+from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.prompts import TOKENIZERS, longest_token_bytes
+from blockdraft_server.prompts import Tokenizer, longest_token_bytes
 from blockdraft_server.routing.places import LookUp, Places, look_up
 from blockdraft_server.routing.pool import VerifierPool
-from blockdraft_server.routing.router import TokenRouter
-from blockdraft_server.service import SERVICE, InferenceService, Tokenizing
-from blockdraft_server.tokenizer import Tokenizer
-from blockdraft_server.traces import NoTraces, Traces
+from blockdraft_server.service import SERVICE, InferenceService
+from blockdraft_server.traces import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -65,27 +67,24 @@ class ServerApp:
     ) -> None:
         """Read keys and certificate and wire the parts; nothing connects before `start`.
 
-        Args:
-            settings: What the server is told.
-            tokenizer: The target's tokenizer, if the caller has it; loaded by `start` otherwise.
-            traces: Traces requests; None for none.
-            registry: Where to register the metrics.
-            look_up: Looks up the names of verifiers.
-
-        Raises:
-            UnusableFilesError: If the files of keys or certificate cannot be used.
+        `start` loads the target's tokenizer if the caller has none. `UnusableFilesError` if the
+        files of keys or certificate cannot be used.
         """
         self.health = HealthServicer()
         self._settings = settings
         self._tokenizer = tokenizer
+        self._traces = traces or Traces()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        metrics = ServerMetrics(registry)
-        self._access = AccessFiles(settings, metrics.tls_certificate_expiry.set)
-        self._api_keys = self._access.api_keys
+        self._metrics = metrics = ServerMetrics(registry)
         metrics.build.labels(version(), settings.served_name).set(1)
         self._held_loop = HeldLoop(metrics.event_loop_hold.observe)
         metrics.event_loop_longest_hold.set_function(lambda: self._held_loop.longest_seconds)
+        self._certificate = None if settings.tls is None else _certificate(settings.tls)
+        self._note_expiry()
+        path = settings.api_key_file
+        self._keys = keys = None if path is None else _key_file(path)
+        self._api_keys = ApiKeys() if keys is None else ApiKeys(lambda: keys.value)
         self._pool = VerifierPool(
             Places(settings.verifiers, metrics.lookup_failures.inc, look_up),
             settings.poll_seconds,
@@ -94,28 +93,8 @@ class ServerApp:
             settings.peer_tls,
         )
         metrics.count_verifiers(self._pool.count)
-        router = TokenRouter(self._pool, settings.limits.recovery_seconds, metrics.replays.inc)
-        self._admission = Admission(
-            settings.limits.max_waiting,
-            lambda: self._pool.capacity,
-            settings.servers,
-            lambda: self._api_keys.shared,
-        )
-        self._tokenizing = Admission(
-            settings.limits.max_waiting, lambda: TOKENIZERS, shared=lambda: self._api_keys.shared
-        )
-        self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
-        self._traces = traces or NoTraces()
         self._service = InferenceService(
-            settings,
-            self._pool,
-            router,
-            Tokenizing(self._tokenizing, self._threads),
-            self._api_keys,
-            self._admission,
-            metrics,
-            self._traces,
-            version=version(),
+            settings, self._pool, self._api_keys, metrics, self._traces
         )
 
     def make_server(self) -> grpc.aio.Server:
@@ -130,14 +109,15 @@ class ServerApp:
         if age is not None:
             # Calls under way go on to their end, however long that takes.
             options["grpc.max_connection_age_ms"] = round(1e3 * age)
-        interceptors = []
-        if self._api_keys.needed:
-            interceptors.append(AuthInterceptor(self._api_keys, self.service_names))
-        return grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
+        guards = [AuthInterceptor(self._api_keys, self.service_names)]
+        return grpc.aio.server(
+            options=tuple(options.items()), interceptors=guards if self._api_keys.needed else ()
+        )
 
     def credentials(self) -> grpc.ServerCredentials | None:
         """Return the TLS credentials that the settings name; None for plaintext."""
-        return self._access.credentials()
+        certificate = self._certificate
+        return None if certificate is None else server_credentials(lambda: certificate.value)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
@@ -152,7 +132,11 @@ class ServerApp:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._held_loop.start()
         self._pool.start()
-        self._keep(self._access.keep_current(self._settings.poll_seconds))
+        seconds = self._settings.poll_seconds
+        if self._keys is not None:
+            self._keep(self._keys.keep_current(seconds, lambda: None))
+        if self._certificate is not None:
+            self._keep(self._certificate.keep_current(seconds, self._note_expiry))
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
@@ -164,8 +148,7 @@ class ServerApp:
 
     async def drain(self) -> None:
         """Refuse new requests; those admitted go on."""
-        self._admission.drain()
-        self._tokenizing.drain()
+        self._service.drain()
 
     async def stop(self) -> None:
         """Close the connections to the verifiers."""
@@ -173,15 +156,14 @@ class ServerApp:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._pool.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._service.close()
         await asyncio.to_thread(self._traces.close)
         self._held_loop.stop()
 
     def inspect(self) -> Mapping[str, object]:
         """Return who is served, and what is known of the verifiers."""
         return {
-            "admitted": self._admission.admitted,
-            "tokenizing": self._tokenizing.admitted,
+            **self._service.state(),
             "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,
             **self._pool.state(),
         }
@@ -189,6 +171,10 @@ class ServerApp:
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run something until the end."""
         self._tasks.append(asyncio.ensure_future(coroutine))
+
+    def _note_expiry(self) -> None:
+        if self._certificate is not None:
+            self._metrics.tls_certificate_expiry.set(self._certificate.value.expires)
 
     async def _report_health(self) -> None:
         while True:
@@ -223,29 +209,16 @@ async def run_server(
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Run the server until a signal or `stop_requested` stops it.
+    """Run the server until a signal or `stop_requested` stops it; `on_ready` is called once.
 
-    Args:
-        settings: What the server is told.
-        tokenizer: The target's tokenizer; None loads it.
-        traces: Traces requests; None for none.
-        registry: The metrics to expose.
-        stop_requested: Set by the caller to stop without a signal.
-        on_ready: Called once when the server serves.
-
-    Raises:
-        UnusableFilesError: If the files of keys or certificate cannot be used.
+    Errors and the rest are those of `ServerApp`.
     """
     app = ServerApp(settings, tokenizer=tokenizer, traces=traces, registry=registry)
     started = time.monotonic()
 
     async def ready() -> None:
-        logger.info(
-            "%s on %s after %.1f s",
-            settings.served_name,
-            settings.process.address,
-            time.monotonic() - started,
-        )
+        seconds, process = time.monotonic() - started, settings.process
+        logger.info("%s on %s after %.1f s", settings.served_name, process.address, seconds)
         if on_ready is not None:
             await on_ready()
 
@@ -259,6 +232,20 @@ async def run_server(
         registry=registry,
         stop_requested=stop_requested,
         on_ready=ready,
+    )
+
+
+def _key_file(path: Path) -> Reloaded[Keys]:
+    what = f"{path} of --api-key-file"
+    return Reloaded(what, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
+
+
+def _certificate(tls: TlsSettings) -> Reloaded[Certificate]:
+    files = tls.certificate, tls.key, tls.client_authorities
+    return Reloaded(
+        "the certificate of --tls-cert",
+        [path for path in files if path is not None],
+        lambda: read_certificate(*files),
     )
 
 

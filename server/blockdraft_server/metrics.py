@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.access.admission import TENANT_LIMIT
-from blockdraft_server.access.tenants import OTHER_TENANTS
+from blockdraft_server.admission import TENANT_LIMIT
+from blockdraft_server.keys import OTHER_TENANTS
 from blockdraft_server.routing.link import Standing
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _MAX_TENANTS = 100
 
 
 class ServerMetrics:
-    """The server's metrics on one registry.
+    """The server's metrics on one registry, each under `blockdraft_server_`.
 
     Mean time per output token, by PromQL:
     `rate(blockdraft_server_inter_token_latency_seconds_sum[1m])
@@ -37,103 +37,86 @@ class ServerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything on `registry`."""
-
-        def name(suffix: str) -> str:
-            return f"blockdraft_server_{suffix}"
-
+        ours: dict[str, Any] = {"namespace": "blockdraft_server", "registry": registry}
         self.time_to_first_token = Histogram(
-            name("time_to_first_token_seconds"),
+            "time_to_first_token_seconds",
             "Time from a request's arrival to its first token",
             buckets=_FIRST_TOKEN_BUCKETS,
-            registry=registry,
+            **ours,
         )
         self.inter_token_latency = Histogram(
-            name("inter_token_latency_seconds"),
+            "inter_token_latency_seconds",
             "Time between two messages of a stream, divided by the tokens of the later one",
             buckets=_TOKEN_BUCKETS,
-            registry=registry,
+            **ours,
         )
         self.request_latency = Histogram(
-            name("request_latency_seconds"),
+            "request_latency_seconds",
             "Time from a request's arrival to its end",
             buckets=_REQUEST_BUCKETS,
-            registry=registry,
+            **ours,
         )
-        self.waiting = Gauge(
-            name("requests_waiting"), "Requests without a token yet", registry=registry
-        )
-        self.running = Gauge(
-            name("requests_running"), "Requests that stream tokens", registry=registry
-        )
-        self.requests = Counter(
-            name("requests_total"),
+        self.waiting = Gauge("requests_waiting", "Requests without a token yet", **ours)
+        self.running = Gauge("requests_running", "Requests that stream tokens", **ours)
+        self._requests = Counter(
+            "requests_total",
             "Generation requests, by how they ended: finish reason, or status code of the error",
             ("outcome",),
-            registry=registry,
+            **ours,
         )
-        self.prompt_tokens = Counter(
-            name("prompt_tokens_total"), "Prompt tokens of admitted requests", registry=registry
+        self._prompt_tokens = Counter(
+            "prompt_tokens_total", "Prompt tokens of admitted requests", **ours
         )
-        self.output_tokens = Counter(
-            name("output_tokens_total"), "Tokens received from verifiers", registry=registry
+        self._output_tokens = Counter(
+            "output_tokens_total", "Tokens received from verifiers", **ours
         )
         self._tenant_requests = Counter(
-            name("tenant_requests_total"),
+            "tenant_requests_total",
             "Generation requests by tenant, and by how they ended as above",
             ("tenant", "outcome"),
-            registry=registry,
+            **ours,
         )
         self._tenant_tokens = Counter(
-            name("tenant_tokens_total"),
+            "tenant_tokens_total",
             "Tokens by tenant: those of the prompts of admitted requests, and those received",
             ("tenant", "kind"),
-            registry=registry,
+            **ours,
         )
-        self._tenants: set[str] = set()
-        self.replays = Counter(
-            name("replays_total"), "Broken streams sent to a verifier again", registry=registry
-        )
-
+        self.replays = Counter("replays_total", "Broken streams sent to a verifier again", **ours)
         self._verifiers = Gauge(
-            name("verifiers"),
+            "verifiers",
             "Verifiers known, by whether they are ready; those that leave get no new requests",
             ("state",),
-            registry=registry,
+            **ours,
         )
         self.lookup_failures = Counter(
-            name("lookup_failures_total"),
+            "lookup_failures_total",
             "Names of verifiers that could not be looked up, each time",
-            registry=registry,
+            **ours,
         )
         self.tls_certificate_expiry = Gauge(
-            name("tls_certificate_expiry_timestamp_seconds"),
+            "tls_certificate_expiry_timestamp_seconds",
             "When the certificate expires, in seconds since 1970; 0 without TLS",
-            registry=registry,
+            **ours,
         )
-        self.build = Gauge(
-            name("build_info"),
-            "1, for what is running",
-            ("version", "model"),
-            registry=registry,
-        )
+        self.build = Gauge("build_info", "1, for what is running", ("version", "model"), **ours)
         self.event_loop_hold = Histogram(
-            name("event_loop_hold_seconds"),
+            "event_loop_hold_seconds",
             "Time for which one callback let no other run, looked at a hundred times a second",
             buckets=_HOLD_BUCKETS,
-            registry=registry,
+            **ours,
         )
         self.event_loop_longest_hold = Gauge(
-            name("event_loop_longest_hold_seconds"),
+            "event_loop_longest_hold_seconds",
             "The longest such time of the last one to two minutes",
-            registry=registry,
+            **ours,
         )
+        self._tenants: set[str] = set()
 
     @contextmanager
-    def request(
-        self, tenant: str, request_id: str, clock: Callable[[], float] = time.monotonic
-    ) -> "Iterator[RequestTimer]":
+    def request(self, tenant: str, request_id: str) -> "Iterator[RequestTimer]":
         """Measure a tenant's generation request while the context lasts, and log how it went."""
-        timer = RequestTimer(self, self._label(tenant), request_id, clock)
+        timer = RequestTimer(self, self._label(tenant), request_id)
         try:
             yield timer
         except BaseException as error:
@@ -149,12 +132,12 @@ class ServerMetrics:
 
     def count_tokens(self, tenant: str, kind: str, count: int) -> None:
         """Count tokens of a kind, `prompt` or `output`, for all and for their tenant."""
-        (self.prompt_tokens if kind == "prompt" else self.output_tokens).inc(count)
+        (self._prompt_tokens if kind == "prompt" else self._output_tokens).inc(count)
         self._tenant_tokens.labels(tenant=tenant, kind=kind).inc(count)
 
     def count_request(self, tenant: str, outcome: str) -> None:
         """Count a request that has ended, for all and for its tenant."""
-        self.requests.labels(outcome=outcome).inc()
+        self._requests.labels(outcome=outcome).inc()
         self._tenant_requests.labels(tenant=tenant, outcome=outcome).inc()
 
     def _label(self, tenant: str) -> str:
@@ -168,25 +151,18 @@ class ServerMetrics:
 class RequestTimer:
     """The measurements of one request."""
 
-    def __init__(
-        self,
-        metrics: ServerMetrics,
-        tenant: str,
-        request_id: str,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, metrics: ServerMetrics, tenant: str, request_id: str) -> None:
         """Begin now, waiting for the first token."""
+        self._metrics = metrics
         self._tenant = tenant
         self._request_id = request_id
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._started = time.monotonic()
         self._first: float | None = None
-        # What remains if the answer ends without a last chunk.
-        self._outcome = "cancelled"
-        self._metrics = metrics
-        self._clock = clock
-        self._started = clock()
         self._last: float | None = None
+        # What remains if the answer ends without a last message.
+        self._outcome = "cancelled"
         metrics.waiting.inc()
 
     def prompt(self, count: int) -> None:
@@ -198,7 +174,7 @@ class RequestTimer:
         """Note that a message of `count` tokens arrived."""
         if count == 0:
             return
-        now = self._clock()
+        now = time.monotonic()
         self._output_tokens += count
         self._metrics.count_tokens(self._tenant, "output", count)
         if self._last is None:
@@ -212,9 +188,8 @@ class RequestTimer:
 
     def finished(self, reason: inference_pb2.FinishReason.ValueType) -> None:
         """Note why the answer is complete."""
-        self._outcome = (
-            inference_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
-        )
+        name = inference_pb2.FinishReason.Name(reason)
+        self._outcome = name.removeprefix("FINISH_REASON_").lower()
 
     def failed(self, error: BaseException) -> None:
         """Note the exception that ended the request.
@@ -231,7 +206,7 @@ class RequestTimer:
 
     def close(self) -> None:
         """Record the end of the request."""
-        seconds = self._clock() - self._started
+        seconds = time.monotonic() - self._started
         (self._metrics.waiting if self._last is None else self._metrics.running).dec()
         self._metrics.request_latency.observe(seconds)
         self._metrics.count_request(self._tenant, self._outcome)

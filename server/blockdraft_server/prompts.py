@@ -1,11 +1,12 @@
 """From the three forms of a prompt to token ids."""
 
 import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Protocol
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant")
 
@@ -15,19 +16,29 @@ _INLINE_BYTES = 4096
 TOKENIZERS = 2
 
 
+class Tokenizer(Protocol):
+    """The part of a target's tokenizer that the server uses; tests have one without files."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the tokenizer knows."""
+
+    @property
+    def eos_token_ids(self) -> Collection[int]:
+        """Token ids with which the model ends its answer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; control tokens in it are read as plain text."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the ids of a conversation, ready for the assistant to answer."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token, empty for control tokens and for padding ids."""
+
+
 def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
-    """Check everything about `prompt` that needs no tokenizer.
-
-    Args:
-        prompt: The prompt.
-        max_bytes: Most UTF-8 bytes it may have.
-
-    Returns:
-        The number of UTF-8 bytes of its text; 0 for token ids.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT, naming the field.
-    """
+    """Check all that needs no tokenizer; return the UTF-8 bytes of the text, 0 for token ids."""
     form = prompt.WhichOneof("content")
     if form is None:
         raise invalid_argument("prompt", "prompt must be set")
@@ -51,18 +62,9 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
 async def prompt_token_ids(
     prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer, threads: Executor
 ) -> list[int]:
-    """Return the token ids of `prompt`.
+    """Return the token ids of a prompt whose text is so long, as `check_prompt` said.
 
     Long texts are tokenized in a thread, so that other calls' streams do not halt meanwhile.
-
-    Args:
-        prompt: The prompt.
-        text_bytes: The length of its text, as `check_prompt` returned it.
-        tokenizer: The target's tokenizer.
-        threads: Where long texts are tokenized.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT, naming the field.
     """
     if text_bytes > _INLINE_BYTES:
         loop = asyncio.get_running_loop()
@@ -85,12 +87,9 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
         raise invalid_argument(field, "the conversation has no messages")
     for index, message in enumerate(conversation.messages):
         if message.role not in ROLES:
-            allowed = ", ".join(ROLES)
-            raise invalid_argument(
-                f"{field}[{index}].role",
-                f"{field}[{index}].role must be one of {allowed}, got {message.role!r}",
-                value=message.role,
-            )
+            name, allowed = f"{field}[{index}].role", ", ".join(ROLES)
+            text = f"{name} must be one of {allowed}, got {message.role!r}"
+            raise invalid_argument(name, text, value=message.role)
     return sum(len(message.content.encode()) for message in conversation.messages)
 
 

@@ -1,29 +1,41 @@
-"""Which requests are too large to be decoded, by their encoded bytes and what the model takes."""
+"""Which requests are too large to be decoded, by their encoded bytes and what the model takes.
 
-import grpc
+Decoding holds the event loop, and so does everything that looks at each element of a list: four
+million token ids, or half a million empty messages, fit into a few megabytes. So the bytes are
+walked first, no further than a request of a sensible size goes. Pure.
+"""
 
-from blockdraft_runtime.status import ServiceError, invalid_argument, malformed
-from blockdraft_server.encoded import (
-    MAX_FIELDS,
-    MAX_OTHER_BYTES,
-    UNCHECKED_BYTES,
-    TooManyFieldsError,
-    encoded_size,
-)
-from blockdraft_server.request import ModelLimits
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blockdraft_runtime.status import invalid_argument, malformed
+from blockdraft_server.request import ModelLimits, prompt_too_long
 
 # `Tokenize` lists no more tokens: encoding the answer holds the event loop.
 MAX_LISTED_TOKENS = 256 * 1024
+# Most fields of a request: a message of a conversation takes three.
+MAX_FIELDS = 4096
+# Shorter requests cannot hold anybody up.
+_UNCHECKED_BYTES = 4096
+# Most bytes of all but the prompt: stop sequences, stop tokens, names.
+_MAX_OTHER_BYTES = 64 * 1024
 # What normalizing may make of a text before it is tokenized: a syllable of three letters, one.
 _SHRINKING = 4
 # A token id below 2^28, and every vocabulary is smaller, takes at most four bytes; five do too.
 _BYTES_PER_ID = 5
 
+# Fields of a request, of `Prompt`, and of the messages in it.
+_PROMPT = 2
+_TEXT, _TOKEN_IDS, _CONVERSATION = 1, 2, 3
+_VALUES, _MESSAGES, _CONTENT = 1, 1, 2
+# Wire types of protobuf.
+_VARINT, _FIXED_64, _BYTES, _GROUP, _GROUP_END, _FIXED_32 = range(6)
+
 
 def check_size(
     method: str, data: bytes, max_prompt_bytes: int, limits: ModelLimits | None, longest_token: int
 ) -> None:
-    """Refuse a request that is too large, without decoding it.
+    """Refuse an encoded request that is too large, without decoding it.
 
     Args:
         method: Name of the method.
@@ -31,12 +43,8 @@ def check_size(
         max_prompt_bytes: Most bytes of a prompt's text, or of its encoded token ids.
         limits: What the target can take; None while that is not known.
         longest_token: Most bytes of text that a token stands for.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT, or OUT_OF_RANGE for a prompt that leaves no room for an
-            answer, however it is tokenized.
     """
-    if len(data) <= UNCHECKED_BYTES:
+    if len(data) <= _UNCHECKED_BYTES:
         return
     try:
         size = encoded_size(data)
@@ -45,33 +53,112 @@ def check_size(
         raise invalid_argument("prompt", message, limit=MAX_FIELDS) from None
     except ValueError:
         raise malformed() from None
-    if size.other_bytes > MAX_OTHER_BYTES:
-        message = f"all but the prompt has {size.other_bytes} bytes, at most {MAX_OTHER_BYTES} may"
-        raise invalid_argument("sampling", message, bytes=size.other_bytes, limit=MAX_OTHER_BYTES)
+    if size.other_bytes > _MAX_OTHER_BYTES:
+        message = f"all but the prompt has {size.other_bytes} bytes, at most {_MAX_OTHER_BYTES} may"
+        raise invalid_argument("sampling", message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
     prompt_bytes = max(size.text_bytes, size.id_bytes)
     if prompt_bytes > max_prompt_bytes:
         message = f"the prompt has {prompt_bytes} bytes, at most {max_prompt_bytes} are allowed"
         raise invalid_argument("prompt", message, bytes=prompt_bytes, limit=max_prompt_bytes)
+    least = -(-size.id_bytes // _BYTES_PER_ID)
     if method == "Tokenize":
         most = MAX_LISTED_TOKENS
     elif limits is not None:
         most = limits.max_context_tokens
-        least = -(-size.text_bytes // (_SHRINKING * longest_token))
-        if least >= most:
-            raise prompt_too_long(least, most)
+        least = max(least, -(-size.text_bytes // (_SHRINKING * longest_token)))
     else:
         return
-    least = -(-size.id_bytes // _BYTES_PER_ID)
     if least >= most:
         raise prompt_too_long(least, most)
 
 
-def prompt_too_long(least: int, most: int) -> ServiceError:
-    """Return the error for a prompt of `least` tokens or more, where there is room for `most`."""
-    return ServiceError(
-        grpc.StatusCode.OUT_OF_RANGE,
-        "PROMPT_TOO_LONG",
-        f"the prompt has at least {least} tokens; there is room for {most}",
-        metadata={"prompt_tokens": least, "max_context_tokens": most},
-        field="prompt",
-    )
+class TooManyFieldsError(ValueError):
+    """A request has more than `MAX_FIELDS` fields."""
+
+
+@dataclass(slots=True)
+class EncodedSize:
+    """The parts of an encoded request that has a `Prompt` in field 2.
+
+    Attributes:
+        text_bytes: Text of the prompt, of all messages of a conversation together.
+        id_bytes: Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
+        other_bytes: All but the prompt.
+    """
+
+    text_bytes: int = 0
+    id_bytes: int = 0
+    other_bytes: int = 0
+
+
+def encoded_size(data: bytes) -> EncodedSize:
+    """Return the size of an encoded request to generate or to tokenize.
+
+    `TooManyFieldsError`, or another `ValueError` if it is no encoded message.
+    """
+    size = EncodedSize(other_bytes=len(data))
+    walk = _Walk(data)
+    for number, kind, start, end in walk.fields(0, len(data)):
+        if (number, kind) == (_PROMPT, _BYTES):
+            size.other_bytes -= end - start
+            _add_prompt(size, walk, start, end)
+    return size
+
+
+def _add_prompt(size: EncodedSize, walk: "_Walk", start: int, end: int) -> None:
+    for number, kind, inner, inner_end in walk.fields(start, end):
+        if kind != _BYTES:
+            continue
+        if number == _TEXT:
+            size.text_bytes += inner_end - inner
+        elif number == _TOKEN_IDS:
+            for field, _, first, last in walk.fields(inner, inner_end):
+                # Ids that are not packed are fields of their own.
+                size.id_bytes += (last - first) * (field == _VALUES)
+        elif number == _CONVERSATION:
+            for message in walk.fields(inner, inner_end):
+                if message[:2] == (_MESSAGES, _BYTES):
+                    for field, _, first, last in walk.fields(*message[2:]):
+                        size.text_bytes += (last - first) * (field == _CONTENT)
+
+
+class _Walk:
+    """Walks over the fields of encoded messages, and counts them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._fields = 0
+
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, wire type, and where the value begins and ends, of each field.
+
+        What is in a group is taken for fields of the message around it.
+        """
+        while start < end:
+            self._fields += 1
+            if self._fields > MAX_FIELDS:
+                raise TooManyFieldsError
+            tag, start = self._varint(start, end)
+            kind, value_end = tag & 7, start
+            if kind == _VARINT:
+                _, value_end = self._varint(start, end)
+            elif kind == _BYTES:
+                length, start = self._varint(start, end)
+                value_end = start + length
+            elif kind in (_FIXED_32, _FIXED_64):
+                value_end = start + (4 if kind == _FIXED_32 else 8)
+            elif kind not in (_GROUP, _GROUP_END):
+                raise ValueError("unknown wire type")
+            if value_end > end:
+                raise ValueError("a field goes beyond its message")
+            yield tag >> 3, kind, start, value_end
+            start = value_end
+
+    def _varint(self, start: int, end: int) -> tuple[int, int]:
+        value = 0
+        for index in range(start, min(start + 10, end)):
+            byte = self._data[index]
+            value |= (byte & 0x7F) << (7 * (index - start))
+            if byte < 0x80:
+                return value, index + 1
+        raise ValueError("a number does not end")

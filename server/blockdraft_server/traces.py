@@ -7,9 +7,9 @@ request part of the caller's trace.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -18,61 +18,41 @@ from blockdraft_runtime.status import ServiceError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span
 
 Metadata = Sequence[tuple[str, str | bytes]]
-
-_SCOPE = "blockdraft"
-
-
-class Trace(Protocol):
-    """Told how a request went."""
-
-    def finished(self, usage: inference_pb2.Usage) -> None:
-        """Note what a complete answer consumed."""
+Finished = Callable[[inference_pb2.Usage], None]
+"""Takes note of what a complete answer consumed."""
 
 
-class Traces(Protocol):
-    """Makes the traces of requests."""
+class Traces:
+    """Traces nothing; `SpanTraces` does."""
 
     @contextmanager
-    def request(self, request_id: str, model: str, metadata: Metadata) -> Iterator[Trace]:
+    def request(self, request_id: str, model: str, metadata: Metadata) -> Iterator[Finished]:
         """Trace a request for the duration of the context."""
+        yield lambda usage: None
 
     def close(self) -> None:
         """Send what is left."""
 
 
-class NoTraces:
-    """Traces nothing."""
-
-    @contextmanager
-    def request(self, request_id: str, model: str, metadata: Metadata) -> Iterator[Trace]:
-        """Trace nothing."""
-        yield self
-
-    def finished(self, usage: inference_pb2.Usage) -> None:
-        """Note nothing."""
-
-    def close(self) -> None:
-        """Send nothing."""
-
-
-class SpanTraces:
+class SpanTraces(Traces):
     """Traces by spans."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         """Make spans by a provider, which is shut down at the end."""
         self._provider = provider
-        self._tracer = provider.get_tracer(_SCOPE)
+        self._tracer = provider.get_tracer("blockdraft")
 
     @contextmanager
-    def request(self, request_id: str, model: str, metadata: Metadata) -> Iterator[Trace]:
+    def request(self, request_id: str, model: str, metadata: Metadata) -> Iterator[Finished]:
         """Trace a request as one span; an error that ends it is the span's."""
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         carrier = {key: value for key, value in metadata if isinstance(value, str)}
+        began_ns = time.time_ns()
         span = self._tracer.start_span(
             "generate",
             context=TraceContextTextMapPropagator().extract(carrier),
@@ -80,7 +60,7 @@ class SpanTraces:
             attributes={"blockdraft.request_id": request_id, "gen_ai.request.model": model},
         )
         try:
-            yield _SpanTrace(self._tracer, span)
+            yield lambda usage: self._finished(span, began_ns, usage)
         except BaseException as error:
             # Anything but an exception is a cancellation: nobody waits any more.
             failed = isinstance(error, Exception)
@@ -95,18 +75,11 @@ class SpanTraces:
         """Send what is left."""
         self._provider.shutdown()
 
+    def _finished(self, span: "Span", began_ns: int, usage: inference_pb2.Usage) -> None:
+        """Add what was consumed, and the children, end to end from where the request began."""
+        from opentelemetry import trace
 
-class _SpanTrace:
-    """The trace of one request; its children end to end, the first where it began."""
-
-    def __init__(self, tracer: "Tracer", span: "Span") -> None:
-        self._tracer = tracer
-        self._span = span
-        self._end_ns = time.time_ns()
-
-    def finished(self, usage: inference_pb2.Usage) -> None:
-        """Add what a complete answer consumed."""
-        self._span.set_attributes(
+        span.set_attributes(
             {
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -114,47 +87,35 @@ class _SpanTrace:
             }
         )
         steps = usage.step_times
-        self._add("queue", usage.queue_time.ToNanoseconds(), {})
-        self._add("prefill", usage.prefill_time.ToNanoseconds(), {})
-        self._add(
-            "decode",
-            usage.decode_time.ToNanoseconds(),
-            {
-                "blockdraft.steps": usage.verification_steps,
-                "blockdraft.drafted_tokens": usage.drafted_tokens,
-                "blockdraft.accepted_tokens": usage.accepted_tokens,
-                "blockdraft.verify_seconds": steps.verify_time.ToNanoseconds() / 1e9,
-                "blockdraft.draft_seconds": steps.draft_time.ToNanoseconds() / 1e9,
-                "blockdraft.transport_seconds": steps.transport_time.ToNanoseconds() / 1e9,
-                "blockdraft.host_seconds": steps.host_time.ToNanoseconds() / 1e9,
-            },
-        )
-
-    def _add(self, name: str, nanoseconds: int, attributes: Mapping[str, float]) -> None:
-        from opentelemetry import trace
-
-        span = self._tracer.start_span(
-            name,
-            context=trace.set_span_in_context(self._span),
-            start_time=self._end_ns,
-            attributes=attributes,
-        )
-        self._end_ns += nanoseconds
-        span.end(self._end_ns)
+        spent = {
+            "blockdraft.steps": usage.verification_steps,
+            "blockdraft.drafted_tokens": usage.drafted_tokens,
+            "blockdraft.accepted_tokens": usage.accepted_tokens,
+            "blockdraft.verify_seconds": steps.verify_time.ToNanoseconds() / 1e9,
+            "blockdraft.draft_seconds": steps.draft_time.ToNanoseconds() / 1e9,
+            "blockdraft.transport_seconds": steps.transport_time.ToNanoseconds() / 1e9,
+            "blockdraft.host_seconds": steps.host_time.ToNanoseconds() / 1e9,
+        }
+        inside, end_ns = trace.set_span_in_context(span), began_ns
+        for name, duration, attributes in (
+            ("queue", usage.queue_time, None),
+            ("prefill", usage.prefill_time, None),
+            ("decode", usage.decode_time, spent),
+        ):
+            part = self._tracer.start_span(
+                name, context=inside, start_time=end_ns, attributes=attributes
+            )
+            end_ns += duration.ToNanoseconds()
+            part.end(end_ns)
 
 
 def traces_to(endpoint: str | None, version: str) -> Traces:
-    """Return what traces requests.
+    """Return what sends traces to a collector, by OTLP over gRPC; None sends none.
 
-    Args:
-        endpoint: OTLP collector to send to by gRPC, such as `http://localhost:4317`; None for none.
-        version: The server's.
-
-    Raises:
-        ModuleNotFoundError: If `blockdraft[trace]` is not installed.
+    `ModuleNotFoundError` if `blockdraft[trace]` is not installed.
     """
     if endpoint is None:
-        return NoTraces()
+        return Traces()
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -20,7 +20,7 @@ from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_server.access.tenants import digest_of
+from blockdraft_server.keys import digest_of
 from blockdraft_verifier.engine.draft_costs import DraftCosts
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_server.encoded import MAX_FIELDS, TooManyFieldsError, encoded_size
+from blockdraft_server.sizes import MAX_FIELDS, TooManyFieldsError, encoded_size
 
 
 def random_text(rng: np.random.Generator) -> str:

@@ -6,23 +6,24 @@ import grpc
 import pytest
 from tests.server.support import EOS, ByteTokenizer, text_request
 
-from blockdraft_protos.v1 import inference_pb2
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
-    GenerationSpec,
     ModelLimits,
     check_model,
     check_request,
-    generation_spec,
+    sequence_request,
 )
 
 LIMITS = ModelLimits(vocabulary_size=300, max_context_tokens=10)
 
 
-def checked(request: inference_pb2.StreamGenerateRequest, prompt: int = 4) -> GenerationSpec:
+def checked(
+    request: inference_pb2.StreamGenerateRequest, prompt: int = 4
+) -> verifier_pb2.SequenceRequest:
     check_request(request)
-    return generation_spec(request, [1] * prompt, LIMITS, (EOS,))
+    return sequence_request(request, [1] * prompt, LIMITS, (EOS,))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_the_offending_item_is_named() -> None:
         checked(text_request(stop_token_ids=[-1]))
     assert caught.value.field == "sampling.stop_token_ids[0]"
     with pytest.raises(ServiceError) as caught:
-        generation_spec(text_request(), [0, 299, 1, 300], LIMITS, ())
+        sequence_request(text_request(), [0, 299, 1, 300], LIMITS, ())
     assert caught.value.field == "prompt.token_ids.values[3]"
     assert caught.value.metadata["value"] == "300"
 
@@ -78,47 +79,51 @@ def test_max_draft_tokens_is_not_negative() -> None:
 
 
 def test_unset_options_get_their_defaults() -> None:
-    spec = checked(text_request())
-    assert (spec.temperature, spec.top_k, spec.top_p, spec.min_p) == (0.0, 0, 1.0, 0.0)
-    assert spec.max_output_tokens == 6
-    assert spec.stop_token_ids == (EOS,)
-    assert spec.log_probs is None
-    assert spec.max_draft_tokens is None
-    assert 0 <= spec.seed < 2**63
-    assert checked(text_request()).seed != spec.seed
+    asked = checked(text_request())
+    sampling = asked.sampling
+    values = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    assert values == (0.0, 0, 1.0, 0.0)
+    assert asked.max_output_tokens == 6
+    assert asked.stop_token_ids == [EOS]
+    assert not asked.HasField("log_probs")
+    assert not asked.HasField("max_draft_tokens")
+    assert 0 <= sampling.seed < 2**63
+    assert checked(text_request()).sampling.seed != sampling.seed
 
 
 def test_zero_log_probs_differ_from_none() -> None:
-    proto = checked(text_request(log_probs=0)).to_proto("id")
+    proto = checked(text_request(log_probs=0))
     assert proto.HasField("log_probs")
-    assert not checked(text_request()).to_proto("id").HasField("log_probs")
+    assert not checked(text_request()).HasField("log_probs")
 
 
 def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
-    assert checked(text_request(stop_token_ids=[7, EOS, 7])).stop_token_ids == (7, EOS)
+    assert checked(text_request(stop_token_ids=[7, EOS, 7])).stop_token_ids == [7, EOS]
     request = text_request(stop_token_ids=[7], ignore_eos=True)
-    assert checked(request).stop_token_ids == (7,)
+    assert checked(request).stop_token_ids == [7]
 
 
 def test_disabled_speculation_wins_over_its_length() -> None:
     request = text_request()
     request.speculation.max_draft_tokens = 0
+    assert checked(request).HasField("max_draft_tokens")
     assert checked(request).max_draft_tokens == 0
     request.speculation.max_draft_tokens = 5
     assert checked(request).max_draft_tokens == 5
     request.speculation.disabled = True
+    assert checked(request).HasField("max_draft_tokens")
     assert checked(request).max_draft_tokens == 0
 
 
 def test_lookup_is_disabled_by_itself() -> None:
-    assert not checked(text_request()).to_proto("id").lookup_disabled
+    assert not checked(text_request()).lookup_disabled
     request = text_request()
     request.speculation.lookup_disabled = True
-    proto = checked(request).to_proto("id")
+    proto = checked(request)
     assert proto.lookup_disabled
     assert proto.recordable
     request.speculation.learning_disabled = True
-    assert not checked(request).to_proto("id").recordable
+    assert not checked(request).recordable
     assert not proto.HasField("max_draft_tokens")
 
 

@@ -19,7 +19,7 @@ from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.server.support import Running, running_server, settings_for, text_request, until
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_server.traces import NoTraces, SpanTraces, traces_to
+from blockdraft_server.traces import SpanTraces, Traces, traces_to
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -108,7 +108,7 @@ async def test_a_cancelled_request_ends_its_span(
 
 
 def test_without_a_collector_nothing_is_traced() -> None:
-    assert isinstance(traces_to(None, "1"), NoTraces)
+    assert isinstance(traces_to(None, "1"), Traces)
 
 
 class Collector(TraceServiceServicer):
@@ -129,8 +129,8 @@ def test_spans_are_sent_to_a_collector() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     traces = traces_to(f"http://127.0.0.1:{port}", "1")
-    with traces.request("r1", "m", ()) as trace:
-        trace.finished(inference_pb2.Usage(output_tokens=3))
+    with traces.request("r1", "m", ()) as finished:
+        finished(inference_pb2.Usage(output_tokens=3))
     traces.close()
     assert sorted(collector.names) == ["decode", "generate", "prefill", "queue"]
     server.stop(None)

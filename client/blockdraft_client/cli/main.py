@@ -59,7 +59,7 @@ COMMANDS = {
     "server": Command("blockdraft_server.command", "run the front door alone", "serve"),
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
-    "keys": Command("blockdraft_server.access.keys_command", "make API keys"),
+    "keys": Command("blockdraft_server.keys_command", "make API keys"),
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
     "learn": Command("blockdraft_training.learn_command", "learn while serving", "train"),
     "compile": Command("blockdraft_aot.command", "compile for TPUs that are not there", "tpu"),

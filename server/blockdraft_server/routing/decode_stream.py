@@ -99,11 +99,8 @@ class DecodeStream:
     ) -> None:
         """Open a stream on the running event loop.
 
-        Args:
-            stub: Leads to the verifier.
-            peer: What to know of it.
-            on_broken: Called when the stream or a sequence of it broke off.
-            on_tried: Called when there is one untried sequence less.
+        `on_broken` is called when the stream or a sequence of it broke off, `on_tried` when there
+        is one untried sequence less.
         """
         self.open = True
         self._peer = peer

@@ -44,12 +44,7 @@ class Feed:
     """
 
     def __init__(self, turns: Turns, queue: Hashable = None) -> None:
-        """Start empty, on the running event loop; `close` must follow.
-
-        Args:
-            turns: Of all feeds of a server.
-            queue: What tells apart the queues in which sequences wait for a place.
-        """
+        """Start empty, on the running event loop; `close` must follow. All feeds share turns."""
         self.gained = 0
         self.queue = queue
         self._loop = asyncio.get_running_loop()
@@ -91,8 +86,7 @@ class Feed:
     async def take(self) -> verifier_pb2.SequenceTokens:
         """Wait for a message and return it, merged with those that came with it.
 
-        Raises:
-            Exception: What `fail` was told.
+        Raises what `fail` was told.
         """
         if not self._ended and (early := self._turn - self._loop.time()) > 0:
             turn = self._loop.call_later(early, self._wake)

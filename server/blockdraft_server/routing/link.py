@@ -47,11 +47,9 @@ class VerifierLink:
         Args:
             address: Where the verifier listens.
             on_tried: Called when there is one untried sequence less.
-            peer_tls: Certificates between the processes; None for plaintext.
+            peer_tls: Certificates between the processes, unless `UnusableFilesError`; None for
+                plaintext.
             host: Whom the verifier's certificate has to be for; empty for the host of the address.
-
-        Raises:
-            UnusableFilesError: If the certificates cannot be used.
         """
         self.address = address
         self.leaving = False
@@ -67,6 +65,12 @@ class VerifierLink:
         self._others = 0
         self._look_now = asyncio.Event()
         self._losses = 0
+
+    @property
+    def known(self) -> verifier_pb2.VerifierServiceDescribeResponse:
+        """The description of one that has answered, as every healthy one has."""
+        assert self.description is not None
+        return self.description
 
     @property
     def load(self) -> int:
@@ -117,10 +121,7 @@ class VerifierLink:
         `DecodeStream.decode`.
         """
         if self._stream is None or not self._stream.open:
-            assert self.description is not None
-            peer = Peer(
-                self.description.process, self.description.max_sequences, lambda: self._others
-            )
+            peer = Peer(self.known.process, self.known.max_sequences, lambda: self._others)
             self._stream = DecodeStream(self._stub, peer, self.lost, self._on_tried)
         self._in_flight += 1
         try:

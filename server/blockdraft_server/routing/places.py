@@ -37,9 +37,8 @@ class Place:
 async def look_up(name: PeerName) -> frozenset[str]:
     """Ask the system's resolver; a `LookUp`.
 
-    Returns:
-        The addresses of one family, the one the system prefers: a host with addresses of both
-        would be taken for two verifiers.
+    The addresses are of one family, the one the system prefers: a host with addresses of both would
+    be taken for two verifiers.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -64,13 +63,7 @@ class Places:
     ) -> None:
         """Take the addresses as written; names are looked up by `keep_current`.
 
-        Args:
-            written: Addresses, and names as `PeerName` reads them.
-            on_failure: Called whenever a name could not be looked up.
-            look_up: Looks them up.
-
-        Raises:
-            ValueError: If a name is written wrongly.
+        `on_failure` is called whenever one could not be. `ValueError` if one is written wrongly.
         """
         names = {address: PeerName.parse(address) for address in written}
         self._written = frozenset(Place(each) for each, name in names.items() if name is None)
@@ -95,9 +88,8 @@ class Places:
     async def keep_current(self, on_looked: Callable[[], None]) -> None:
         """Look names up until cancelled; returns at once if there are none.
 
-        Args:
-            on_looked: Called after each look; an `OSError` or `UnusableFilesError` that it raises
-                is a failure of the look.
+        `on_looked` is called after each look; an `OSError` or `UnusableFilesError` that it raises
+        is a failure of the look.
         """
         await asyncio.gather(*(self._follow(name, on_looked) for name in self._found))
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from blockdraft_protos.v1 import verifier_pb2
@@ -12,13 +12,14 @@ from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_server.request import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places
-from blockdraft_server.routing.target import ServedTarget
-from blockdraft_server.routing.trials import Trials
 
 logger = logging.getLogger(__name__)
 
 # How soon a verifier that is away is looked for again, at most.
 _AWAY_POLL_SECONDS = 0.2
+
+Changed = Callable[[str | None], Awaitable[None]]
+"""Returns when verifiers of a computation may have changed; what it raises ends the waiting."""
 
 
 class VerifierPool:
@@ -59,11 +60,7 @@ class VerifierPool:
     @property
     def capacity(self) -> int:
         """Sequences the healthy verifiers decode at once."""
-        return sum(
-            max(link.description.max_sequences, 1)
-            for link in self._healthy()
-            if link.description is not None
-        )
+        return sum(max(link.known.max_sequences, 1) for link in self._healthy())
 
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:
@@ -75,7 +72,7 @@ class VerifierPool:
     @property
     def limits(self) -> ModelLimits | None:
         """What every healthy verifier can take; None while there is none."""
-        healthy = [link.description for link in self._healthy() if link.description is not None]
+        healthy = [link.known for link in self._healthy()]
         if not healthy:
             return None
         return ModelLimits(
@@ -89,9 +86,10 @@ class VerifierPool:
 
     def state(self) -> Mapping[str, object]:
         """Return what is known of each verifier, as values that JSON can hold."""
+        kept = self.trials.kept
         return {
             "verifiers": [link.state() for link in self._links.values()],
-            "kept_for_trial": None if self.trials.kept is None else self.trials.kept.address,
+            "kept_for_trial": None if kept is None else kept.address,
         }
 
     def start(self) -> None:
@@ -112,9 +110,7 @@ class VerifierPool:
     ) -> VerifierLink | None:
         """Return the least busy healthy verifier that is not kept for a trial, or None.
 
-        Args:
-            computation: Fingerprint of what it must compute; None for any.
-            avoid: Verifiers to take only if there is no other.
+        Of a computation, None for any; those to avoid only if there is no other.
         """
         kept = self.trials.kept
         candidates = [link for link in self._healthy(computation) if link is not kept]
@@ -125,16 +121,14 @@ class VerifierPool:
     ) -> VerifierLink:
         """Return the least busy healthy verifier of a computation, as soon as there is one.
 
-        Raises:
-            TimeoutError: If for so long none was healthy. Waiting for a trial to end does not
-                count.
+        `TimeoutError` if for so long none was healthy. Waiting for a trial to end does not count.
         """
         changed = self.changes(patience_seconds)
         while (link := self.choose(computation)) is None:
             await changed(computation)
         return link
 
-    def changes(self, patience_seconds: float) -> Callable[[str | None], Awaitable[None]]:
+    def changes(self, patience_seconds: float) -> Changed:
         """Return what waits until verifiers of a computation may have changed.
 
         It raises `TimeoutError` once none of them has been healthy for `patience_seconds`.
@@ -170,10 +164,7 @@ class VerifierPool:
 
     def is_alive(self, process: str) -> bool:
         """Whether a verifier's process still answers."""
-        return any(
-            link.healthy and link.description is not None and link.description.process == process
-            for link in self._links.values()
-        )
+        return any(link.healthy and link.known.process == process for link in self._links.values())
 
     def _healthy(self, computation: str | None = None) -> list[VerifierLink]:
         """Return the healthy verifiers of the target, of one of its computations or of any."""
@@ -181,16 +172,14 @@ class VerifierPool:
             link
             for link in self._links.values()
             if link.standing == "healthy"
-            and link.description is not None
             and self._target.has(link)
-            and computation in (None, link.description.computation_fingerprint)
+            and computation in (None, link.known.computation_fingerprint)
         ]
 
     def _follow(self) -> None:
         """Connect to verifiers that have come; those that are expected no more get no requests.
 
-        Raises:
-            UnusableFilesError: If the certificates cannot be used.
+        `UnusableFilesError` if the certificates cannot be used.
         """
         known = self._places.known
         for place, link in self._links.items():
@@ -229,3 +218,120 @@ class VerifierPool:
         self._target.settle(list(self._links.values()))
         self.wake()
         self._on_change()
+
+
+class ServedTarget:
+    """The one target that a server's verifiers are to serve; its name must not stand for two.
+
+    That of its first verifier, as long as one may come back.
+    """
+
+    def __init__(
+        self, patience_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin without one.
+
+        So long after the last verifier of the target went away it may come back before another
+        target takes its place.
+        """
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._fingerprint: str | None = None
+        self._seen = clock()
+        self._may_return = False
+        self._told: set[tuple[str, str]] = set()
+
+    def has(self, link: VerifierLink) -> bool:
+        """Whether a verifier serves it, or did when last heard of."""
+        known = link.description
+        return known is not None and known.target_fingerprint == self._fingerprint
+
+    def left(self, link: VerifierLink) -> None:
+        """Take note that a verifier is looked at no more; it may come back at another address."""
+        self._may_return |= self.has(link)
+
+    def settle(self, links: Sequence[VerifierLink]) -> None:
+        """Take note of what the verifiers serve now; those of another target are logged, once."""
+        now = self._clock()
+        mine = [link for link in links if self.has(link)]
+        if any(link.healthy for link in mine):
+            self._seen = now
+        elif (not mine and not self._may_return) or now - self._seen >= self._patience_seconds:
+            self._adopt(links, now)
+        for link in links:
+            if not link.healthy or self.has(link):
+                continue
+            found = (link.address, link.known.target_fingerprint)
+            if found not in self._told:
+                self._told.add(found)
+                logger.error(
+                    "verifier %s serves target %s, the others %s: it gets no requests",
+                    *found,
+                    self._fingerprint,
+                )
+
+    def _adopt(self, links: Sequence[VerifierLink], now: float) -> None:
+        first = next((link for link in links if link.standing == "healthy"), None)
+        if first is None:
+            return
+        fingerprint = first.known.target_fingerprint
+        if self._fingerprint is not None:
+            logger.warning(
+                "no verifier serves target %s any more; now it is %s",
+                self._fingerprint,
+                fingerprint,
+            )
+        self._fingerprint = fingerprint
+        self._seen = now
+        self._may_return = False
+
+
+class Trials:
+    """Whose trial it is, and which verifier is kept for it; see ADR 0030.
+
+    A request that may be killing verifiers is tried without others of whom that is unknown. One at
+    a time, in the order asked; but who waits for a verifier that is away holds up nobody who waits
+    for another one.
+    """
+
+    def __init__(self, healthy: Callable[[str | None], Sequence[VerifierLink]]) -> None:
+        """Begin without a trial; `healthy` returns the verifiers of a computation, or all."""
+        self._healthy = healthy
+        # Who waits for a trial, in order, with the computation that they need.
+        self._waiting: dict[object, str | None] = {}
+        self._link: VerifierLink | None = None
+
+    @property
+    def kept(self) -> VerifierLink | None:
+        """The verifier that takes no other requests now; None if all do."""
+        return self._link or self._next()[1]
+
+    async def begin(self, computation: str | None, changed: Changed) -> VerifierLink:
+        """Wait for a verifier for a trial; `end` must follow, unless this raises."""
+        turn = object()
+        self._waiting[turn] = computation
+        try:
+            while (link := self._of(turn)) is None:
+                await changed(computation)
+        finally:
+            del self._waiting[turn]
+        self._link = link
+        return link
+
+    def end(self) -> None:
+        """Leave the verifier to others; the request may stay there."""
+        self._link = None
+
+    def _of(self, turn: object) -> VerifierLink | None:
+        """Return the verifier of a trial that may begin now; None if it has to wait."""
+        first, link = self._next()
+        if self._link is not None or first is not turn or link is None or link.untried:
+            return None
+        return link
+
+    def _next(self) -> tuple[object, VerifierLink | None]:
+        """Return whose trial comes next, and the verifier that is soonest free for it."""
+        for turn, computation in self._waiting.items():
+            if candidates := self._healthy(computation):
+                return turn, min(candidates, key=lambda link: link.untried)
+        return None, None

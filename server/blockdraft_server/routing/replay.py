@@ -2,14 +2,28 @@
 
 The choice of a token depends on the seed and its absolute position only, so a verifier of the same
 computation that is given the tokens already delivered goes on exactly where the broken one stopped.
+
+A verifier reports usage on its last message only. For a call that broke off, or that the server
+cut off at a stop sequence, the server counts itself what it saw:
+
+- exact: `output_tokens`, `verification_steps` (a message says what each step gained; the first step
+  is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
+  the last were accepted drafts)
+- lower bounds: `drafted_tokens` and `drafted_per_position` (rejected drafts are never sent, so
+  only the accepted ones are known), `cached_prompt_tokens` (0), `lookup_drafted_tokens` and
+  `lookup_accepted_tokens` (0: who drafted is not sent)
+- measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
+  and `decode_time`; `step_times` are 0
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+from google.protobuf.duration_pb2 import Duration
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
-from blockdraft_server.routing.usage import CallMeter, total_usage
 
 # Drawn at random from the first replay on: all streams of a dead verifier come back.
 REPLAYING = BackoffPolicy(initial_seconds=0.1, max_seconds=2.0)
@@ -18,25 +32,36 @@ REPLAYS_IN_ALL = 4
 # So many verifiers may die while they run a request before it is suspected of killing them.
 SUSPICIOUS_DEATHS = 2
 
+_SUMMED = (
+    "output_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "verification_steps",
+    "lookup_drafted_tokens",
+    "lookup_accepted_tokens",
+)
+_PER_POSITION = ("drafted_per_position", "accepted_per_position")
+_TIMES = ("queue_time", "prefill_time", "decode_time")
+_STEP_TIMES = ("verify_time", "draft_time", "transport_time", "host_time")
+
 
 class Replay:
     """One request: what was asked, what has arrived, what to ask next.
 
     Attributes:
+        request: What to ask of a verifier next, with the tokens received so far, over all calls.
         replays: How often the request was sent again.
     """
 
     def __init__(self, request: verifier_pb2.SequenceRequest, max_replays: int) -> None:
-        """Remember a request.
+        """Remember a request that has no emitted tokens yet.
 
-        Args:
-            request: What to ask of a verifier; has no emitted tokens yet.
-            max_replays: How often in a row it is sent again without gaining a token; in all,
-                `REPLAYS_IN_ALL` times as often.
+        It is sent again at most `max_replays` times in a row without gaining a token; in all,
+        `REPLAYS_IN_ALL` times as often.
         """
+        self.request = request
         self.replays = 0
         self._computation: str | None = None
-        self._request = request
         self._max_replays = max_replays
         self._backoff = Backoff(REPLAYING)
         self._failures = 0
@@ -47,14 +72,9 @@ class Replay:
         self._meter: CallMeter | None = None
 
     @property
-    def request_id(self) -> str:
-        """Identifier of the request."""
-        return self._request.request_id
-
-    @property
-    def emitted_token_ids(self) -> list[int]:
-        """The tokens received so far, over all calls."""
-        return list(self._request.emitted_token_ids)
+    def emitted(self) -> int:
+        """Number of tokens received so far."""
+        return len(self.request.emitted_token_ids)
 
     @property
     def computation(self) -> str | None:
@@ -62,8 +82,7 @@ class Replay:
 
         Another one, even of the same target, could choose other tokens and must not go on.
         """
-        begun = self.replays > 0 or self._request.emitted_token_ids
-        return self._computation if begun else None
+        return self._computation if self.replays > 0 or self.emitted else None
 
     @property
     def finished(self) -> verifier_pb2.TokenFinishReason.ValueType | None:
@@ -71,10 +90,10 @@ class Replay:
 
         Matters when a call breaks after the last token but before its end was confirmed.
         """
-        emitted = self._request.emitted_token_ids
-        if emitted and emitted[-1] in self._request.stop_token_ids:
+        emitted = self.request.emitted_token_ids
+        if emitted and emitted[-1] in self.request.stop_token_ids:
             return verifier_pb2.TOKEN_FINISH_REASON_STOP
-        if len(emitted) >= self._request.max_output_tokens:
+        if len(emitted) >= self.request.max_output_tokens:
             return verifier_pb2.TOKEN_FINISH_REASON_LENGTH
         return None
 
@@ -82,8 +101,8 @@ class Replay:
         """Return the request for the next call, made at `now` to a verifier of `computation`."""
         self._meter = CallMeter(now)
         self._computation = computation
-        self._request.replay = self.replays > 0
-        return self._request
+        self.request.replay = self.replays > 0
+        return self.request
 
     def refused(self) -> float:
         """Take note that a verifier had no place; return the pause before the next is asked."""
@@ -95,7 +114,7 @@ class Replay:
         if self._meter is None:
             raise RuntimeError("a message arrived outside a call")
         self._meter.steps(message.step_sizes, now)
-        self._request.emitted_token_ids.extend(message.token_ids)
+        self.request.emitted_token_ids.extend(message.token_ids)
         self._failures = 0
         self._backoff.reset()
         self._gained_since_death += len(message.token_ids)
@@ -134,7 +153,7 @@ class Replay:
     @property
     def suspected(self) -> bool:
         """Whether it may be what kills verifiers."""
-        return len(self._deaths) >= SUSPICIOUS_DEATHS
+        return self.deaths >= SUSPICIOUS_DEATHS
 
     @property
     def convicted(self) -> bool:
@@ -144,9 +163,71 @@ class Replay:
     def usage(self) -> inference_pb2.Usage:
         """Return what the request consumed over all its calls."""
         self._close()
-        return total_usage(len(self._request.prompt_token_ids), self._finished_calls)
+        return total_usage(len(self.request.prompt_token_ids), self._finished_calls)
 
     def _close(self) -> None:
         if self._meter is not None:
             self._finished_calls.append(self._meter.usage())
             self._meter = None
+
+
+class CallMeter:
+    """Counts one verifier call as its messages arrive."""
+
+    def __init__(self, started: float) -> None:
+        """Begin at the time `started`, in seconds of any clock."""
+        self._started = started
+        self._first: float | None = None
+        self._last = started
+        self._sizes: list[int] = []
+
+    def steps(self, sizes: Iterable[int], now: float) -> None:
+        """Count steps that gained so many tokens each, and were heard of at `now`."""
+        self._sizes.extend(sizes)
+        if self._first is None:
+            self._first = now
+        self._last = now
+
+    def usage(self) -> verifier_pb2.TokenUsage:
+        """Return what is known without the verifier's own report."""
+        first = self._last if self._first is None else self._first
+        accepted = [size - 1 for size in self._sizes]
+        depth = max(accepted, default=0)
+        per_position = [sum(count > position for count in accepted) for position in range(depth)]
+        return verifier_pb2.TokenUsage(
+            output_tokens=sum(self._sizes),
+            drafted_tokens=sum(accepted),
+            accepted_tokens=sum(accepted),
+            verification_steps=max(len(self._sizes) - 1, 0),
+            drafted_per_position=per_position,
+            accepted_per_position=per_position,
+            prefill_time=_duration(int((first - self._started) * 1e9)),
+            decode_time=_duration(int((self._last - first) * 1e9)),
+        )
+
+
+def total_usage(
+    prompt_tokens: int, calls: Sequence[verifier_pb2.TokenUsage]
+) -> inference_pb2.Usage:
+    """Return the usage of a request that took `calls`, in order."""
+    total = inference_pb2.Usage(
+        prompt_tokens=prompt_tokens,
+        # A later call finds the earlier one's pages in the cache, which is no saving.
+        cached_prompt_tokens=min(calls[0].cached_prompt_tokens, prompt_tokens) if calls else 0,
+    )
+    for name in _SUMMED:
+        setattr(total, name, sum(getattr(call, name) for call in calls))
+    for name in _PER_POSITION:
+        columns = itertools.zip_longest(*(getattr(call, name) for call in calls), fillvalue=0)
+        getattr(total, name).extend(map(sum, columns))
+    for whole, names in ((total, _TIMES), (total.step_times, _STEP_TIMES)):
+        for name in names:
+            nanoseconds = sum(getattr(call, name).ToNanoseconds() for call in calls)
+            getattr(whole, name).CopyFrom(_duration(nanoseconds))
+    return total
+
+
+def _duration(nanoseconds: int) -> Duration:
+    result = Duration()
+    result.FromNanoseconds(nanoseconds)
+    return result

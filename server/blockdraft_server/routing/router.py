@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 
 import grpc
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.access.admission import verifier_unavailable
+from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.routing.decode_stream import BrokenOffError
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.pool import VerifierPool
@@ -27,31 +27,19 @@ class TokenRouter:
         pool: VerifierPool,
         recovery_seconds: float,
         on_replay: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Route over `pool`.
-
-        Args:
-            pool: The verifiers.
-            recovery_seconds: How long a broken stream may wait for a verifier.
-            on_replay: Called whenever a request is sent again.
-            clock: Returns the time in seconds.
-        """
+        """Route over `pool`, for whose verifiers a broken stream waits at most so long."""
         self._pool = pool
         self._recovery_seconds = recovery_seconds
         self._on_replay = on_replay
-        self._clock = clock
 
     async def stream(
         self, replay: Replay, deadline: float
     ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
         """Yield the messages of the request that `replay` holds, until its end.
 
-        The generator must be closed (`contextlib.aclosing`): that cancels the sequence.
-
-        Args:
-            replay: The request; keeps what has arrived.
-            deadline: Time by the clock at which the request has failed.
+        The generator must be closed (`contextlib.aclosing`): that cancels the sequence. At the
+        `deadline`, by the monotonic clock, the request has failed.
 
         Raises:
             ServiceError: The verifier's own refusal, UNAVAILABLE when no verifier takes the
@@ -59,10 +47,11 @@ class TokenRouter:
         """
         link = await self._first_link(deadline)
         refused: set[VerifierLink] = set()
+        # Ends the request's trial, if it has one.
         with contextlib.ExitStack() as trial:
             while True:
                 try:
-                    async with contextlib.aclosing(self._call(link, replay, deadline)) as messages:
+                    async with contextlib.aclosing(_call(link, replay, deadline)) as messages:
                         async for message in messages:
                             if not replay.suspected:
                                 trial.close()
@@ -73,114 +62,77 @@ class TokenRouter:
                 except ServiceError as error:
                     if error.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                         raise
-                    refused.add(link)
                     trial.close()
-                    link = await self._elsewhere(link, refused, replay, deadline, error, trial)
+                    refused.add(link)
+                    elsewhere = self._elsewhere(replay, refused, error)
+                    if elsewhere is None:
+                        refused.clear()
+                        pause = replay.refused()
+                        elsewhere = await self._after(pause, link, replay, deadline, trial)
+                    link = elsewhere
                     continue
-                refused.clear()
                 trial.close()
+                refused.clear()
                 finish = replay.finished
                 if finish is not None:
                     # All tokens had arrived: only the word that they were all is missing.
                     yield verifier_pb2.SequenceTokens(finish_reason=finish)
                     return
-                link = await self._next_link(link, replay, deadline, broken, trial)
+                pause = self._pause(link, replay, broken)
+                link = await self._after(pause, link, replay, deadline, trial)
+                self._on_replay()
 
     async def _first_link(self, deadline: float) -> VerifierLink:
         link = self._pool.choose()
         if link is None and not self._pool.serves():
             raise verifier_unavailable("no verifier is ready")
         try:
-            async with asyncio.timeout(max(deadline - self._clock(), 0.0)) as limit:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as limit:
                 return link or await self._pool.wait(None, self._recovery_seconds)
         except TimeoutError:
             if limit.expired():
                 raise deadline_exceeded() from None
             raise verifier_unavailable("no verifier is ready") from None
 
-    async def _call(
-        self, link: VerifierLink, replay: Replay, deadline: float
-    ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
-        now = self._clock()
-        assert link.description is not None
-        request = replay.begin(now, link.description.computation_fingerprint)
-        with link.decode(request) as feed:
-            timer = asyncio.get_running_loop().call_later(
-                max(deadline - now, 0.0), feed.fail, deadline_exceeded()
-            )
-            try:
-                ended = False
-                while not ended:
-                    message = await feed.take()
-                    replay.received(message, self._clock())
-                    yield message
-                    ended = bool(message.finish_reason)
-            finally:
-                timer.cancel()
-
-    async def _elsewhere(
-        self,
-        last: VerifierLink,
-        refused: set[VerifierLink],
-        replay: Replay,
-        deadline: float,
-        refusal: ServiceError,
-        trial: contextlib.ExitStack,
-    ) -> VerifierLink:
-        """Return where to ask next, after verifiers had no place for a request.
+    def _elsewhere(
+        self, replay: Replay, refused: Collection[VerifierLink], refusal: ServiceError
+    ) -> VerifierLink | None:
+        """Return whom to ask next, after verifiers had no place; None after a pause.
 
         A new request asks each verifier once. A replay has been promised an answer: it asks again
         until its deadline, as it would wait in a queue.
         """
-        if not replay.suspected:
-            link = self._pool.choose(replay.computation, avoid=refused)
-            if link is not None and link not in refused:
-                return link
-            if replay.replays == 0:
-                raise refusal
-        refused.clear()
-        return await self._next_after(replay.refused(), last, replay, deadline, trial)
+        if replay.suspected:
+            return None
+        link = self._pool.choose(replay.computation, avoid=refused)
+        if link is not None and link not in refused:
+            return link
+        if replay.replays == 0:
+            raise refusal
+        return None
 
-    async def _next_link(
-        self,
-        last: VerifierLink,
-        replay: Replay,
-        deadline: float,
-        broken: BrokenOffError,
-        trial: contextlib.ExitStack,
-    ) -> VerifierLink:
-        """Return where a request goes on whose call broke off.
-
-        Args:
-            last: The verifier that broke off.
-            replay: The request.
-            deadline: Time by the clock at which it has failed.
-            broken: How the call broke off.
-            trial: Gets what ends the request's trial, if it needs one.
-        """
+    def _pause(self, last: VerifierLink, replay: Replay, broken: BrokenOffError) -> float:
+        """Return how long a request pauses whose call broke off; an error if it was the last."""
         pause = replay.broken()
         if broken.death is not None:
             replay.saw(broken.death)
-        emitted = len(replay.emitted_token_ids)
         if pause is None:
             raise verifier_unavailable(
-                f"the verifier broke off after {emitted} tokens and again at each replay",
-                emitted_tokens=emitted,
+                f"the verifier broke off after {replay.emitted} tokens and again at each replay",
+                emitted_tokens=replay.emitted,
                 replays=replay.replays,
             )
         logger.warning(
             "replaying request %s after %d tokens; verifier %s: %s",
-            replay.request_id,
-            emitted,
+            replay.request.request_id,
+            replay.emitted,
             last.address,
             broken,
-            extra={"request_id": replay.request_id},
+            extra={"request_id": replay.request.request_id},
         )
-        link = await self._next_after(pause, last, replay, deadline, trial)
-        self._on_replay()
-        return link
+        return pause
 
-    async def _next_after(
+    async def _after(
         self,
         pause: float,
         last: VerifierLink,
@@ -188,19 +140,18 @@ class TokenRouter:
         deadline: float,
         trial: contextlib.ExitStack,
     ) -> VerifierLink:
-        """Return where a replay goes on after a pause; the arguments are those of `_next_link`."""
+        """Return where a request goes on after a pause; `trial` gets what ends its trial."""
         try:
-            async with asyncio.timeout(max(deadline - self._clock(), 0.0)) as limit:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as limit:
                 await asyncio.sleep(pause)
                 return await self._link_after(last, replay, trial)
         except TimeoutError:
             if limit.expired():
                 raise deadline_exceeded() from None
-            emitted = len(replay.emitted_token_ids)
             raise verifier_unavailable(
-                f"the verifier broke off after {emitted} tokens and none came back within "
+                f"the verifier broke off after {replay.emitted} tokens and none came back within "
                 f"{self._recovery_seconds:g} s",
-                emitted_tokens=emitted,
+                emitted_tokens=replay.emitted,
                 recovery_seconds=self._recovery_seconds,
             ) from None
 
@@ -219,8 +170,8 @@ class TokenRouter:
             logger.warning(
                 "%d verifiers died with request %s: it is tried alone",
                 replay.deaths,
-                replay.request_id,
-                extra={"request_id": replay.request_id},
+                replay.request.request_id,
+                extra={"request_id": replay.request.request_id},
             )
             link = await self._pool.trials.begin(computation, changed)
             trial.callback(self._pool.end_trial)
@@ -229,22 +180,41 @@ class TokenRouter:
         return link_now or await self._pool.wait(computation, self._recovery_seconds)
 
 
+async def _call(
+    link: VerifierLink, replay: Replay, deadline: float
+) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
+    now = time.monotonic()
+    request = replay.begin(now, link.known.computation_fingerprint)
+    with link.decode(request) as feed:
+        timer = asyncio.get_running_loop().call_later(
+            max(deadline - now, 0.0), feed.fail, deadline_exceeded()
+        )
+        try:
+            ended = False
+            while not ended:
+                message = await feed.take()
+                replay.received(message, time.monotonic())
+                yield message
+                ended = bool(message.finish_reason)
+        finally:
+            timer.cancel()
+
+
 def _poison(replay: Replay) -> ServiceError:
     """Return the error for a request that kills verifiers, and name it in the log."""
-    emitted = len(replay.emitted_token_ids)
     logger.error(
         "request %s is refused: %d verifiers died with it after %d tokens, the last with nothing "
         "else that could be the cause",
-        replay.request_id,
+        replay.request.request_id,
         replay.deaths,
-        emitted,
-        extra={"request_id": replay.request_id},
+        replay.emitted,
+        extra={"request_id": replay.request.request_id},
     )
     return ServiceError(
         grpc.StatusCode.INTERNAL,
         "POISON_REQUEST",
         f"{replay.deaths} verifiers died while they ran this request; it is not sent to another",
-        metadata={"deaths": replay.deaths, "emitted_tokens": emitted},
+        metadata={"deaths": replay.deaths, "emitted_tokens": replay.emitted},
     )
 
 

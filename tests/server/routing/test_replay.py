@@ -2,8 +2,7 @@ import pytest
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
-from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.usage import CallMeter, total_usage
+from blockdraft_server.routing.replay import CallMeter, Replay, total_usage
 
 COMPUTATION = "00112233445566ff"
 
@@ -136,7 +135,7 @@ def test_steps_that_came_in_one_message_count_as_those_they_are() -> None:
         each.received(step, 1.0)
         merged.MergeFrom(step)
     at_once.received(merged, 1.0)
-    assert at_once.emitted_token_ids == each.emitted_token_ids == [4, 5, 6, 7, 8]
+    assert at_once.request.emitted_token_ids == each.request.emitted_token_ids == [4, 5, 6, 7, 8]
     assert at_once.usage() == each.usage()
     assert each.usage().verification_steps == 2
     assert list(each.usage().accepted_per_position) == [1, 1]

@@ -6,7 +6,7 @@ import pytest
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.routing.link import VerifierLink
-from blockdraft_server.routing.target import ServedTarget
+from blockdraft_server.routing.pool import ServedTarget
 
 PATIENCE_SECONDS = 10.0
 

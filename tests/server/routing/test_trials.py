@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from blockdraft_server.routing.link import VerifierLink
-from blockdraft_server.routing.trials import Trials
+from blockdraft_server.routing.pool import Trials
 
 
 @dataclass

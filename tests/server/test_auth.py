@@ -19,16 +19,19 @@ from tests.server.support import (
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, received_error
-from blockdraft_server.access.auth import ApiKeys
-from blockdraft_server.access.tenants import EVERYONE, Tenant, digest_of, parse_keys
+from blockdraft_server.keys import EVERYONE, ApiKeys, Tenant, digest_of, parse_keys
 
 KEYS = ApiKeys(lambda: parse_keys("alpha\nbeta"))
+
+
+def said(header: str | bytes | None) -> tuple[tuple[str, str | bytes], ...]:
+    return () if header is None else (("authorization", header),)
 
 
 @pytest.mark.parametrize("header", ["Bearer alpha", "bearer beta", "BEARER  alpha "])
 def test_known_keys_are_let_in(header: str) -> None:
     key = header.split()[1]
-    assert KEYS.tenant(header) == parse_keys("alpha\nbeta")[digest_of(key)]
+    assert KEYS.tenant(said(header)) == parse_keys("alpha\nbeta")[digest_of(key)]
 
 
 @pytest.mark.parametrize(
@@ -36,17 +39,17 @@ def test_known_keys_are_let_in(header: str) -> None:
 )
 def test_anything_else_is_not(header: str | None) -> None:
     with pytest.raises(ServiceError) as caught:
-        KEYS.tenant(header)
+        KEYS.tenant(said(header))
     assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
     assert caught.value.reason == "UNAUTHENTICATED"
 
 
 def test_a_digest_is_no_key() -> None:
     keys = ApiKeys(lambda: parse_keys(f"acme sha256:{digest_of('alpha').hex()}"))
-    assert keys.tenant("Bearer alpha").name == "acme"
+    assert keys.tenant(said("Bearer alpha")).name == "acme"
     for wrong in (digest_of("alpha").hex(), f"sha256:{digest_of('alpha').hex()}", "acme"):
         with pytest.raises(ServiceError):
-            keys.tenant(f"Bearer {wrong}")
+            keys.tenant(said(f"Bearer {wrong}"))
 
 
 class Unscannable(dict[bytes, Tenant]):
@@ -59,14 +62,14 @@ class Unscannable(dict[bytes, Tenant]):
 def test_a_key_is_found_without_a_look_at_all_others() -> None:
     known = Unscannable(parse_keys("alpha\nbeta"))
     keys = ApiKeys(lambda: known)
-    assert keys.tenant("Bearer beta") == parse_keys("beta")[digest_of("beta")]
+    assert keys.tenant(said("Bearer beta")) == parse_keys("beta")[digest_of("beta")]
     with pytest.raises(ServiceError):
-        keys.tenant("Bearer gamma")
+        keys.tenant(said("Bearer gamma"))
 
 
 def test_without_keys_everyone_is_one_tenant() -> None:
     assert not ApiKeys().needed
-    assert ApiKeys().tenant("Bearer whatever") is ApiKeys().tenant(None) is EVERYONE
+    assert ApiKeys().tenant(said("Bearer whatever")) is ApiKeys().tenant(None) is EVERYONE
 
 
 async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:

@@ -20,7 +20,7 @@ from tests.server.support import (
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import LimitsSettings
-from blockdraft_server.access.tenants import digest_of
+from blockdraft_server.keys import digest_of
 from blockdraft_server.prompts import TOKENIZERS
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from blockdraft_server.access.tenants import Tenant, digest_of, line_of, parse_keys
+from blockdraft_server.keys import Tenant, digest_of, line_of, parse_keys
 
 ACME = f"acme sha256:{digest_of('alpha').hex()}"
 

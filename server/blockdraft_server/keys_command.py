@@ -6,7 +6,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from blockdraft_server.access.tenants import line_of, parse_keys
+from blockdraft_server.keys import line_of, parse_keys
 
 _PREFIX = "bd-"
 # Nobody guesses so many, which is why a digest of them needs neither salt nor slowness.

@@ -1,18 +1,22 @@
 """How many requests the server holds at once, in all and of each tenant. Pure: no I/O."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
 
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.access.tenants import Tenant
+from blockdraft_server.keys import Tenant
 
 TENANT_LIMIT = "TENANT_LIMIT"
 
 _MIN_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 30.0
+
+TakeTokens = Callable[[int], None]
+"""Holds so many tokens too, or refuses: for good if the request alone comes to more than it may."""
 
 
 class Admission:
@@ -50,8 +54,8 @@ class Admission:
         self._clock = clock
         self._admitted = 0
         # Of the tenants that hold any, by their salts: their limits may change meanwhile.
-        self._requests: dict[bytes, int] = {}
-        self._tokens: dict[bytes, int] = {}
+        self._requests: Counter[bytes] = Counter()
+        self._tokens: Counter[bytes] = Counter()
         self._draining = False
         self._last_release: float | None = None
         self._release_interval = 1.0
@@ -66,39 +70,33 @@ class Admission:
         self._draining = True
 
     @contextmanager
-    def admit(self, tenant: Tenant, *, background: bool = False) -> "Iterator[Place]":
-        """Hold a place for the duration of the context.
+    def admit(self, tenant: Tenant, *, background: bool = False) -> Iterator[TakeTokens]:
+        """Hold a place, and what tokens are taken, for the duration of the context.
 
-        Args:
-            tenant: Whose request it is.
-            background: Whether it gives way to others.
-
-        Raises:
-            ServiceError: UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED
-                while full or while the tenant holds as many as it may.
+        UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED while full or while
+        the tenant holds as many as it may.
         """
         self._check(tenant, background)
-        place = Place(self, tenant)
+        taken = 0
+
+        def take_tokens(count: int) -> None:
+            nonlocal taken
+            self._check_tokens(tenant, count)
+            self._tokens[tenant.salt] += count
+            taken += count
+
         self._admitted += 1
-        _add(self._requests, tenant.salt, 1)
+        self._requests[tenant.salt] += 1
         try:
-            yield place
+            yield take_tokens
         finally:
             self._admitted -= 1
-            _add(self._requests, tenant.salt, -1)
-            _add(self._tokens, tenant.salt, -place.tokens)
+            self._requests[tenant.salt] -= 1
+            self._tokens[tenant.salt] -= taken
+            if not self._requests[tenant.salt]:
+                # Who holds nothing is forgotten.
+                del self._requests[tenant.salt], self._tokens[tenant.salt]
             self._note_release()
-
-    def take_tokens(self, tenant: Tenant, count: int) -> None:
-        """Count tokens of a tenant's request; see `Place.take_tokens`."""
-        held = self._tokens.get(tenant.salt, 0)
-        limit = self._share(tenant.max_tokens)
-        if limit is not None and held + count > limit:
-            message = f"the request may come to {count} tokens beside {held} of others of its "
-            message += f"caller, at most {limit} are allowed"
-            more = {"tokens": count, "held": held}
-            raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
-        _add(self._tokens, tenant.salt, count)
 
     def _check(self, tenant: Tenant, background: bool) -> None:
         if self._draining:
@@ -111,36 +109,44 @@ class Admission:
         capacity = self._capacity()
         if capacity < 1:
             raise verifier_unavailable("no verifier is ready")
-        held = self._requests.get(tenant.salt, 0)
+        admitted, held = self._admitted, self._requests[tenant.salt]
         own_limit = self._share(tenant.max_requests)
         if own_limit is not None and held >= own_limit:
             message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
-            raise self._over_limit("max-requests", own_limit, message, {"held": held}, retry=True)
+            raise self._over_limit("max-requests", own_limit, message, {"held": held})
         waiting = self._max_waiting // 2 if background else self._max_waiting
         limit = -(-(capacity + waiting) // self._servers)
-        left = limit - self._admitted
+        left = limit - admitted
         if left <= 0:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "QUEUE_FULL",
-                f"the server holds {self._admitted} requests, at most {limit} are allowed",
-                metadata={"requests": self._admitted, "limit": limit},
+                f"the server holds {admitted} requests, at most {limit} are allowed",
+                metadata={"requests": admitted, "limit": limit},
                 retry_after_seconds=self._retry_seconds(),
             )
         # Who has to wait leaves room: no tenant holds more than there are places left. So one that
         # asks for all of them gets half, two get a third each, and there are some for others.
-        crowded = self._admitted >= -(-capacity // self._servers)
+        crowded = admitted >= -(-capacity // self._servers)
         if crowded and held >= left and self._shared():
             message = f"{held} requests of the caller are held, and there is room for {left} more, "
             message += "which is left to others"
-            raise self._over_limit("fair-share", left, message, {"held": held}, retry=True)
+            raise self._over_limit("fair-share", left, message, {"held": held})
+
+    def _check_tokens(self, tenant: Tenant, count: int) -> None:
+        held, limit = self._tokens[tenant.salt], self._share(tenant.max_tokens)
+        if limit is not None and held + count > limit:
+            message = f"the request may come to {count} tokens beside {held} of others of its "
+            message += f"caller, at most {limit} are allowed"
+            more = {"tokens": count, "held": held}
+            raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
 
     def _share(self, limit: int | None) -> int | None:
         """Return what of a tenant's limit is this server's."""
         return None if limit is None else -(-limit // self._servers)
 
     def _over_limit(
-        self, name: str, limit: int, message: str, more: dict[str, int], *, retry: bool
+        self, name: str, limit: int, message: str, more: dict[str, int], *, retry: bool = True
     ) -> ServiceError:
         return ServiceError(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -162,30 +168,6 @@ class Admission:
         self._last_release = now
 
 
-class Place:
-    """What one request holds.
-
-    Attributes:
-        tokens: Most tokens that it may come to; 0 as long as they are not counted.
-    """
-
-    def __init__(self, admission: Admission, tenant: Tenant) -> None:
-        """Hold no tokens yet."""
-        self.tokens = 0
-        self._admission = admission
-        self._tenant = tenant
-
-    def take_tokens(self, count: int) -> None:
-        """Hold tokens too, until the place is given back.
-
-        Raises:
-            ServiceError: RESOURCE_EXHAUSTED, if the tenant holds as many as it may. Without a time
-                to retry after if the request alone comes to more.
-        """
-        self._admission.take_tokens(self._tenant, count)
-        self.tokens += count
-
-
 def verifier_unavailable(message: str, **metadata: object) -> ServiceError:
     """Return the error for a request that finds no verifier."""
     return ServiceError(
@@ -195,10 +177,3 @@ def verifier_unavailable(message: str, **metadata: object) -> ServiceError:
         metadata=metadata,
         retry_after_seconds=1.0,
     )
-
-
-def _add(counts: dict[bytes, int], salt: bytes, change: int) -> None:
-    """Change a tenant's count; who holds nothing is forgotten."""
-    count = counts.pop(salt, 0) + change
-    if count:
-        counts[salt] = count

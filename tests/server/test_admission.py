@@ -4,9 +4,8 @@ import grpc
 import pytest
 
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.access.admission import Admission
-from blockdraft_server.access.auth import ApiKeys
-from blockdraft_server.access.tenants import EVERYONE, Tenant, parse_keys
+from blockdraft_server.admission import Admission
+from blockdraft_server.keys import EVERYONE, ApiKeys, Tenant, parse_keys
 
 
 class Clock:
@@ -108,12 +107,12 @@ def test_a_tenant_holds_as_many_tokens_as_it_may() -> None:
     admission = Admission(max_waiting=5, capacity=lambda: 5)
     acme, beta = Tenant("acme", b"a", max_tokens=100), Tenant("beta", b"b")
     with admission.admit(acme) as first, admission.admit(beta) as other:
-        first.take_tokens(60)
-        other.take_tokens(1000)
+        first(60)
+        other(1000)
         with pytest.raises(ServiceError) as caught, admission.admit(acme) as second:
-            second.take_tokens(41)
+            second(41)
         with admission.admit(acme) as third:
-            third.take_tokens(40)
+            third(40)
     error = caught.value
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TENANT_LIMIT")
     assert error.metadata == {
@@ -126,8 +125,8 @@ def test_a_tenant_holds_as_many_tokens_as_it_may() -> None:
     # All was given back. What never fits is not worth another try.
     with admission.admit(acme) as place:
         with pytest.raises(ServiceError) as caught:
-            place.take_tokens(101)
-        place.take_tokens(100)
+            place(101)
+        place(100)
     assert caught.value.retry_after_seconds is None
 
 
@@ -144,11 +143,11 @@ def test_each_of_several_servers_has_its_share_of_a_tenant() -> None:
     admission = Admission(max_waiting=8, capacity=lambda: 8, servers=2)
     acme = Tenant("acme", b"a", max_requests=3, max_tokens=9)
     with admission.admit(acme) as place, admission.admit(acme):
-        place.take_tokens(5)
+        place(5)
         with pytest.raises(ServiceError), admission.admit(acme):
             pass
         with pytest.raises(ServiceError):
-            place.take_tokens(1)
+            place(1)
 
 
 def held_by_floods(tenants: int, room: int) -> list[int]:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from blockdraft_client.cli.main import main
-from blockdraft_server.access.tenants import digest_of, parse_keys
+from blockdraft_server.keys import digest_of, parse_keys
 
 
 def test_prints_a_key_and_the_line_that_lets_it_in(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,192 @@
+"""From the tokens of a verifier to the text of an answer: whole characters, cut before a stop.
+
+Whatever the chunking, the text is the one that the whole token sequence has. Where several stop
+sequences occur, the one that is *completed* first ends the text; of two that are completed by
+the same character, the longer one. So the decision never waits for later characters.
+"""
+
+import codecs
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
+from blockdraft_server.routing.replay import Replay
+from blockdraft_server.routing.router import TokenRouter
+
+_FINISH_REASONS = {
+    verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
+    verifier_pb2.TOKEN_FINISH_REASON_LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+TokenBytes = Callable[[int], bytes]
+"""Returns the bytes of a token; they need not be whole characters."""
+
+
+async def generate(
+    replay: Replay,
+    stop_sequences: Sequence[str],
+    router: TokenRouter,
+    token_bytes: TokenBytes,
+    deadline: float,
+) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
+    """Yield the messages of an answer; the last one carries the finish reason and the usage.
+
+    A stop sequence ends the answer as soon as it is complete: the verifier's call is cancelled,
+    the text is cut before it, `token_ids` end with the token that completed it, whatever came
+    with that, and the usage is the server's own count (see `replay`). A stop token ends it in the
+    verifier; it is among the `token_ids`, but not in the text. `deadline` and errors are those of
+    `TokenRouter.stream`.
+    """
+    detokenizer = Detokenizer(token_bytes, stop_sequences)
+    stop_tokens = frozenset(replay.request.stop_token_ids)
+    told = 0
+    async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
+        async for message in messages:
+            token_ids = list(message.token_ids)
+            ended = bool(token_ids) and token_ids[-1] in stop_tokens
+            text = detokenizer.push(token_ids[:-1] if ended else token_ids)
+            finish_reason = _FINISH_REASONS.get(message.finish_reason)
+            if finish_reason is not None:
+                text += detokenizer.finish()
+            told += len(token_ids)
+            usage = replay.usage() if finish_reason is not None or detokenizer.stopped else None
+            if usage is not None and detokenizer.stopped:
+                finish_reason = inference_pb2.FINISH_REASON_STOP
+                # Of the tokens that came with the last one, none is part of the answer.
+                token_ids = token_ids[: len(token_ids) - (told - detokenizer.tokens)]
+                usage.output_tokens = detokenizer.tokens
+            yield inference_pb2.StreamGenerateResponse(
+                text=text,
+                token_ids=token_ids,
+                log_probs=_log_probs(token_ids, message, token_bytes),
+                finish_reason=finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
+                usage=usage,
+            )
+            if finish_reason is not None:
+                return
+
+
+def _log_probs(
+    token_ids: Sequence[int], message: verifier_pb2.SequenceTokens, token_bytes: TokenBytes
+) -> list[inference_pb2.TokenLogProbs]:
+    def one(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
+        return inference_pb2.TokenLogProb(
+            token_id=token_id, log_prob=log_prob, token=token_bytes(token_id)
+        )
+
+    # None were asked for, or those of a stop sequence are cut off with its tokens.
+    return [
+        inference_pb2.TokenLogProbs(
+            chosen=one(token_id, ranked.chosen_log_prob),
+            alternatives=map(one, ranked.token_ids, ranked.log_probs),
+        )
+        for token_id, ranked in zip(token_ids, message.log_probs, strict=False)
+    ]
+
+
+class Detokenizer:
+    """Turns the tokens of one answer into text as they arrive.
+
+    Attributes:
+        tokens: How many of the tokens are part of the answer: all up to the one that completed a
+            stop sequence.
+        stopped: Whether a stop sequence was found; no further text comes.
+    """
+
+    def __init__(self, token_bytes: TokenBytes, stop_sequences: Sequence[str] = ()) -> None:
+        """Start an empty answer that these texts end; none may be empty."""
+        self.tokens = 0
+        self.stopped = False
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._matcher = StopMatcher(stop_sequences) if stop_sequences else None
+        self._held = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the new text that is certain after `token_ids`.
+
+        Incomplete characters and any end that may begin a stop sequence are held back.
+        """
+        if self._matcher is None:
+            self.tokens += len(token_ids)
+            return self._decoder.decode(b"".join(map(self._token_bytes, token_ids)))
+        texts = []
+        # One by one: how many tokens came together must not decide where the answer ends.
+        for token_id in token_ids:
+            if self.stopped:
+                break
+            self.tokens += 1
+            texts.append(self._release(self._decoder.decode(self._token_bytes(token_id))))
+        return "".join(texts)
+
+    def finish(self) -> str:
+        """Return what was held back; the token stream has ended."""
+        if self.stopped:
+            return ""
+        text = self._release(self._decoder.decode(b"", final=True))
+        if not self.stopped:
+            text, self._held = text + self._held, ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self._matcher is None:
+            return text
+        pending = self._held + text
+        for position, character in enumerate(text, start=len(self._held) + 1):
+            length = self._matcher.push(character)
+            if length is not None:
+                self.stopped = True
+                self._held = ""
+                return pending[: position - length]
+        boundary = len(pending) - self._matcher.longest_prefix
+        self._held = pending[boundary:]
+        return pending[:boundary]
+
+
+class StopMatcher:
+    """Finds the first completed occurrence of any of some sequences, character by character.
+
+    Knuth-Morris-Pratt, one automaton per sequence: constant work per character and sequence, so
+    that no choice of stop sequences can make a request expensive.
+    """
+
+    def __init__(self, sequences: Sequence[str]) -> None:
+        """Build the automata of `sequences`, none of which may be empty."""
+        if not all(sequences):
+            raise ValueError("a stop sequence must not be empty")
+        self._sequences = tuple(sequences)
+        self._fallbacks = tuple(_fallbacks(sequence) for sequence in sequences)
+        self._matched = [0] * len(sequences)
+
+    @property
+    def longest_prefix(self) -> int:
+        """Length of the longest end of the text so far that may begin a stop sequence."""
+        return max(self._matched, default=0)
+
+    def push(self, character: str) -> int | None:
+        """Read one character; return the length of the sequence it completes, if any."""
+        completed = None
+        for index, sequence in enumerate(self._sequences):
+            length = self._matched[index]
+            while length > 0 and sequence[length] != character:
+                length = self._fallbacks[index][length - 1]
+            if sequence[length] == character:
+                length += 1
+            if length == len(sequence):
+                completed = max(completed or 0, length)
+                length = self._fallbacks[index][length - 1]
+            self._matched[index] = length
+        return completed
+
+
+def _fallbacks(sequence: str) -> tuple[int, ...]:
+    """Return for each prefix of `sequence` its longest proper prefix that is also its end."""
+    fallbacks = [0] * len(sequence)
+    length = 0
+    for index in range(1, len(sequence)):
+        while length > 0 and sequence[index] != sequence[length]:
+            length = fallbacks[length - 1]
+        if sequence[index] == sequence[length]:
+            length += 1
+        fallbacks[index] = length
+    return tuple(fallbacks)
