@@ -1,15 +1,35 @@
 """Whole recordings, as a recorder leaves them."""
 
-from blockdraft_drafter.learning.recordings import Recording, RecordingFile, Recordings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from blockdraft_drafter.learning.recordings import RAW, Recording, RecordingFile, Recordings
+
+
+def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
+    """Return a recording of noise; its features are 8 wide, or 4 if they are projected."""
+    noise = np.random.default_rng(seed)
+    width = 8 if changes.get("feature_form", RAW) == RAW else 4
+    fields: dict[str, Any] = {
+        "token_ids": noise.integers(0, 100, tokens).astype(np.int32),
+        "features": noise.normal(size=(tokens, width)).astype(ml_dtypes.bfloat16),
+        "target_fingerprint": "target",
+        "feature_form": RAW,
+        "layer_ids": (1, 2),
+        "answer_start": 5,
+    }
+    return Recording(**{**fields, **changes})
 
 
 class Kept(Recordings):
-    """A ring that recordings are added to at once."""
+    """A ring that whole recordings are added to."""
 
-    def add(self, recording: Recording) -> str:
+    def add(self, added: Recording) -> str:
         """Write a recording and return its name."""
         names = ("target_fingerprint", "feature_form", "layer_ids", "answer_start")
-        about = {name: getattr(recording, name) for name in (*names, "temperature", "recorded_at")}
+        about = {name: getattr(added, name) for name in (*names, "temperature", "recorded_at")}
         with RecordingFile(self) as file:
-            file.append(recording.features)
-            return file.finish(recording.token_ids, **about)
+            file.append(added.features)
+            return file.finish(added.token_ids, **about)

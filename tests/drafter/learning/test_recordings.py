@@ -9,34 +9,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.drafter.learning.kept import Kept
+from tests.drafter.learning.kept import Kept, recording
 
 from blockdraft_drafter.learning.recordings import (
-    RAW,
-    Recording,
     RecordingError,
     RecordingFile,
 )
 
 
-def recording(tokens: int = 10, seed: int = 0, **changes: Any) -> Recording:
-    noise = np.random.default_rng(seed)
-    facts: dict[str, Any] = {
-        "token_ids": noise.integers(0, 99, tokens).astype(np.int32),
-        "features": noise.standard_normal((tokens, 6)).astype(ml_dtypes.bfloat16),
-        "target_fingerprint": "0123456789abcdef",
-        "feature_form": RAW,
-        "layer_ids": (1, 4, 6),
-        "answer_start": 3,
-        "temperature": 0.7,
-        "recorded_at": 12.5,
-    }
-    return Recording(**{**facts, **changes})
-
-
 def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
     ring = Kept(tmp_path / "recordings", 1 << 20)
-    added = recording()
+    added = recording(temperature=0.7, recorded_at=12.5)
     found = Kept(tmp_path / "recordings", 1 << 20).read(ring.add(added))
     np.testing.assert_array_equal(found.token_ids, added.token_ids)
     np.testing.assert_array_equal(found.features.view(np.uint16), added.features.view(np.uint16))
@@ -61,18 +44,18 @@ def test_the_oldest_go_and_the_limit_always_holds(tmp_path: Path) -> None:
     ring = Kept(tmp_path / "ring", 3 * size + size // 2)
     added = []
     for seed in range(10):
-        added.append(ring.add(recording(seed=seed)))
+        added.append(ring.add(recording(seed)))
         assert ring.size_bytes() <= 3 * size + size // 2
         assert ring.names() == added[-3:]
     assert [ring.read(name).token_ids.tolist() for name in ring.names()] == [
-        recording(seed=seed).token_ids.tolist() for seed in (7, 8, 9)
+        recording(seed).token_ids.tolist() for seed in (7, 8, 9)
     ]
 
 
 def test_what_is_being_written_counts(tmp_path: Path) -> None:
     ring = Kept(tmp_path, 10_000)
     for seed in range(3):
-        ring.add(recording(seed=seed))
+        ring.add(recording(seed))
     piece = np.zeros((100, 10), ml_dtypes.bfloat16)
     with RecordingFile(ring) as file:
         for pieces in range(1, 5):
@@ -97,7 +80,7 @@ def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
 
 def test_the_damaged_and_the_foreign_are_no_recordings(tmp_path: Path) -> None:
     ring = Kept(tmp_path, 1 << 20)
-    cut, good, empty, foreign = (ring.add(recording(seed=seed)) for seed in range(4))
+    cut, good, empty, foreign = (ring.add(recording(seed)) for seed in range(4))
     (tmp_path / cut).write_bytes((tmp_path / cut).read_bytes()[:-7])
     (tmp_path / empty).write_bytes(b"")
     (tmp_path / foreign).write_bytes(b"\x10\0\0\0\0\0\0\0" + b'{"x":[1,2,3]}   ')
@@ -122,7 +105,7 @@ def test_what_its_writer_left_when_it_died_goes(tmp_path: Path) -> None:
 
 def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Path) -> None:
     ring = Kept(tmp_path, 1 << 20)
-    before = [ring.add(recording(seed=seed)) for seed in range(3)]
+    before = [ring.add(recording(seed)) for seed in range(3)]
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / ".new-1-2").write_text("half")
     assert ring.clear() == 3
@@ -157,10 +140,10 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "changes",
     [
-        {"features": np.zeros((9, 6), ml_dtypes.bfloat16)},
-        {"features": np.zeros((10, 6), np.float32)},
-        {"token_ids": np.zeros(10, np.int64)},
-        {"answer_start": 11},
+        {"features": np.zeros((19, 6), ml_dtypes.bfloat16)},
+        {"features": np.zeros((20, 6), np.float32)},
+        {"token_ids": np.zeros(20, np.int64)},
+        {"answer_start": 21},
     ],
 )
 def test_what_does_not_belong_together_is_refused(changes: dict[str, Any]) -> None:

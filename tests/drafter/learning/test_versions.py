@@ -1,5 +1,6 @@
 """The store of versions, also when whoever writes it dies at any step."""
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,17 +13,29 @@ from blockdraft_drafter.learning import versions
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 
 
-def add(store: VersionStore, text: str = "weights", **facts: object) -> int:
+def add(store: VersionStore, **facts: Any) -> int:
     def write(folder: Path) -> None:
-        (folder / "model.safetensors").write_text(text)
+        (folder / "model.safetensors").write_text("weights")
 
-    about: dict[str, Any] = {"kind": "learned", "fingerprint": "f", **facts}
-    return store.add(write, **about).number
+    return store.add(write, **{"kind": "learned", "fingerprint": "f", **facts}).number
+
+
+def current(store: VersionStore) -> int | None:
+    found = store.current()
+    return None if found is None else found.number
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> VersionStore:
     return VersionStore(tmp_path / "learn")
+
+
+@pytest.fixture
+def two(store: VersionStore) -> VersionStore:
+    """A store of two versions, both promoted."""
+    for _ in range(2):
+        store.promote(add(store))
+    return store
 
 
 def test_an_empty_store_has_no_current_version(store: VersionStore) -> None:
@@ -43,68 +56,46 @@ def test_versions_are_numbered_and_keep_what_is_known(store: VersionStore) -> No
     assert store.current() is None
 
 
-def test_promoting_and_going_back(store: VersionStore) -> None:
-    for _ in range(3):
-        store.promote(add(store))
-    assert [each.state for each in store.list()] == ["promoted"] * 3
-    assert store.roll_back("τ fell").number == 2
-    assert store.read(3).state == "rolled_back"
-    assert store.read(3).reason == "τ fell"
-    assert store.roll_back("again").number == 1
+def test_promoting_and_going_back(two: VersionStore) -> None:
+    two.promote(add(two))
+    assert [each.state for each in two.list()] == ["promoted"] * 3
+    assert two.roll_back("τ fell").number == 2
+    assert (two.read(3).state, two.read(3).reason) == ("rolled_back", "τ fell")
+    assert two.roll_back("again").number == 1
     with pytest.raises(VersionError, match="none to return to"):
-        store.roll_back("too far")
-    current = store.current()
-    assert current is not None
-    assert current.number == 1
+        two.roll_back("too far")
+    assert current(two) == 1
     # By hand, somebody may think better of a version.
-    store.promote(3)
-    assert store.roll_back("no").number == 1
+    two.promote(3)
+    assert two.roll_back("no").number == 1
 
 
-def test_a_version_that_is_rejected_does_not_serve(store: VersionStore) -> None:
-    store.promote(add(store))
-    store.promote(add(store))
-    store.reject(2, "not finite")
-    current = store.current()
-    assert current is not None
-    assert current.number == 1
+def test_a_version_that_is_rejected_does_not_serve(two: VersionStore) -> None:
+    two.reject(2, "not finite")
+    assert current(two) == 1
 
 
-def test_a_version_folder_that_is_gone_is_passed_over(store: VersionStore) -> None:
-    import shutil
-
-    store.promote(add(store))
-    store.promote(add(store))
-    shutil.rmtree(store.path(2))
-    current = store.current()
-    assert current is not None
-    assert current.number == 1
+def test_a_version_folder_that_is_gone_is_passed_over(two: VersionStore) -> None:
+    shutil.rmtree(two.path(2))
+    assert current(two) == 1
     with pytest.raises(VersionError):
-        store.promote(2)
+        two.promote(2)
 
 
 @pytest.mark.parametrize("text", ["", '{"version": 2, "be', "null", '{"version": "x"}', "[1]"])
-def test_a_damaged_current_file_leads_to_the_newest_promoted(
-    store: VersionStore, text: str
-) -> None:
-    store.promote(add(store))
-    store.promote(add(store))
-    add(store)
-    (store.directory / "current.json").write_text(text)
-    current = store.current()
-    assert current is not None
-    assert current.number == 2
-    store.promote(3)
-    assert store.roll_back("why").number == 2
+def test_a_damaged_current_file_leads_to_the_newest_promoted(two: VersionStore, text: str) -> None:
+    add(two)
+    (two.directory / "current.json").write_text(text)
+    assert current(two) == 2
+    two.promote(3)
+    assert two.roll_back("why").number == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"number": 2}', "[]"])
-def test_a_damaged_version_is_not_listed(store: VersionStore, text: str) -> None:
-    add(store)
-    add(store)
-    (store.path(2) / "version.json").write_text(text)
-    assert [each.number for each in store.list()] == [1]
-    assert add(store) == 3
+def test_a_damaged_version_is_not_listed(two: VersionStore, text: str) -> None:
+    (two.path(2) / "version.json").write_text(text)
+    assert [each.number for each in two.list()] == [1]
+    assert add(two) == 3
 
 
 def test_a_failure_to_write_leaves_nothing(store: VersionStore) -> None:
@@ -121,10 +112,9 @@ def test_a_failure_to_write_leaves_nothing(store: VersionStore) -> None:
 
 def test_prune_keeps_what_may_be_needed(store: VersionStore) -> None:
     add(store, kind="shipped")
-    for number in range(2, 8):
+    for _ in range(6):
         add(store)
-        if number == 3:
-            store.promote(3)
+    store.promote(3)
     assert store.prune(keep=2) == [2, 4, 5]
     assert [each.number for each in store.list()] == [1, 3, 6, 7]
     assert add(store) == 8

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.drafter.learning.kept import Kept
-from tests.training.online.test_traffic import recording
+from tests.drafter.learning.kept import Kept, recording
 
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import VersionStore

@@ -1,9 +1,10 @@
 """Learning on the answers of a tiny target, from its recordings to its promoted versions."""
 
 import itertools
-import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from blockdraft_drafter.checkpoint import load_drafter
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recording
-from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.learning.versions import VersionStore, copy_checkpoint
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
-from blockdraft_training.online import candidate as candidates
+from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
 
@@ -38,11 +39,14 @@ def recorded(pair: Pair) -> list[Recording]:
 
 
 @pytest.fixture(scope="module")
-def drafter(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DFlash]:
+def drafter(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("drafter")
     drafter_of(pair, directory)
-    loaded = load_drafter(DFLASH, directory, pair.checkpoint, dtype="float32")
-    return directory, loaded.model
+    return directory
+
+
+def model_of(pair: Pair, directory: Path) -> DFlash:
+    return load_drafter(DFLASH, directory, pair.checkpoint, dtype="float32").model
 
 
 def weights(model: DFlash) -> dict[str, Any]:
@@ -56,18 +60,30 @@ def steps(count: int) -> Callable[[Learner], bool]:
     return lambda learner: learner.journal.total_steps >= count
 
 
-def promoted(count: int) -> Callable[[Learner], bool]:
-    return lambda learner: learner.journal.promoted >= count or learner.journal.total_steps >= 200
+def promoted(learner: Learner) -> bool:
+    return learner.journal.promoted >= 1 or learner.journal.total_steps >= 200
 
 
 @pytest.mark.slow
-def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
-    pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
+def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_people_choose(
+    pair: Pair, recorded: list[Recording], drafter: Path, tmp_path: Path
 ) -> None:
-    path, start = drafter
+    start = model_of(pair, drafter)
     record([projected(each, start) for each in recorded], tmp_path)
-    settings = settings_of(pair, tmp_path, path)
-    first = learn(settings, promoted(1)).journal
+    settings, began, seen = settings_of(pair, tmp_path, drafter), time.time(), list[Journal]()
+
+    def watched(learner: Learner) -> bool:
+        if not seen or not seen[-1].total_steps:
+            seen.append(Journal.read(tmp_path) or Journal())
+        return promoted(learner)
+
+    first = learn(settings, watched).journal
+    # The first step is there before any checkpoint.
+    noted = seen[-1]
+    assert noted.total_steps == noted.steps == 1
+    assert noted.loss is not None
+    assert noted.stepped_at is not None
+    assert began <= noted.stepped_at <= time.time()
     store = VersionStore(tmp_path)
     base, version = store.list()
     assert (base.number, base.kind, base.state) == (1, "shipped", "promoted")
@@ -89,50 +105,24 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption(
     again = learn(settings, steps(first.total_steps + 3)).journal
     assert again.promoted == first.promoted
     assert again.steps == made + 3
-
-
-@pytest.mark.slow
-def test_what_is_learned_can_be_watched(
-    pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
-) -> None:
-    record(recorded, tmp_path)
-    settings = settings_of(
-        pair, tmp_path, drafter[0], first_look=1000, checkpoint_every=1000, warmup_steps=1
-    )
-    # The first step is there before any checkpoint.
-    began, seen = time.time(), []
-
-    def noted(learner: Learner) -> bool:
-        seen.append(Journal.read(tmp_path) or Journal())
-        return seen[-1].total_steps > 0 or learner.journal.total_steps >= 200
-
-    learn(settings, noted)
-    journal = seen[-1]
-    assert journal.total_steps == journal.steps == 1
-    assert journal.loss is not None
-    assert journal.stepped_at is not None
-    assert began <= journal.stepped_at <= time.time()
+    assert store.roll_back("too bad").number == 1
+    chosen = learn(settings, lambda learner: learner.journal.parent == 1).journal
+    assert chosen.looks == chosen.steps == 0
 
 
 @pytest.mark.slow
 def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
-    pair: Pair,
-    recorded: list[Recording],
-    drafter: tuple[Path, DFlash],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: Pair, recorded: list[Recording], drafter: Path, tmp_path: Path
 ) -> None:
-    path, _ = drafter
     # Finite, but not what comes out of a layer.
-    for each in recorded[:24]:
-        huge = np.full_like(each.features, 3e38)
-        record([_with_features(each, huge)], tmp_path)
+    huge = np.full_like(recorded[0].features, 3e38)
+    record([replace(each, features=huge) for each in recorded[:24]], tmp_path)
     pauses: list[float] = []
-    settings = settings_of(pair, tmp_path, path)
-    learner = learn(
-        settings, lambda learner: learner.journal.started_over >= 2, sleep=pauses.append
-    )
-    journal = learner.journal
+    journal = learn(
+        settings_of(pair, tmp_path, drafter),
+        lambda learner: learner.journal.started_over >= 2,
+        sleep=pauses.append,
+    ).journal
     assert journal.total_steps == journal.promoted == 0
     assert journal.thrown_away == 6
     assert journal.rate == 1 / 64
@@ -140,114 +130,69 @@ def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
     assert VersionStore(tmp_path).list() == []
 
 
-def _with_features(recording: Recording, features: Any) -> Recording:
-    return Recording(
-        recording.token_ids,
-        features,
-        recording.target_fingerprint,
-        recording.feature_form,
-        recording.layer_ids,
-        recording.answer_start,
-    )
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_waited_for(
     pair: Pair,
     recorded: list[Recording],
-    drafter: tuple[Path, DFlash],
+    drafter: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    path, _ = drafter
     record(recorded, tmp_path)
     full = itertools.count()
-    add, save = VersionStore.add, Checkpoints.save
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        if next(full) < 4:
-            raise OSError(28, "No space left on device")
-        return add(*args, **kwargs)
+    def refusing(method: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            if next(full) < 4:
+                raise error
+            return method(*args, **kwargs)
 
-    def refuse_too(*args: Any) -> None:
-        if next(full) < 4:
-            raise TrainingError("no space left")
-        save(*args)
+        return refuse
 
-    monkeypatch.setattr(VersionStore, "add", refuse)
-    monkeypatch.setattr(Checkpoints, "save", refuse_too)
+    no_room = OSError(28, "No space left on device")
+    monkeypatch.setattr(VersionStore, "add", refusing(VersionStore.add, no_room))
+    no_room_either = TrainingError("no space left")
+    monkeypatch.setattr(Checkpoints, "save", refusing(Checkpoints.save, no_room_either))
     caplog.set_level("INFO", logger="blockdraft_training")
-    learner = learn(settings_of(pair, tmp_path, path), promoted(1))
-    assert learner.journal.promoted == 1
-    told = [each.message for each in caplog.records if "cannot be written" in each.message]
-    assert len(told) == 1
-
-
-@pytest.mark.slow
-def test_a_version_that_people_choose_is_learned_from(
-    pair: Pair, recorded: list[Recording], drafter: tuple[Path, DFlash], tmp_path: Path
-) -> None:
-    path, _ = drafter
-    record(recorded, tmp_path)
-    settings = settings_of(pair, tmp_path, path)
-    learn(settings, promoted(2))
-    store = VersionStore(tmp_path)
-    current = store.current()
-    assert current is not None
-    assert store.roll_back("too bad").number == current.number - 1
-    journal = learn(settings, lambda learner: learner.journal.parent == current.number - 1).journal
-    assert journal.looks == 0
+    assert learn(settings_of(pair, tmp_path, drafter), promoted).journal.promoted == 1
+    assert sum("cannot be written" in message for message in caplog.messages) == 1
+    assert sum("can be written again" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.slow
 def test_from_nothing(pair: Pair, recorded: list[Recording], tmp_path: Path) -> None:
     record(recorded, tmp_path)
-    learn(settings_of(pair, tmp_path, "auto", paying=1.3), promoted(1))
-    first, second = VersionStore(tmp_path).list()[:2]
+    learn(settings_of(pair, tmp_path, "auto", paying=1.3), promoted)
+    store = VersionStore(tmp_path)
+    first, second = store.list()[:2]
     assert (first.kind, first.state) == ("initialized", "candidate")
     assert (second.kind, second.state, second.parent) == ("learned", "promoted", 1)
     assert second.held_out_tau is not None
     assert second.held_out_tau > 1.3
     assert second.parent_held_out_tau == 1.3
     # Nothing was projected before: the projection learned too.
-    before, after = (
-        weights(
-            load_drafter(
-                DFLASH, VersionStore(tmp_path).path(number), pair.checkpoint, dtype="float32"
-            ).model
-        )
-        for number in (1, 2)
-    )
+    before, after = (weights(model_of(pair, store.path(number))) for number in (1, 2))
     assert not np.array_equal(before["fc.weight"], after["fc.weight"])
 
 
-def test_without_recordings_it_waits(
-    pair: Pair, drafter: tuple[Path, DFlash], tmp_path: Path
-) -> None:
+def test_without_recordings_it_waits(pair: Pair, drafter: Path, tmp_path: Path) -> None:
     waits: list[float] = []
-    learner = learn(
-        settings_of(pair, tmp_path, drafter[0]), lambda _: len(waits) >= 3, sleep=waits.append
-    )
+    settings = settings_of(pair, tmp_path, drafter)
+    learner = learn(settings, lambda _: len(waits) >= 3, sleep=waits.append)
     assert waits == [0.01] * 3
     assert learner.journal == Journal()
 
 
 def test_a_version_that_cannot_be_loaded_is_waited_out(
-    pair: Pair,
-    drafter: tuple[Path, DFlash],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    pair: Pair, drafter: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = VersionStore(tmp_path)
-    for kept in (None, -9):
-
-        def write(folder: Path, kept: int | None = kept) -> None:
-            shutil.copyfile(drafter[0] / "config.json", folder / "config.json")
-            weights = (drafter[0] / "model.safetensors").read_bytes()
-            (folder / "model.safetensors").write_bytes(weights[:kept])
-
-        store.promote(store.add(write, kind="learned", fingerprint="f").number)
+    for _ in range(2):
+        added = store.add(partial(copy_checkpoint, drafter), kind="learned", fingerprint="f")
+        store.promote(added.number)
+    file = store.path(2) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -256,22 +201,21 @@ def test_a_version_that_cannot_be_loaded_is_waited_out(
             # As the drafter does, as soon as it looks at it.
             store.reject(2, "damaged")
 
-    learner = learn(settings_of(pair, tmp_path, drafter[0]), lambda _: len(waits) >= 5, sleep=wait)
+    settings = settings_of(pair, tmp_path, drafter)
+    learner = learn(settings, lambda _: len(waits) >= 5, sleep=wait)
     assert len(waits) == 5
-    told = [each.message for each in caplog.records if "version 2" in each.message]
-    assert len(told) == 1
+    assert sum("version 2" in message for message in caplog.messages) == 1
     assert learner.journal == Journal()
 
 
 def test_an_unfinished_step_yields(
     pair: Pair,
     recorded: list[Recording],
-    drafter: tuple[Path, DFlash],
+    drafter: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record(recorded, tmp_path)
-    settings = settings_of(pair, tmp_path, drafter[0])
     order: list[str] = []
 
     def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,13 +225,12 @@ def test_an_unfinished_step_yields(
 
         return noted
 
-    candidate = candidates.Candidate
-    monkeypatch.setattr(candidate, "add", noting("add", candidate.add))
-    monkeypatch.setattr(candidate, "finish", noting("step", candidate.finish))
+    for name in ("add", "finish"):
+        monkeypatch.setattr(Candidate, name, noting(name, getattr(Candidate, name)))
     monkeypatch.setattr(Pace, "wait", noting("wait", lambda *_: None))
-    learn(settings, steps(2))
+    learn(settings_of(pair, tmp_path, drafter), steps(2))
     # It may wait once more before it hears that it shall stop.
-    assert order[:10] == ["wait", "add", "wait", "add", "step"] * 2
+    assert order[:10] == ["wait", "add", "wait", "add", "finish"] * 2
     assert order[10:] in ([], ["wait"])
 
 

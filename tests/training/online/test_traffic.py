@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.drafter.learning.kept import Kept
+from tests.drafter.learning.kept import Kept, recording
 
-from blockdraft_drafter.learning.recordings import RAW, Recording
+from blockdraft_drafter.learning.recordings import Recording
 from blockdraft_training.online.settings import LearnSettings, Schedule
 from blockdraft_training.online.traffic import (
     Form,
@@ -22,20 +22,6 @@ from blockdraft_training.online.traffic import (
 )
 
 FORM = Form("target", (1, 2), 8, 4, frozenset({"mine"}), 100)
-
-
-def recording(seed: int, tokens: int = 20, **changes: Any) -> Recording:
-    generator = np.random.default_rng(seed)
-    width = 8 if changes.get("feature_form", RAW) == RAW else 4
-    fields: dict[str, Any] = {
-        "token_ids": generator.integers(0, 100, tokens).astype(np.int32),
-        "features": generator.normal(size=(tokens, width)).astype(ml_dtypes.bfloat16),
-        "target_fingerprint": "target",
-        "feature_form": RAW,
-        "layer_ids": (1, 2),
-        "answer_start": 5,
-    }
-    return Recording(**{**fields, **changes})
 
 
 def traffic(directory: Path, passes: int = 2, **changes: Any) -> Traffic:
