@@ -60,16 +60,11 @@ def kept_measurement(
     measure: Callable[[], Measured],
     valid: Callable[[object], bool] = is_positive,
 ) -> Measured:
-    """Return what was measured under a key, measuring it the first time.
+    """Return what was measured under a key, which tells all that it depends on, or measure it.
 
     Several processes may call this at once: one measures, the others wait for it and then agree.
-    Where the file cannot be written each process measures for itself; a damaged one is replaced.
-
-    Args:
-        path: A JSON file; a folder may be shared by machines, each with keys of its own.
-        key: All that the measurement depends on.
-        measure: Returns something `valid`.
-        valid: Whether a value may be one of the file's.
+    Where the JSON file cannot be written each process measures for itself; one with a value that
+    is not `valid` is replaced. Machines may share it, each with keys of its own.
     """
     with ExitStack() as held:
         # Where nothing can be locked nothing can be written either, of which `_write` tells.

@@ -1,10 +1,4 @@
-"""Errors this package raises on purpose; each is also a ValueError.
-
-ModelError
-├── CheckpointError   a checkpoint is damaged, incomplete or of an unsupported kind
-├── TokenizerError    a tokenizer or chat template cannot be loaded or used
-└── ResolveError      a model name leads to nothing, or its download failed
-"""
+"""Errors this package raises on purpose; each is also a ValueError."""
 
 
 class ModelError(ValueError):

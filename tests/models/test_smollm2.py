@@ -73,10 +73,10 @@ def test_a_greedy_answer_is_english(decoder: Decoder, tokenizer: Tokenizer) -> N
     prompt = tokenizer.encode_chat(question)
     tokens = list(prompt)
     for _ in range(12):
-        tokens.append(int(continued(decoder, tokens, 64)[-1]))
-        if tokens[-1] in tokenizer.eos_token_ids:
-            break
-    assert "Paris" in tokenizer.decode(tokens[len(prompt) :])
+        tokens.append(int(continued(decoder, tokens, 192)[-1]))
+        if "Paris" in tokenizer.decode(tokens[len(prompt) :]):
+            return
+    raise AssertionError(tokenizer.decode(tokens[len(prompt) :]))
 
 
 def test_the_shared_head_is_the_tied_embedding(decoder: Decoder, path: Path) -> None:

@@ -77,11 +77,11 @@ class Decoder(nnx.Module):
 
         Args:
             token_ids: The tokens.
-            positions: Position of each token in its own sequence.
+            positions: Of each token in its own sequence.
             caches: `cache_count` opaque caches, passed to `attend`.
             attend: Attention over these tokens and the cache.
-            capture: Ids of layers whose outputs (after the residual) to return. Id i is the
-                output of layer i, as in `target_layer_ids` of DFlash checkpoints.
+            capture: Layers, as in `target_layer_ids` of DFlash checkpoints, whose outputs (after
+                the residual) to return.
 
         Raises:
             ValueError: If the caches do not match the layers, or a captured id is not a layer.

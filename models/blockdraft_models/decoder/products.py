@@ -70,13 +70,9 @@ def project(
     dtype: DTypeLike | None = None,
     form: ProductForm = SAFEST_FORM,
 ) -> Float[Array, "rows out"]:
-    """Compute `x @ weight.T` with a weight as published.
+    """Compute `x @ weight.T` with a weight as published; `form` is that of few rows on CPU.
 
-    Args:
-        x: The rows.
-        weight: Stored [out, in].
-        dtype: Of the result; that of the operands when None. Sums of bfloat16 are float32.
-        form: Of few rows of bfloat16 on CPU.
+    The result has the dtype of the operands when None. Sums of bfloat16 are float32.
     """
     if x.dtype == jnp.bfloat16:
         return _project_bfloat16(x, weight, jnp.dtype(dtype or x.dtype).name, form)

@@ -26,11 +26,7 @@ from blockdraft_models.tokenizer.files import (
 class Tokenizer:
     """A model's tokenizer and chat template; stateless, safe to share between threads.
 
-    Attributes:
-        bos_token_id: Token that starts a text, or None.
-        eos_token_ids: Tokens that end a generation.
-        adds_bos: Whether `encode` starts with the BOS token, as the model's files ask for.
-        special_token_ids: All control tokens.
+    Special tokens are all control tokens, of which those of EOS end a generation.
     """
 
     bos_token_id: int | None
@@ -50,10 +46,8 @@ class Tokenizer:
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
         """Encode text, starting with BOS only if the model's files ask for it.
 
-        Args:
-            text: Any Unicode text.
-            allow_special: Whether the spelling of a control token becomes that token. Never
-                set it for text from a user.
+        With `allow_special`, never to be set for text from a user, the spelling of a control token
+        becomes that token.
 
         Raises:
             TokenizerError: If the text holds lone surrogates.
@@ -104,9 +98,7 @@ class Tokenizer:
     ) -> list[int]:
         """Render and encode a conversation; only the template can write control tokens.
 
-        Args:
-            messages: Each with `role` and `content`.
-            add_generation_prompt: Whether to open the assistant's turn.
+        The generation prompt opens the assistant's turn.
 
         Raises:
             TokenizerError: If there is no template or it refuses the messages.

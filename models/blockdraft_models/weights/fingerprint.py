@@ -46,13 +46,7 @@ RowReader = Callable[[TensorName, slice], Any]
 def decoder_fingerprint(
     config: DecoderConfig, in_stored_order: Iterable[TensorName], read: RowReader
 ) -> str:
-    """Identify a decoder by 16 hex digits.
-
-    Args:
-        config: What its weights compute.
-        in_stored_order: All its tensors, in the order in which they are best read.
-        read: Called by several threads at once.
-    """
+    """Identify a decoder by 16 hex digits; several threads read its tensors in this order."""
     # Both release Python's lock: reading and converting by NumPy, and hashing.
     with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
         running = {

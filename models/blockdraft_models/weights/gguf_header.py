@@ -27,12 +27,9 @@ _DEFAULT_ALIGNMENT = 32
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """Where a tensor lies in the file.
+    """A tensor of a quantization of ggml, and the offset of its first byte in the file.
 
-    Attributes:
-        shape: Row-major: the last axis is contiguous (ggml writes it first).
-        ggml_type: Quantization type id of ggml.
-        offset: Of the first byte, from the start of the file.
+    Its shape is row-major: the last axis is contiguous (ggml writes it first).
     """
 
     shape: tuple[int, ...]

@@ -177,7 +177,7 @@ def test_every_matrix_of_the_layers_is_int8_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_loading_never_holds_the_whole_model_in_float(tmp_path: Path) -> None:
-    config = tiny_config(hidden_size=256, intermediate_size=1024, num_layers=4, head_dim=32)
+    config = tiny_config(hidden_size=256, intermediate_size=2048, num_layers=2, head_dim=32)
     decoder = random_decoder(config)
     write_hf_checkpoint(decoder, tmp_path)
     whole = sum(weight.nbytes for weight in jax.tree.leaves(nnx.state(decoder)))
@@ -191,7 +191,7 @@ def test_loading_never_holds_the_whole_model_in_float(tmp_path: Path) -> None:
     held = sum(weight.nbytes for weight in jax.tree.leaves(nnx.state(loaded)))
     assert held < 0.27 * whole
     # A device of the CPU may take over the host's arrays; beside them, a few weights.
-    assert peak < held + 4 * (1024 * 256 * 4)
+    assert peak < held + 3 * (2048 * 256 * 4) < 0.8 * whole
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 65])
