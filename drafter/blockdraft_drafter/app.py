@@ -138,7 +138,7 @@ def load_method(
     form = settings.feature_form
     if form == "auto":
         # Its first linear map learns only where features come as they are.
-        form = "raw" if learning is not None and learning.store.from_nothing else "projected"
+        form = "raw" if learning is not None and learning.store.base() is None else "projected"
     room = Room(
         max_sequences=settings.max_sequences,
         max_context_tokens=settings.max_context_tokens,

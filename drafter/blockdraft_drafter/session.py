@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from blockdraft_drafter.learning.stream import StreamLearner
+from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import GREEDY, ContextRow, ContextsLostError, DraftMethod, Sampling
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_protos.v1 import drafter_pb2

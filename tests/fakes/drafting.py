@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from blockdraft_bench.engine.in_process import form_of
-from blockdraft_drafter.learning.stream import StreamLearner
+from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection

@@ -75,11 +75,7 @@ class VersionStore:
 
     def list(self) -> Sequence[Version]:
         """Return all versions that can be read, oldest first."""
-        versions = []
-        for number in self._numbers():
-            with contextlib.suppress(VersionError):
-                versions.append(self.read(number))
-        return versions
+        return [*self._readable(self._numbers())][::-1]
 
     def read(self, number: int) -> Version:
         """Return what is known of a version; `VersionError` if it is not there or damaged."""
@@ -98,26 +94,16 @@ class VersionStore:
 
     def promoted(self) -> Iterator[Version]:
         """Yield the good versions that were promoted, the one that shall serve first."""
-        for number in reversed(self._history()):
-            with contextlib.suppress(VersionError):
-                version = self.read(number)
-                if version.good:
-                    yield version
+        return (version for version in self._readable(self._history()) if version.good)
 
     def base(self) -> Version | None:
-        """Return the last version promoted that was not learned; None if there is none.
+        """Return the last version promoted that was not learned.
 
-        The current one was learned from it, if it was learned.
+        The current one was learned from it, if it was learned. None if nothing serves, or what does
+        was learned from a drafter that was made here: such a one is promoted by nobody before
+        something was learned from it.
         """
-        return self._last_given(self._history())
-
-    @property
-    def from_nothing(self) -> bool:
-        """Whether what serves was learned from a drafter that was made here, or nothing serves.
-
-        Such a drafter is promoted by nobody before something was learned from it.
-        """
-        return self.base() is None
+        return self._base_of(self._history())
 
     def add(
         self,
@@ -182,7 +168,7 @@ class VersionStore:
             before = self._history()
             version = self._mark(number, "promoted", reason)
             history = [*(each for each in before if each != number), number]
-            base = self._last_given(history)
+            base = self._base_of(history)
             kept = history[-_REMEMBERED:]
             if base is not None and base.number not in kept:
                 kept = [base.number, *kept]
@@ -190,11 +176,7 @@ class VersionStore:
         return version
 
     def reject(self, number: int, reason: str) -> Version:
-        """Say that a version must not serve; if it is the current one, the one before is again.
-
-        Raises:
-            VersionError: If it is not there or damaged.
-        """
+        """Say that a version must not serve; if it is the current one, the one before is again."""
         with self._locked():
             version = self._mark(number, "rejected", reason)
             self._forget_bad()
@@ -203,8 +185,7 @@ class VersionStore:
     def roll_back(self, reason: str) -> Version:
         """Return to the good version that served before the current one, and say which it is.
 
-        Raises:
-            VersionError: If there is none to return to.
+        `VersionError` if there is none to return to.
         """
         with self._locked():
             current, before = (*self.promoted(), None, None)[:2]
@@ -234,13 +215,17 @@ class VersionStore:
                 shutil.rmtree(path)
         return doomed
 
-    def _last_given(self, history: Sequence[int]) -> Version | None:
-        for number in reversed(history):
-            with contextlib.suppress(VersionError):
-                version = self.read(number)
-                if version.kind != "learned":
-                    return version
-        return None
+    def _base_of(self, history: Sequence[int]) -> Version | None:
+        given = (version for version in self._readable(history) if version.kind != "learned")
+        return next(given, None)
+
+    def _readable(self, numbers: Sequence[int]) -> Iterator[Version]:
+        """Yield those of some versions that can be read, the last one first."""
+        for number in reversed(numbers):
+            try:
+                yield self.read(number)
+            except VersionError:
+                continue
 
     def _mark(self, number: int, state: State, reason: str) -> Version:
         version = replace(self.read(number), state=state, reason=reason)

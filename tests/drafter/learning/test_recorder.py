@@ -16,11 +16,10 @@ from prometheus_client import CollectorRegistry
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning import recorder as module
+from blockdraft_drafter.learning.learner import Learner, StreamLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
 from blockdraft_drafter.learning.recordings import Recording, RecordingFile, Recordings
-from blockdraft_drafter.learning.service_tau import Ended
-from blockdraft_drafter.learning.stream import StreamLearner
 from blockdraft_protos.v1 import drafter_pb2
 
 ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
@@ -106,16 +105,11 @@ def test_a_sequence_is_written_when_its_context_is_released(
     assert recorded.recorder.held_bytes == 0
 
 
-class Listening:
-    """An `Observer` that hears nothing."""
+class Listening(Learner):
+    """A learner that only has a version."""
 
-    serving = drafter_pb2.DrafterVersion(number=1)
-
-    def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        raise NotImplementedError
-
-    def ended(self, version: int, ended: Ended) -> None:
-        raise NotImplementedError
+    def __init__(self) -> None:
+        self.serving = drafter_pb2.DrafterVersion(number=1)
 
 
 @pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1], ids=["at its end", "piece by piece"])

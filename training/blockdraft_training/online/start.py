@@ -166,7 +166,7 @@ def _of_store(store: VersionStore, version: Version, target: Checkpoint, *, serv
         drafter = _load(path, target)
     except ModelError as error:
         raise VersionError(f"version {number} cannot be loaded: {error}") from error
-    return Start(drafter, path, number, serves, store.from_nothing)
+    return Start(drafter, path, number, serves, from_nothing=store.base() is None)
 
 
 def _load(path: Path, target: Checkpoint) -> Drafter[DFlash]:
