@@ -5,7 +5,13 @@ import json
 import pytest
 
 from blockdraft_client import Completion, DrafterInfo, FinishReason, ModelInfo, StepSeconds, Usage
-from blockdraft_client.cli.demo_report import DemoReport, demo_report, table_rows, verdict
+from blockdraft_client.cli.demo_report import (
+    DemoReport,
+    ModeReport,
+    demo_report,
+    table_rows,
+    verdict,
+)
 
 
 def model(*, trained: bool = False, attached: bool = True) -> ModelInfo:
@@ -56,21 +62,12 @@ def report() -> DemoReport:
     )
 
 
-def test_speeds_are_medians_of_the_measured_runs(report: DemoReport) -> None:
+def test_figures_are_medians_per_step_and_acceptance_is_pooled(report: DemoReport) -> None:
     # Four tokens after the first one, in a median of 2 s and of 1 s.
-    assert report.plain.tokens_per_second == 2.0
-    assert report.drafted.tokens_per_second == 4.0
+    assert report.plain == ModeReport(2.0, 5, 0.5, StepSeconds(verify=0.375, host=0.125))
+    steps = StepSeconds(0.25, 0.125, 0.0625, 0.03125)
+    assert report.drafted == ModeReport(4.0, 5, 0.25, steps)
     assert report.speedup == 2.0
-    assert (report.plain.ttft_seconds, report.drafted.ttft_seconds) == (0.5, 0.25)
-    assert (report.plain.output_tokens, report.drafted.output_tokens) == (5, 5)
-
-
-def test_step_times_are_per_step(report: DemoReport) -> None:
-    assert report.drafted.step_seconds == StepSeconds(0.25, 0.125, 0.0625, 0.03125)
-    assert report.plain.step_seconds == StepSeconds(verify=0.375, host=0.125)
-
-
-def test_acceptance_is_pooled_over_the_drafted_runs(report: DemoReport) -> None:
     # Six steps accepted 2 + 1 + 1; the first position was proposed six times.
     assert report.acceptance_length == pytest.approx(1 + 4 / 6)
     assert report.acceptance_per_position == pytest.approx((4 / 6, 0.0))
@@ -89,20 +86,19 @@ def test_one_different_token_is_noticed() -> None:
 
 
 def test_the_json_form_is_complete(report: DemoReport) -> None:
-    value = json.loads(json.dumps(report.to_json()))
-    assert value["answer"] == "text"
-    assert value["identical"] is True
-    assert value["plain"] == {"tokens_per_second": 2.0, "output_tokens": 5, "ttft_seconds": 0.5}
-    assert set(value["drafted"]) == set(value["plain"])
-    assert value["acceptance_length"] == pytest.approx(5 / 3)
-    assert value["acceptance_per_position"] == pytest.approx([4 / 6, 0.0])
-    assert value["step_seconds"] == {
-        "verify": 0.25,
-        "draft": 0.125,
-        "transport": 0.0625,
-        "host": 0.03125,
+    assert json.loads(json.dumps(report.to_json())) == {
+        "answer": "text",
+        "identical": True,
+        "plain": {"tokens_per_second": 2.0, "output_tokens": 5, "ttft_seconds": 0.5},
+        "drafted": {"tokens_per_second": 4.0, "output_tokens": 5, "ttft_seconds": 0.25},
+        "speedup": 2.0,
+        "acceptance_length": pytest.approx(5 / 3),
+        "acceptance_per_position": pytest.approx([4 / 6, 0.0]),
+        "step_seconds": {"verify": 0.25, "draft": 0.125, "transport": 0.0625, "host": 0.03125},
+        "target": "target",
+        "drafter": "dflash:feed",
+        "trained": False,
     }
-    assert (value["target"], value["drafter"], value["trained"]) == ("target", "dflash:feed", False)
 
 
 def test_the_table_reads_as_measured(report: DemoReport) -> None:
@@ -126,11 +122,10 @@ def test_the_verdict_says_whether_the_drafter_is_trained(report: DemoReport) -> 
     assert "was trained for target" in verdict(demo_report(model(trained=True), runs, runs, runs))
 
 
-def test_a_one_token_answer_has_no_speed() -> None:
+def test_a_one_token_answer_without_a_drafter_has_no_speed() -> None:
     runs = [completion(Usage(output_tokens=1), (1,))]
     report = demo_report(model(attached=False), runs, runs, runs)
-    assert report.plain.tokens_per_second is None
-    assert report.speedup is None
+    assert (report.plain.tokens_per_second, report.speedup) == (None, None)
     assert (report.drafter, report.trained) == (None, False)
     assert "There is no drafter for target: what was drafted is what" in verdict(report)
     assert next(table_rows(report)) == ("tokens/s", "-", "-")
