@@ -58,8 +58,6 @@ class EngineSettings:
             sooner.
         lookup_block: Most tokens of a verification of what lookup found, the target's newest token
             included.
-        draft_patience_seconds: How long a step waits for a proposal at least; longer where drafting
-            usually takes longer and pays, never longer than `draft_timeout_seconds`.
     """
 
     scheduler: SchedulerSettings = group(SchedulerSettings)
@@ -105,7 +103,13 @@ class EngineSettings:
         flag="draft-timeout",
         above=0,
     )
-    draft_patience_seconds: float = 0.02
+    draft_patience_seconds: float = setting(
+        0.02,
+        "how long a step waits for a proposal at least; longer where drafting usually takes longer "
+        "and pays, never longer than --draft-timeout",
+        flag="draft-patience",
+        minimum=0,
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
