@@ -18,17 +18,13 @@ class MethodSpec:
     """The fixed facts of a loaded draft method.
 
     Attributes:
-        name: Name of the method, such as "dflash".
         block_size: Tokens per block, the anchor included.
         target_layer_ids: Target layers whose outputs, concatenated in this order, are a feature.
         feature_width: Elements of one feature as `step` takes it.
-        feature_dtype: Element type of the features that `step` takes.
-        vocab_size: Number of token ids; an anchor is below it.
         max_sequences: Number of context slots.
         max_context_tokens: Most committed positions per slot.
         max_feature_rows: Most feature rows per sequence and step.
         fingerprint: Identity of weights and configuration, 16 hexadecimal digits.
-        trained: Whether the weights were trained for the target.
         reads_tokens: Whether a context row must bring its tokens beside its features.
         projection: What features have to go through before `step`, its arrays on the host; None
             if it takes the target's outputs as they are.
@@ -51,15 +47,7 @@ class MethodSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the target will choose the tokens to draft.
-
-    Attributes:
-        temperature: Randomness, >= 0; 0 picks the likeliest token.
-        top_k: Number of likeliest tokens kept; 0 keeps all.
-        top_p: Probability mass of likeliest tokens kept, in (0, 1].
-        min_p: Least share of the likeliest token's probability kept, in [0, 1].
-        seed: Seed of the noise, 0 to 2**64 - 1.
-    """
+    """How the target will choose the tokens to draft; greedily at temperature 0."""
 
     temperature: float = 0.0
     top_k: int = 0

@@ -38,14 +38,7 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoadedMethod:
-    """A draft method that is ready to serve.
-
-    Attributes:
-        method: Drafts.
-        pool: Its context slots.
-        target_fingerprint: The target it drafts for.
-        learner: Learns while it serves; None if it does not.
-    """
+    """A draft method that is ready to serve, and its context slots."""
 
     method: DraftMethod
     pool: SlotPool

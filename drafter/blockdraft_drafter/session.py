@@ -98,11 +98,8 @@ class Session:
     ) -> None:
         """Start before step 1, with no context.
 
-        Args:
-            method: Drafts; shared by the streams of the process.
-            pool: The method's context slots; shared likewise.
-            shared: Memory in which the verifier may leave features.
-            learner: Learns from what arrives; None to learn nothing.
+        Method and pool are shared by the streams of the process; in `shared` memory the verifier
+        may leave features.
         """
         self._learner = learner
         self._shared = shared

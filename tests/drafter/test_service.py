@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,14 @@ def features(rows: int, width: int = 64, seed: int = 0) -> np.ndarray:
     return values.astype(ml_dtypes.bfloat16)
 
 
+async def refusal(call: Awaitable[Any], reason: str) -> grpc.aio.AioRpcError:
+    """Expect a call to be refused for a reason."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert error_reason(caught.value) == reason
+    return caught.value
+
+
 def error_metadata(error: grpc.aio.AioRpcError) -> dict[str, str]:
     status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an AioRpcError is a Call
     assert status is not None
@@ -72,10 +80,12 @@ def error_metadata(error: grpc.aio.AioRpcError) -> dict[str, str]:
     return dict(info.metadata)
 
 
+def describing(fingerprint: str) -> drafter_pb2.DrafterServiceDescribeRequest:
+    return drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
+
+
 async def test_describe(stub: Any, target: Path) -> None:
-    fingerprint = load_checkpoint_config(target).fingerprint
-    request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
-    answer = await stub.Describe(request)
+    answer = await stub.Describe(describing(load_checkpoint_config(target).fingerprint))
     assert answer.method == "dflash"
     assert answer.block_size == 4
     assert list(answer.target_layer_ids) == [1, 2]
@@ -91,10 +101,8 @@ async def test_describe(stub: Any, target: Path) -> None:
 
 async def test_a_drafter_of_raw_features_has_no_projection(stub: Any) -> None:
     call = stub.FetchProjection(drafter_pb2.FetchProjectionRequest(fingerprint="0" * 16))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert error_reason(caught.value) == "NO_PROJECTION"
+    error = await refusal(call.read(), "NO_PROJECTION")
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_the_projection_can_be_fetched(
@@ -108,8 +116,7 @@ async def test_the_projection_can_be_fetched(
         grpc.aio.insecure_channel(address) as channel,
     ):
         stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
-        request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
-        answer = await stub.Describe(request)
+        answer = await stub.Describe(describing(fingerprint))
         said = answer.projection
         assert (answer.feature_width, said.input_width) == (32, 64)
         assert said.dtype == drafter_pb2.DATA_TYPE_FLOAT32
@@ -123,9 +130,7 @@ async def test_the_projection_can_be_fetched(
         assert projection.scale.shape == (32,)
         assert projection.fingerprint() == said.fingerprint
         asked.fingerprint = "0" * 16
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.FetchProjection(asked).read()
-        assert error_reason(caught.value) == "PROJECTION_MISMATCH"
+        await refusal(stub.FetchProjection(asked).read(), "PROJECTION_MISMATCH")
         # Features are refused that have not been through it.
         call = stub.Draft()
         for step, (width, errors) in enumerate(((64, 1), (32, 0)), start=1):
@@ -135,20 +140,14 @@ async def test_the_projection_can_be_fetched(
 
 
 async def test_describe_refuses_another_target(stub: Any, target: Path) -> None:
-    request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint="f" * 16)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Describe(request)
-    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert error_reason(caught.value) == "TARGET_MISMATCH"
-    assert error_metadata(caught.value) == {
+    error = await refusal(stub.Describe(describing("f" * 16)), "TARGET_MISMATCH")
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error_metadata(error) == {
         "drafter_target_fingerprint": load_checkpoint_config(target).fingerprint,
         "target_fingerprint": "f" * 16,
     }
-
-
-async def test_describe_needs_a_fingerprint(stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Describe(drafter_pb2.DrafterServiceDescribeRequest())
+        await stub.Describe(describing(""))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -230,11 +229,9 @@ async def test_memory_that_cannot_be_mapped_is_done_without(stub: Any, name: str
 async def test_a_step_out_of_order_ends_the_stream(stub: Any) -> None:
     call = stub.Draft()
     await call.write(draft_request(2))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert error_reason(caught.value) == "STEP_OUT_OF_ORDER"
-    assert error_metadata(caught.value) == {"expected_step_id": "1", "step_id": "2"}
+    error = await refusal(call.read(), "STEP_OUT_OF_ORDER")
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error_metadata(error) == {"expected_step_id": "1", "step_id": "2"}
 
 
 async def test_ended_and_cancelled_streams_free_their_slots(
@@ -308,10 +305,8 @@ async def test_draining_ends_the_stream_at_once(target: Path, tmp_path: Path) ->
         await call.read()
         read = asyncio.ensure_future(call.read())
     # The block waits for the process to stop: 5 s if the stream kept it alive.
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await read
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert error_reason(caught.value) == "DRAINING"
+    error = await refusal(read, "DRAINING")
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
     await channel.close()
 
 
@@ -344,9 +339,7 @@ async def test_a_drafter_that_cannot_draft_any_more_ends(
         async with grpc.aio.insecure_channel(address) as channel:
             call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             await call.write(draft_request(1, [sequence_draft(1, 0, features(2))]))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert error_reason(caught.value) == "CONTEXTS_LOST"
+            await refusal(call.read(), "CONTEXTS_LOST")
             health: Any = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
             # Nobody but the method's failure has asked it to stop.

@@ -27,12 +27,9 @@ TARGET_TO_DRAFT = "t2d"
 
 @dataclass(frozen=True, slots=True)
 class DraftTensor:
-    """One weight of a drafter.
+    """One weight of a drafter: dotted path in the module, published name, shape in both.
 
-    Attributes:
-        path: Dotted attribute path in the module.
-        name: Published name.
-        shape: As published and as the module stores it; matrices are [out, in].
+    Matrices are [out, in].
     """
 
     path: str
@@ -52,7 +49,6 @@ class DraftConfig:
         draft_vocab_size: Tokens the drafter can propose, the target's frequent ones: of a small
             target the output head is most of a draft's cost. None for all.
         target_fingerprint: The target the drafter was trained for, or None if not recorded.
-        trained: Whether the weights were trained.
     """
 
     decoder: DecoderConfig

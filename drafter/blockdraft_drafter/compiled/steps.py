@@ -59,15 +59,7 @@ class DraftWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much a method holds, and what it takes.
-
-    Attributes:
-        max_sequences: Number of context slots.
-        max_context_tokens: Most committed positions per slot.
-        max_feature_rows: Most feature rows per sequence and step.
-        feature_dtype: Element type of the features to come.
-        projected: Whether the target's process projects them.
-    """
+    """How much a method holds, as in `MethodSpec`, and whether features come projected."""
 
     max_sequences: int
     max_context_tokens: int
@@ -84,8 +76,6 @@ class DraftSteps(ABC):
 
     Attributes:
         graph: The drafter without its weights.
-        decoder: Its draft layers.
-        room: For contexts.
         dtype: Of the contexts.
         placement: On a mesh; None for the default device.
         token_by_token: Whether a step takes the longer, the more tokens are wanted of its blocks.
@@ -167,8 +157,7 @@ def draft_tokens(
         positions: Absolute position of each token to be drafted.
         sampling: How the target will choose it, one row for each choice.
         draft_ids: Target ids of the draft vocabulary; None for all.
-        sharpness: What filtered logits are multiplied by before the noise is added; the larger, the
-            more often the likeliest is drafted.
+        sharpness: The larger, the more often the likeliest is drafted.
 
     Returns:
         Tokens, as target ids, and the logarithm of how likely the target chooses each. Of greedy
