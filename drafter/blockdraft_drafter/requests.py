@@ -66,11 +66,7 @@ class StepFeatures:
         self._all_finite = all_finite(self._features)
 
     def of(self, index: int) -> NDArray[Any]:
-        """Return those of the sequence at `index` of the step, [feature_rows, feature_width].
-
-        Raises:
-            SequenceRefusedError: If they are malformed or not finite.
-        """
+        """Return those of the sequence at `index` of the step, [feature_rows, feature_width]."""
         start, stop = self._ends[index : index + 2]
         if self._reason is not None and start != stop:
             raise _invalid(f"features: {self._reason}")
@@ -86,10 +82,7 @@ def check_sequence(
 ) -> None:
     """Check everything about a sequence that needs neither its features nor a slot.
 
-    `expected_start` is its context length, 0 if it is unknown.
-
-    Raises:
-        SequenceRefusedError: If it must be refused.
+    `expected_start` is its context length, 0 if it is unknown. Raises SequenceRefusedError.
     """
     # The length comes first: a verifier out of step needs to hear that, whatever else is wrong.
     if sequence.context_start != expected_start:

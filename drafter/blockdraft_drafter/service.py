@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import mmap
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ class LoadedMethod:
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
-    """Serves Describe and Draft.
+    """Serves Describe, FetchProjection and Draft.
 
     Everything that touches the method or its slots runs on the event loop, in order, so that no
     lock is needed. Steps are short, and handing each to another thread and back would cost more
@@ -190,7 +189,6 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         # Unlike a finally clause, this runs at once however the call ends.
         context.add_done_callback(ended)
         while (request := await self._next(request_iterator, draining)) is not None:
-            arrived = time.perf_counter()
             try:
                 response = session.step(request)
             except StepOutOfOrderError as error:
@@ -209,8 +207,6 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                     "CONTEXTS_LOST",
                     "the device step failed and all contexts are lost; open a new stream",
                 ) from error
-            elapsed = time.perf_counter() - arrived
-            response.timings.total_time.FromNanoseconds(int(elapsed * 1e9))
             self._metrics.observe(request, response)
             yield response
 

@@ -50,11 +50,7 @@ class NoDrafterError(ResolveError):
 
 
 def published_method(config: Mapping[str, Any]) -> AnyMethod:
-    """Return the method of a drafter's parsed `config.json`.
-
-    Raises:
-        ValueError: If a part of the configuration is not what it should be.
-    """
+    """Return the method of a parsed `config.json`; raises ValueError if that is malformed."""
     return next(method for method in METHODS if method.config_type.recognizes(config))
 
 
@@ -81,7 +77,7 @@ def find_checkpoint(
 
     Raises:
         NoDrafterError: If `auto` or a method's name finds none for the target.
-        ResolveError: If the specification leads to nothing.
+        ResolveError: If the specification leads to nothing else.
     """
     kind = spec.partition(":")[0]
     if kind in _RANDOM:

@@ -84,19 +84,14 @@ class DraftConfig:
     def default_for(
         cls, target: DecoderConfig, *, block_size: int, num_layers: int
     ) -> "DraftConfig":
-        """Return the drafter this project builds for a target, without weights.
-
-        Raises:
-            ValueError: If the target has no such drafter.
-        """
+        """Return the drafter this project builds for a target; ValueError if there is none."""
 
     @staticmethod
     @abstractmethod
     def recognizes(config: Mapping[str, Any]) -> bool:
         """Tell from a parsed `config.json` whether a drafter is of this method.
 
-        Raises:
-            ValueError: If a part of the configuration is not what it should be.
+        Raises ValueError if a part of it is not what it should be.
         """
 
     @classmethod
@@ -106,8 +101,7 @@ class DraftConfig:
     ) -> "DraftConfig":
         """Read a published drafter's parsed `config.json`; `block_size` is for one that says none.
 
-        Raises:
-            ValueError: If a field is missing or asks for something this drafter does not compute.
+        Raises ValueError if a field is missing or asks for what this drafter does not compute.
         """
 
     @abstractmethod
@@ -178,9 +172,6 @@ class MethodDefinition(Generic[Model]):
     Attributes:
         name: What it is called on the wire and in specifications, such as "dflash".
         title: What it is called in prose.
-        config_type: The shape of its drafters.
-        module: Their model; a call with a shape, `dtype` and `rngs` makes a random one.
-        steps: Its computations.
         reads_tokens: Whether a context row must bring its tokens beside its features.
         own_matrices: Whether a checkpoint may bring an embedding and a head of its own, to be used
             in place of the target's.
@@ -202,8 +193,6 @@ class Drafter(Generic[Model]):
     """A draft model, identified.
 
     Attributes:
-        definition: Its method.
-        model: The model.
         fingerprint: 16 hexadecimal digits over the configuration and all weights.
         draft_ids: Int[ndarray, "draft"], target ids the drafter can propose; None for all.
         embedding: Float[ndarray, "vocab hidden"], its own embedding; None for the target's.

@@ -37,9 +37,7 @@ class DraftPrograms:
     power of two of features. That is one program per size of either, not one per pair.
 
     Attributes:
-        steps: The computations.
-        weights: Shapes, types and places of their first argument.
-        config: The drafter's shape.
+        weights: Shapes, types and places of the first argument of the steps.
     """
 
     steps: DraftSteps
@@ -90,11 +88,9 @@ class DraftPrograms:
         return _powers_of_two(1, self.steps.room.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
-        """Trace a program; nothing is compiled and no array is made.
+        """Trace the program that appends `size` features, or drafts `size` blocks.
 
-        Args:
-            kind: "append", or "draft", which appends too.
-            size: Features to append, or blocks to draft.
+        Nothing is compiled and no array is made.
         """
         context = self.steps.context()
         places = None
