@@ -164,7 +164,9 @@ class Configuration(Generic[S]):
 class _HelpAll(argparse.Action):
     """Prints the help with what `--help` leaves out, and ends the process."""
 
-    def __init__(self, option_strings: list[str], dest: str, whole: dict[str, str], help: str):
+    def __init__(
+        self, option_strings: list[str], dest: str, whole: dict[str, str], help: str
+    ) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
         self._whole = whole
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 KEY = "blockdraft"
-"""Where the metadata of a field keeps its declaration."""
+"""Where the metadata of a field keeps its declaration; of a group, the names it leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,6 @@ class Declaration:
         raise ValueError(f"{source} must be {words}, got {value:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What `group` was told; see there."""
-
-    without: frozenset[str]
-
-
 def setting(default: T, help: str, **more: Any) -> T:
     """Declare a field that can be set from outside; for `more` see `Declaration`."""
     declared: T = field(default=default, metadata={KEY: Declaration(help, **more)})
@@ -85,13 +78,13 @@ def group(factory: Callable[[], T], *, without: Sequence[str] = ()) -> T:
 
     Those named in `without` cannot be set here, because something else decides them.
     """
-    declared: T = field(default_factory=factory, metadata={KEY: Group(frozenset(without))})
+    declared: T = field(default_factory=factory, metadata={KEY: frozenset(without)})
     return declared
 
 
 def optional_group() -> Any:
     """Declare a group that is None unless one of its settings is given."""
-    return field(default=None, metadata={KEY: Group(frozenset())})
+    return field(default=None, metadata={KEY: frozenset()})
 
 
 def check(settings: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from blockdraft_runtime.configuration.definition import (
     KEY,
     Declaration,
-    Group,
     choices,
     without_none,
 )
@@ -179,15 +178,13 @@ def _walk(kind: type, defaults: Mapping[str, Any], path: FieldPath) -> Iterator[
                 default=default,
                 said=said,
             )
-        elif isinstance(said, Group):
+        elif isinstance(said, frozenset):
             # What a group that is there must have is unset as long as the group is not.
             known = {
                 each.name: None if default is None else getattr(default, each.name)
                 for each in dataclasses.fields(inner)
             }
-            yield from (
-                found for found in _walk(inner, known, here) if found.name not in said.without
-            )
+            yield from (found for found in _walk(inner, known, here) if found.name not in said)
 
 
 def _make(kind: type[T], base: Any, values: Mapping[FieldPath, Any], path: FieldPath) -> T:
