@@ -8,7 +8,7 @@ import importlib
 import re
 
 import pytest
-from docs.generate import generate
+from docs.generate import generate, table
 from tests.docs.pages import code, read, rows, section, sources
 
 from blockdraft_bench.command import SUBCOMMANDS
@@ -62,3 +62,21 @@ def test_a_command_without_a_table_is_noticed() -> None:
     page = read(PAGE).replace("<!-- flags of demo -->", "")
     with pytest.raises(ValueError, match="no table for demo"):
         generate(page)
+
+
+def test_a_flag_of_several_commands_is_one_row_with_their_defaults() -> None:
+    lines = table(["server", "verifier", "drafter"]).splitlines()
+    found = {line.split(" | ")[0]: line.split(" | ")[1:3] for line in lines}
+    assert found["| `--drain-timeout`"] == ["", "`30`"]
+    assert found["| `--dtype`"] == ["verifier, drafter", "`auto`"]
+    assert found["| `--listen`"] == [
+        "",
+        "`127.0.0.1:50051`; verifier: `unix:/tmp/blockdraft-verifier.sock`; "
+        "drafter: `unix:/tmp/blockdraft-drafter.sock`",
+    ]
+    # One name, two meanings.
+    assert [line.split(" | ")[1] for line in lines if "`--drafter`" in line.split(" | ")[0]] == [
+        "verifier",
+        "drafter",
+    ]
+    assert not any("`--config`" in line.split(" | ")[0] for line in lines)
