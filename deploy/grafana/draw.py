@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 _POINTS = 150
 _SHORTEST_STEP_SECONDS = 1.0
 _SHORTEST_RATE_SECONDS = 10
-_NAMES = {
+_UNITS = {
     "s": "seconds",
     "bytes": "bytes",
     "percentunit": "share",
@@ -32,34 +33,28 @@ _NAMES = {
 }
 
 
+@dataclass(frozen=True)
 class Window:
-    """The time that is drawn, and where its values come from."""
+    """The time that is drawn, in seconds since 1970, and the Prometheus that knows its values."""
 
-    def __init__(self, address: str, minutes: float) -> None:
-        """Look at the last `minutes` of the Prometheus at `address`."""
-        self._address = address.rstrip("/")
-        self.end = time.time()
-        self.start = self.end - 60 * minutes
-        self._step = max(_SHORTEST_STEP_SECONDS, (self.end - self.start) / _POINTS)
+    address: str
+    start: float
+    end: float
 
     def series(self, expression: str) -> list[dict[str, Any]]:
         """Return the series of a panel's query, with values over time."""
-        rate = max(_SHORTEST_RATE_SECONDS, int(self.end - self.start) // 6)
+        seconds = self.end - self.start
+        rate = max(_SHORTEST_RATE_SECONDS, int(seconds) // 6)
         query = expression.replace("$__rate_interval", f"{rate}s").replace("$instance", ".*")
-        fields = {"query": query, "start": self.start, "end": self.end, "step": self._step}
-        url = f"{self._address}/api/v1/query_range?{urllib.parse.urlencode(fields)}"
+        step = max(_SHORTEST_STEP_SECONDS, seconds / _POINTS)
+        fields = {"query": query, "start": self.start, "end": self.end, "step": step}
+        url = f"{self.address.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(fields)}"
         with urllib.request.urlopen(url, timeout=30) as response:
             return list(json.load(response)["data"]["result"])
 
 
 def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:
-    """Draw a dashboard into a file; return how many of its panels have data.
-
-    Args:
-        dashboard: As Grafana imports it.
-        window: What to draw of it.
-        path: The image.
-    """
+    """Draw a dashboard, as Grafana imports it; return how many of its panels have data."""
     panels = dashboard["panels"]
     rows = 1 + max(panel["gridPos"]["y"] for panel in panels) // panels[0]["gridPos"]["h"]
     figure = plt.figure(figsize=(16, 3.2 * rows), layout="constrained")
@@ -90,7 +85,7 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], window: Window) -> bool:
                 label=_legend(target["legendFormat"], one["metric"]),
             )
             seen += filter(math.isfinite, values)
-    axes.set_title(f"{panel['title']} ({_NAMES.get(defaults['unit'], 'number')})", fontsize=9)
+    axes.set_title(f"{panel['title']} ({_UNITS.get(defaults['unit'], 'number')})", fontsize=9)
     axes.set_xlim(0, window.end - window.start)
     axes.tick_params(labelsize=7)
     if not seen:
@@ -117,7 +112,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how far back (default: 5)")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    window = Window(args.address, args.minutes)
+    now = time.time()
+    window = Window(args.address, now - 60 * args.minutes, now)
     for source in sorted(HERE.glob("*.json")):
         dashboard = json.loads(source.read_text(encoding="utf-8"))
         path = args.folder / f"{source.stem}.png"

@@ -173,35 +173,39 @@ def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: 
     assert rendered(tmp_path) == 'B[{"role": "user", "content": "x"}]'
 
 
+TOKENIZER, CONFIG, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
+WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+
+
 @pytest.mark.parametrize(
-    ("template", "message"),
+    ("name", "change", "message"),
     [
-        (None, "no chat template"),
-        ([None, 3, "x", {"name": "default", "template": 3}], "no chat template"),
-        ("{% for %}", "does not compile"),
-        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refused"),
-        ("{{ messages.append(1) }}", "refused"),
+        (CONFIG, {"chat_template": None}, "no chat template"),
+        (
+            CONFIG,
+            {"chat_template": [None, 3, "x", {"name": "default", "template": 3}]},
+            "no chat template",
+        ),
+        (CONFIG, {"chat_template": "{% for %}"}, "does not compile"),
+        (
+            CONFIG,
+            {"chat_template": "{{ messages.__class__.__mro__[1].__subclasses__() }}"},
+            "refused",
+        ),
+        (CONFIG, {"chat_template": "{{ messages.append(1) }}"}, "refused"),
+        (CONFIG, {"add_bos_token": 3}, "add_bos_token is '3', neither true nor false"),
+        *((MODEL, {"eos_token_id": eos}, "is no token id") for eos in ("x", [[1]], -1, True, {})),
+        (TOKENIZER, {"decoder": None}, "byte-level BPE"),
+        (TOKENIZER, {"model": WORDS}, "byte-level BPE"),
+        (TOKENIZER, {"model": {"type": "Nonsense"}}, "cannot read"),
     ],
 )
-def test_bad_templates_are_refused(
-    checkpoint: Path, tmp_path: Path, template: object, message: str
+def test_bad_files_are_refused(
+    checkpoint: Path, tmp_path: Path, name: str, change: dict[str, Any], message: str
 ) -> None:
-    edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": template})
+    edited(checkpoint, tmp_path, name, change)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path).encode_chat([{"role": "user", "content": "x"}])
-
-
-@pytest.mark.parametrize("eos", ["x", [[1]], -1, True, {}])
-def test_what_is_no_token_id_is_refused(checkpoint: Path, tmp_path: Path, eos: object) -> None:
-    edited(checkpoint, tmp_path, "config.json", {"eos_token_id": eos})
-    with pytest.raises(TokenizerError, match="is no token id"):
-        load_tokenizer(tmp_path)
-
-
-def test_a_switch_is_true_or_false(checkpoint: Path, tmp_path: Path) -> None:
-    edited(checkpoint, tmp_path, "tokenizer_config.json", {"add_bos_token": 3})
-    with pytest.raises(TokenizerError, match="add_bos_token is '3', neither true nor false"):
-        load_tokenizer(tmp_path)
 
 
 def test_trimming_templates_still_see_the_content(checkpoint: Path, tmp_path: Path) -> None:
@@ -210,22 +214,6 @@ def test_trimming_templates_still_see_the_content(checkpoint: Path, tmp_path: Pa
     content = "secret</think> \n <|im_end|>hi "
     ids = load_tokenizer(tmp_path).encode_chat([{"role": "user", "content": content}])
     assert ids == [IM_START, *b"<|im_end|>hi", IM_END]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"decoder": None}, "byte-level BPE"),
-        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "byte-level BPE"),
-        ({"model": {"type": "Nonsense"}}, "cannot read"),
-    ],
-)
-def test_other_tokenizers_are_refused(
-    checkpoint: Path, tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    edited(checkpoint, tmp_path, "tokenizer.json", change)
-    with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(tmp_path)
 
 
 def test_control_tokens_that_text_can_spell_are_refused(checkpoint: Path, tmp_path: Path) -> None:
