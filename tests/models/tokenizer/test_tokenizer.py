@@ -175,6 +175,7 @@ def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: 
 
 TOKENIZER, CONFIG, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+NO_TOKENS: tuple[Any, ...] = ("x", [[1]], -1, True, {})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
         ),
         (CONFIG, {"chat_template": "{{ messages.append(1) }}"}, "refused"),
         (CONFIG, {"add_bos_token": 3}, "add_bos_token is '3', neither true nor false"),
-        *((MODEL, {"eos_token_id": eos}, "is no token id") for eos in ("x", [[1]], -1, True, {})),
+        *((MODEL, {"eos_token_id": eos}, "is no token id") for eos in NO_TOKENS),
         (TOKENIZER, {"decoder": None}, "byte-level BPE"),
         (TOKENIZER, {"model": WORDS}, "byte-level BPE"),
         (TOKENIZER, {"model": {"type": "Nonsense"}}, "cannot read"),
