@@ -8,6 +8,7 @@ find that a file is gone: that is a `RecordingError` like damage.
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -30,6 +31,7 @@ _SCRATCH = ".new-"
 _HEADER_BYTES = 1024
 # Nobody takes so long to write one piece: whoever began the file has died.
 _ABANDONED_SECONDS = 600.0
+_LOOK_SECONDS = 1.0
 
 
 class RecordingError(ValueError):
@@ -66,13 +68,15 @@ class Recordings:
     """The recordings in one folder, which is made with the first one.
 
     Any number of processes may read; one at a time should write, and with several the limit may be
-    passed by what they write at the same moment.
+    passed by what they write within a second.
     """
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         """Let what is in the folder take at most so many bytes."""
         self.directory = directory
         self.limit_bytes = limit_bytes
+        # Bytes in the folder when it was looked into, and written since.
+        self._used, self._looked_at = 0, -math.inf
 
     def names(self) -> list[str]:
         """Return the names of all recordings, oldest first, damaged ones included."""
@@ -116,11 +120,25 @@ class Recordings:
         return sum(size for name, size in self._sizes().items() if _NAME.fullmatch(name))
 
     def make_room(self, size: int) -> None:
-        """Delete what nobody writes any more, and the oldest recordings, until so much fits.
+        """Delete the oldest recordings until so much fits that will be written now.
+
+        Looking into a folder of many files takes milliseconds, so it is done once a second, and
+        whenever what is known to have been written reaches the limit.
 
         Raises:
-            RecordingError: If it never does.
+            RecordingError: If it never fits.
         """
+        now = time.monotonic()
+        if now > self._looked_at + _LOOK_SECONDS or self._used + size > self.limit_bytes:
+            # A little more than needed, so that a full ring is not looked into each time.
+            self._used = self._swept(self.limit_bytes - size - self.limit_bytes // 64)
+            self._looked_at = now
+        if self._used + size > self.limit_bytes:
+            raise RecordingError(f"no room for {size} bytes beside what is being written")
+        self._used += size
+
+    def _swept(self, limit_bytes: int) -> int:
+        """Delete what its writer left, and the oldest beyond a limit; return the bytes left."""
         sizes = self._sizes()
         for name in [each for each in sizes if each.startswith(_SCRATCH)]:
             with contextlib.suppress(FileNotFoundError):
@@ -130,12 +148,11 @@ class Recordings:
                     del sizes[name]
         used = sum(sizes.values())
         for name in sorted(name for name in sizes if _NAME.fullmatch(name)):
-            if used + size <= self.limit_bytes:
+            if used <= limit_bytes:
                 break
             (self.directory / name).unlink(missing_ok=True)
             used -= sizes[name]
-        if used + size > self.limit_bytes:
-            raise RecordingError(f"no room for {size} bytes beside what is being written")
+        return used
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of recordings, and of what is being written."""
@@ -157,11 +174,10 @@ class RecordingFile:
 
     def __init__(self, ring: Recordings) -> None:
         """Begin a file that no reader takes for a recording."""
-        self._ring, self._size, self._width = ring, _HEADER_BYTES, 0
+        self._ring, self._size, self._width = ring, 0, 0
         ring.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = ring.directory / f"{_SCRATCH}{os.getpid()}-{time.time_ns()}"
         self._file = open(self._path, "xb", opener=_for_owner)  # noqa: SIM115
-        self._file.write(bytes(_HEADER_BYTES))
 
     def __enter__(self) -> "RecordingFile":
         """Return itself."""
@@ -174,7 +190,8 @@ class RecordingFile:
     def append(self, features: NDArray[Any]) -> None:
         """Write the features, bfloat16 [rows, width], of the next positions."""
         self._width = features.shape[1]
-        self._write(features.tobytes())
+        header = b"" if self._size else bytes(_HEADER_BYTES)
+        self._write(header + features.tobytes())
 
     def finish(self, token_ids: NDArray[Any], **about: Any) -> str:
         """Write the tokens and, `about` them, the other fields of `Recording`.

@@ -1,6 +1,7 @@
 """The ring of recordings on disk."""
 
 import errno
+import itertools
 import os
 import time
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from tests.drafter.learning.kept import Kept, recording
 
+from blockdraft_drafter.learning import recordings as module
 from blockdraft_drafter.learning.recordings import (
     RecordingError,
     RecordingFile,
+    Recordings,
 )
 
 
@@ -65,6 +68,28 @@ def test_what_is_being_written_counts(tmp_path: Path) -> None:
         with RecordingFile(ring) as other, pytest.raises(RecordingError, match="no room"):
             other.append(piece)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("recordings", [0, 60], ids=["empty", "full"])
+def test_many_pieces_look_into_the_folder_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recordings: int
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 1e9)
+    ring = Kept(tmp_path, 1_000_000)
+    for seed in range(recordings):
+        ring.add(recording(seed, tokens=1000))
+    looks, sizes = itertools.count(), Recordings._sizes
+
+    def counted(self: Recordings) -> dict[str, int]:
+        next(looks)
+        return sizes(self)
+
+    monkeypatch.setattr(Recordings, "_sizes", counted)
+    with RecordingFile(ring) as file:
+        for _ in range(50):
+            file.append(np.zeros((10, 10), ml_dtypes.bfloat16))
+    assert next(looks) <= 2
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1_000_000
 
 
 def test_one_larger_than_the_limit_costs_no_other(tmp_path: Path) -> None:
