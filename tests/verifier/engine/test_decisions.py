@@ -1,0 +1,193 @@
+"""What the policy decides, in virtual time, over services as they were measured.
+
+Nothing is computed: texts are made up, every step and draft takes what it was measured to take, and
+scheduler, lookup and policy are the real ones. The decisions of each service are on record, as a
+hash, with the tokens per second they come to: to write the same policy in other words changes
+neither. Who changes a decision on purpose records the new hashes and compares the speeds, of which
+none may be 2 % less: `python -m tests.verifier.engine.test_decisions`.
+"""
+
+import hashlib
+import random
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.buckets import Bucket, bucket_for
+from blockdraft_verifier.drafting.sync import DraftTimes
+from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.draft_costs import DraftCosts
+from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.scheduling.pages import PageAllocator
+from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
+
+# Seconds of steps by tokens: SmolLM2-135M in bfloat16 on two cores of a Zen 4, and a chip.
+CPU = {1: 0.042, 2: 0.0425, 4: 0.043, 8: 0.05, 16: 0.052, 32: 0.068, 64: 0.104}
+CHIP = {16: 0.008, 64: 0.0085, 256: 0.011, 1024: 0.03}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A closed loop of callers.
+
+    Attributes:
+        right: How likely a drafted token is right, if those before it are, of every other caller's
+            answers; the others' are right half as often.
+        repeats: How likely a text goes on as it did before, at each token.
+        goes_on: How likely a draft goes on after each token, where a pass makes each; else None.
+        slow: Whether the machine is now and then slower than it was.
+    """
+
+    steps: dict[int, float]
+    callers: int
+    right: float
+    repeats: float = 0.0
+    goes_on: float | None = None
+    slow: bool = False
+    policy: DraftPolicy = "adaptive"
+
+
+SCENARIOS = {
+    "one, good drafter": (Scenario(CPU, 1, 0.85), "6ae3b439", 40.11),
+    "one, bad drafter": (Scenario(CPU, 1, 0.15), "3f9ab86e", 22.42),
+    "one, no drafter, repeats": (Scenario(CPU, 1, 0.0, repeats=0.9), "58aba8b3", 62.47),
+    "one, good drafter, repeats": (Scenario(CPU, 1, 0.8, repeats=0.9), "333f8f74", 60.98),
+    "one, token by token, T=1": (Scenario(CPU, 1, 0.6, goes_on=0.7), "85a1fd70", 31.83),
+    "one, slow at times": (Scenario(CPU, 1, 0.7, repeats=0.7, slow=True), "8f4f4005", 45.76),
+    "eight, good drafter": (Scenario(CPU, 8, 0.85), "f139bac1", 158.98),
+    "eight, bad drafter": (Scenario(CPU, 8, 0.2), "25d0d9aa", 127.29),
+    "eight, repeats, T=1": (Scenario(CPU, 8, 0.6, repeats=0.8, goes_on=0.7), "5c425e38", 214.43),
+    "sixteen, good drafter": (Scenario(CPU, 16, 0.85), "d3768dd7", 211.74),
+    "sixteen, bad drafter": (Scenario(CPU, 16, 0.2), "06677d5c", 205.02),
+    "sixteen, repeats": (Scenario(CPU, 16, 0.7, repeats=0.8, slow=True), "8bff588a", 236.63),
+    "sixteen on a chip": (Scenario(CHIP, 16, 0.7, repeats=0.5), "85f3d328", 4367.06),
+    "fixed": (Scenario(CPU, 4, 0.6, repeats=0.5, policy="fixed"), "ed00a59c", 142.14),
+}
+
+
+class Service:
+    """Answers of 40 tokens to prompts of 20 to 60, one after another for each caller."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        limits = SchedulerSettings(scenario.callers, max(scenario.steps), 256)
+        settings = EngineSettings(
+            num_pages=1024, scheduler=limits, draft_policy=scenario.policy, lookup_block=8
+        )
+        self.scheduler = Scheduler(limits, PageAllocator(1024, settings.page_size))
+        self.buckets = tuple(
+            Bucket(scenario.callers, tokens, tokens) for tokens in sorted(scenario.steps)
+        )
+        self.lengths = DraftLengths(settings)
+        self.block = 8 if scenario.right else 1
+        self.lengths.use_blocks(self.block)
+        costs = CostModel({each: scenario.steps[each.tokens] for each in self.buckets})
+        self.drafts = (0.006, 0.0065, 0.008, 0.013, 0.022)
+        if scenario.right:
+            shortest = () if scenario.goes_on is None else tuple(each / 4 for each in self.drafts)
+            costs.drafts = DraftCosts(self.block, self.drafts, shortest)
+        self.lengths.costs = costs
+        self.random = random.Random(0)
+        self.numbers = count(1)
+        self.texts: dict[Sequence, list[int]] = {}
+        self.decided = hashlib.sha256()
+        self.now, self.tokens, self.answers = 0.0, 0, 0
+
+    def run(self, answers: int) -> tuple[str, float]:
+        """Return the hash of all decisions, and the tokens per second."""
+        for _ in range(self.scenario.callers):
+            self.ask()
+        while self.answers < answers:
+            self.step()
+        return self.decided.hexdigest()[:8], self.tokens / self.now
+
+    def ask(self) -> None:
+        text = [self.random.randrange(50)]
+        prompt, output = self.random.randint(20, 60), 40
+        source = 0
+        while len(text) < prompt + output + 1:
+            if self.random.random() < self.scenario.repeats:
+                source += 1
+            else:
+                source = self.random.randrange(len(text))
+            fresh = not self.scenario.repeats or source >= len(text)
+            text.append(self.random.randrange(1000) if fresh else text[source])
+        number = next(self.numbers)
+        request = GenerationRequest(str(number), tuple(text[:prompt]), max_output_tokens=output)
+        sequence = Sequence(number, request, self.now)
+        self.texts[sequence] = text
+        self.lengths.add(sequence)
+        self.scheduler.add(sequence)
+
+    def step(self) -> None:
+        rows = self.scheduler.plan(None, self.lengths.prompt_room)
+        tokens = sum(len(row.token_ids) for row in rows)
+        seconds = self.scenario.steps[bucket_for(self.buckets, len(rows), tokens).tokens]
+        if self.scenario.slow and int(self.now) % 4 == 3:
+            seconds *= 1.8
+        self.now += seconds
+        self.lengths.observe_step(rows, seconds)
+        progress = [self.scheduler.commit(row, self.result(row)) for row in rows]
+        self.lengths.observe_acceptance(progress)
+        for change in progress:
+            sequence = change.row.sequence
+            self.tokens += len(change.new_tokens)
+            if sequence.finish_reason is not None:
+                self.scheduler.remove(sequence)
+                self.lengths.forget(sequence)
+                self.answers += 1
+                self.ask()
+        running = self.scheduler.running
+        wanted = self.lengths.wanted(running, self.block, self.scheduler.prompt_tokens)
+        found = [(s.sequence_id, s.proposal.token_ids) for s in running if s.proposal is not None]
+        asked = [(sequence, length) for sequence, length in wanted if length]
+        decision = [(sequence.sequence_id, length) for sequence, length in wanted], found
+        self.decided.update(repr((decision, round(self.lengths.wait_seconds(wanted), 9))).encode())
+        if asked:
+            self.draft(asked)
+
+    def draft(self, asked: list[tuple[Sequence, int]]) -> None:
+        longest = 0
+        for sequence, length in asked:
+            text, start = self.texts[sequence], len(sequence.tokens)
+            right = self.scenario.right / (1 if sequence.sequence_id % 2 else 2)
+            drafted: list[int] = []
+            while len(drafted) < length:
+                true = text[start + len(drafted)]
+                drafted.append(true if self.random.random() < right else -1)
+                goes_on = self.scenario.goes_on
+                if goes_on is not None and self.random.random() > goes_on:
+                    break
+            sequence.proposal = Proposal(tuple(drafted), ended_early=len(drafted) < length)
+            longest = max(longest, len(drafted))
+        computed = self.drafts[min((len(asked) - 1).bit_length(), 4)]
+        if self.scenario.goes_on is not None:
+            computed *= (1 + longest) / 8
+        times = DraftTimes(computed + 0.0005, computed, 1, len(asked), longest)
+        self.now += times.waited
+        self.lengths.observe_drafting(times)
+
+    def result(self, row: Row) -> RowResult:
+        text, start = self.texts[row.sequence], row.start + row.known_count
+        accepted = 0
+        for token in row.token_ids[row.known_count :]:
+            if token != text[start + accepted]:
+                break
+            accepted += 1
+        return RowResult(accepted, text[start + accepted])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_decisions_are_those_on_record(name: str) -> None:
+    scenario, decided, speed = SCENARIOS[name]
+    found = Service(scenario).run(6 * scenario.callers)
+    assert found == (decided, pytest.approx(speed, rel=1e-3))
+
+
+if __name__ == "__main__":
+    for title, (service, _, _) in SCENARIOS.items():
+        digest, rate = Service(service).run(6 * service.callers)
+        print(f'"{title}": "{digest}", {rate:.2f}')
