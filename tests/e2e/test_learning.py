@@ -21,7 +21,7 @@ from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.keys import digest_of
-from blockdraft_verifier.engine.draft_costs import DraftCosts
+from blockdraft_verifier.engine.costs import DraftCosts
 
 
 def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> None:

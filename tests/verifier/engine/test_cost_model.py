@@ -5,7 +5,7 @@ import pytest
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import FIRST_PROPOSALS, CostModel, WaitingPrompts
-from blockdraft_verifier.engine.draft_costs import DraftCosts
+from blockdraft_verifier.engine.costs import DraftCosts
 
 FLAT = {Bucket(4, tokens, tokens): 1.0 for tokens in (4, 8, 16, 32)}
 LINEAR = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}

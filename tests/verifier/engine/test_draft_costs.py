@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier.engine.draft_costs import TIME_LEARNING_RATE, DraftCosts
+from blockdraft_verifier.engine.costs import TIME_LEARNING_RATE, DraftCosts
 
 
 def test_by_batch_size() -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_drafts
-from blockdraft_verifier.engine.expected_steps import expected_steps
+from blockdraft_verifier.engine.cost_model import expected_steps
 
 SIZES = (1, 2, 4, 8, 16, 32)
 

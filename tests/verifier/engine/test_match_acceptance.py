@@ -5,9 +5,8 @@ import random
 import pytest
 
 from blockdraft_verifier.engine.acceptance import LEARNING_RATE, PRIOR_WEIGHT, SETTLED_TRIALS
-from blockdraft_verifier.engine.match_acceptance import PRIOR, MatchAcceptance
-from blockdraft_verifier.lookup.index import LONGEST_MATCH
-from blockdraft_verifier.lookup.sequence_lookup import Outcome
+from blockdraft_verifier.engine.lookups import PRIOR, MatchAcceptance
+from blockdraft_verifier.lookup import LONGEST_MATCH, Outcome
 
 
 def test_a_match_gets_longer_with_each_token() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.engine.cost_model import CostModel
-from blockdraft_verifier.engine.draft_costs import DraftCosts
-from blockdraft_verifier.engine.source_choice import Offer, Share, fastest, longest, with_tries
+from blockdraft_verifier.engine.costs import DraftCosts
+from blockdraft_verifier.engine.policy import Offer, Share, fastest, longest, with_tries
 
 SIZES = (1, 2, 4, 8, 16)
 

@@ -15,8 +15,8 @@ import pytest
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.engine.cost_model import CostModel
-from blockdraft_verifier.engine.draft_costs import DraftCosts
-from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.costs import DraftCosts
+from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence

@@ -21,11 +21,11 @@ from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
-from blockdraft_verifier.engine.draft_costs import DraftCosts
-from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
 from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
+from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 
 from blockdraft_verifier.drafting.sync import DraftSync
-from blockdraft_verifier.engine.draft_lengths import DraftLengths
 from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import Sequence
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier.lookup.index import LONGEST_MATCH, SHORTEST_MATCH, LookupIndex, Match
+from blockdraft_verifier.lookup import LONGEST_MATCH, SHORTEST_MATCH, LookupIndex, Match
 
 ALL = 10**9
 TOKENS = st.integers(1, 4).flatmap(lambda size: st.lists(st.integers(0, size), max_size=120))

@@ -17,9 +17,9 @@ from blockdraft_verifier.engine.cost_model import (
     TRY_STEPS,
     CostModel,
 )
-from blockdraft_verifier.engine.draft_costs import DraftCosts
-from blockdraft_verifier.engine.draft_lengths import DraftLengths
+from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.lookups import INDEXED_PER_STEP
+from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,

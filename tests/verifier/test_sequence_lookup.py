@@ -5,8 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier.lookup.index import LONGEST_MATCH
-from blockdraft_verifier.lookup.sequence_lookup import Outcome, SequenceLookup
+from blockdraft_verifier.lookup import LONGEST_MATCH, Outcome, SequenceLookup
 
 
 def grown(*, tokens: list[int]) -> SequenceLookup:

@@ -1,0 +1,346 @@
+"""What is drafted for each sequence: how far, by whom, and when although it does not seem to pay.
+
+`DraftLengths.wanted` is the decision, made after each step for the next one. All decoding sequences
+get one draft length, the one that the cost model finds best without lookup. Then lookup's tokens
+compete with it. The step's tokens are what all sequences share: so the tokens found by lookup, of
+all of them, are taken in order of how likely they are to be right, as many as fill the step that
+is worth most. A step is padded up to a compiled size, and filling it costs nothing, unless prompts
+wait for room. What it is decided by is learned from every step: acceptance (`acceptance`,
+`lookups`) and seconds (`costs`).
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.drafting.sync import DraftTimes
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_longest
+from blockdraft_verifier.engine.cost_model import (
+    EXPLORE_EVERY_STEPS,
+    LEAST_CHANCE,
+    NO_PROMPTS,
+    TRY_SHARE,
+    TRY_STEPS,
+    CostModel,
+    WaitingPrompts,
+)
+from blockdraft_verifier.engine.lookups import Lookups
+from blockdraft_verifier.scheduling.scheduler import Progress, Row
+from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
+
+
+class DraftLengths:
+    """Learns from every step, and says for whom to draft how many tokens; pure Python.
+
+    With the policy "adaptive" drafts are as long as it pays, with "fixed" as long as allowed.
+
+    Attributes:
+        costs: What steps cost; None before anything was measured.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Know nothing yet."""
+        self.costs: CostModel | None = None
+        self._policy = settings.draft_policy
+        self._prompt_slowdown = settings.prompt_slowdown
+        self._lookup_block = settings.lookup_block if settings.lookup else 1
+        self._max_block = 1
+        self._lookups = Lookups()
+        self._overall = AcceptanceEstimate()
+        self._estimates: dict[Sequence, AcceptanceEstimate] = {}
+        self._steps = 0
+        # What tries may cost by now.
+        self._credit_seconds = 0.0
+
+    def wanted(
+        self, running: list[Sequence], block_size: int, prompt_tokens: int
+    ) -> list[tuple[Sequence, int]]:
+        """Propose what lookup found where that is best, and return what to ask the drafter.
+
+        That is draft lengths, 0 where new features shall only be sent. The drafter's `block_size`
+        is 1 if there is none to ask; of prompts `prompt_tokens` are to be computed.
+        """
+        self._lookups.index(running)
+        ready = [
+            sequence
+            for sequence in running
+            if sequence.finish_reason is None
+            and not sequence.awaiting_draft
+            and sequence.proposal is None
+            and sequence.request.max_draft_tokens != 0
+        ]
+        # Contexts are kept up ahead of drafts, but not those of a drafter that is hardly asked.
+        ahead = self._policy == "fixed" or not self._overall.hopeless
+        wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
+        decoding = [sequence for sequence in ready if sequence.decoding]
+        if self.costs is None:
+            return wanted
+        context = max((s.committed for s in running if not s.decoding), default=0)
+        prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
+        estimates = [self._estimates[sequence] for sequence in decoding if sequence.draftable]
+        length = self._length(self.costs, estimates, block_size - 1, prompts)
+        offers = [self._offer(sequence, length) for sequence in decoding]
+        shares = self._shares(self.costs, offers, estimates, length, prompts)
+        for sequence, share in zip(decoding, shares, strict=True):
+            if share.lookup:
+                tokens = self._lookups.continuation(sequence, share.lookup)
+                sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
+            # With nothing to draft its context is kept up.
+            if sequence.draftable and length > 0:
+                wanted.append((sequence, share.draft))
+        return wanted
+
+    def _length(
+        self,
+        costs: CostModel,
+        estimates: list[AcceptanceEstimate],
+        most: int,
+        prompts: WaitingPrompts,
+    ) -> int:
+        """Return how many tokens to ask the drafter for of each, lookup left out of account."""
+        if not estimates or most < 1:
+            return 0
+        if self._policy == "fixed":
+            return most
+        best = tried = costs.best_draft_length(estimates, most, prompts=prompts)
+        if self._explores:
+            tried = most
+        elif best == 0:
+            tried = costs.try_length(estimates, self._overall, most, prompts)
+        if tried == best:
+            return best
+        lost = costs.lost_seconds(estimates, tried, best, prompts)
+        if lost > self._credit_seconds:
+            return best
+        self._credit_seconds -= lost
+        return tried
+
+    def _offer(self, sequence: Sequence, length: int) -> "Offer":
+        """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
+        found = self._lookups.survival(sequence, _limited(sequence, self._max_block - 1))
+        if not sequence.draftable:
+            return Offer(found)
+        drafted, estimate = _limited(sequence, length), self._estimates[sequence]
+        return Offer(found, estimate.lasting(drafted), estimate.accepted_of(drafted))
+
+    def _shares(
+        self,
+        costs: CostModel,
+        offers: list["Offer"],
+        estimates: list[AcceptanceEstimate],
+        length: int,
+        prompts: WaitingPrompts,
+    ) -> list["Share"]:
+        """Return which offers are taken, the drafter's being for `length` tokens."""
+        if not any(offer.survival for offer in offers):
+            return [Share(draft=offer.draft_length) for offer in offers]
+        if self._policy == "fixed":
+            return longest(offers)
+        # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
+        must_draft = length > 0 and (
+            self._explores or not costs.best_draft_length(estimates, length, prompts=prompts)
+        )
+        shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
+        return with_tries(shares, offers) if self._explores else shares
+
+    @property
+    def _explores(self) -> bool:
+        """Whether what does not seem to pay is tried in this step."""
+        return self._steps % EXPLORE_EVERY_STEPS == 0
+
+    @property
+    def acceptance(self) -> list[float]:
+        """How often a token at each position is right, given that those before it are."""
+        return list(self._overall.by_position)
+
+    @property
+    def least_chance(self) -> float:
+        """How likely it has to be that all of a draft is right for the drafter to go on with it."""
+        return 0.0 if self._policy == "fixed" else LEAST_CHANCE
+
+    def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
+        """Return how long it can pay to wait for what is `wanted` of the drafter."""
+        asked = [(self._estimates[sequence], length) for sequence, length in wanted if length]
+        if not asked or self.costs is None:
+            return 0.0
+        estimates = [estimate for estimate, _ in asked]
+        length = max(length for _, length in asked)
+        return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
+
+    def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
+        """Return most prompt tokens beside decoding sequences; None while that is not known."""
+        if self.costs is None:
+            return None
+        return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
+
+    def use_blocks(self, drafter_block: int) -> int:
+        """Draft within blocks of a new size, 1 without a drafter; return most tokens of a row."""
+        self._max_block = max(drafter_block, self._lookup_block)
+        return self._max_block
+
+    def forget_acceptance(self) -> None:
+        """Forget what was accepted of another drafter."""
+        self._overall = AcceptanceEstimate()
+
+    def add(self, sequence: Sequence) -> None:
+        """Expect of a new sequence what was seen of all others."""
+        self._estimates[sequence] = self._overall.successor()
+        if self._lookup_block > 1 and sequence.request.lookup:
+            self._lookups.add(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Forget a sequence."""
+        self._estimates.pop(sequence, None)
+        self._lookups.forget(sequence)
+
+    def observe_drafting(self, times: DraftTimes) -> None:
+        """Learn what drafting cost."""
+        if self.costs is None:
+            return
+        drafts = self.costs.drafts
+        # What had to be caught up first is not what drafting costs, nor is what only appends.
+        if times.proposals and not times.backlogged:
+            drafts.observe_transport(times.transport)
+            # Several answers were computed apart; their sum is the time of no batch.
+            if times.answers == 1:
+                drafts.observe(times.proposals, times.longest, times.computed)
+        for late in times.late:
+            drafts.observe_transport(max(0.0, late.elapsed - late.computed))
+            if late.proposals:
+                drafts.observe(late.proposals, late.longest, late.computed)
+
+    def observe_step(self, rows: Collection[Row], seconds: float) -> None:
+        """Learn what a step over `rows` took."""
+        self._steps += 1
+        allowed = TRY_SHARE * seconds
+        self._credit_seconds = min(self._credit_seconds + allowed, TRY_STEPS * allowed)
+        if self.costs is not None:
+            tokens = sum(len(row.token_ids) for row in rows)
+            prompts = (row.start + row.known_count for row in rows if row.known_count > 1)
+            self.costs.steps.observe(len(rows), tokens, seconds, max(prompts, default=0))
+
+    def observe_acceptance(self, progress: Iterable[Progress]) -> None:
+        """Learn what a step accepted."""
+        for change in progress:
+            row = change.row
+            if change.new_tokens and row.draft_count and row.source is DraftSource.DRAFTER:
+                for estimate in (self._estimates[row.sequence], self._overall):
+                    estimate.update(row.draft_count, change.accepted, ended_early=row.ended_early)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What could be verified of one sequence.
+
+    Attributes:
+        survival: How likely the first 1, 2, ... tokens found by lookup are all right.
+        draft_lasting: How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
+        draft_gain: How many of these are expected to be accepted.
+    """
+
+    survival: list[float] = field(default_factory=list)
+    draft_lasting: list[float] = field(default_factory=list)
+    draft_gain: float = 0.0
+
+    @property
+    def draft_length(self) -> int:
+        """Tokens the drafter would be asked for."""
+        return len(self.draft_lasting)
+
+    @property
+    def prefers_drafter(self) -> bool:
+        """Whether the drafter is expected to be right more often; lookup costs nothing."""
+        return self.draft_gain > sum(self.survival)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one sequence gets: tokens found by lookup, or tokens to ask the drafter for."""
+
+    lookup: int = 0
+    draft: int = 0
+
+
+def longest(offers: Rows[Offer]) -> list[Share]:
+    """Return the better source of each sequence, with all it offers."""
+    return [
+        Share(draft=offer.draft_length) if offer.prefers_drafter else Share(len(offer.survival))
+        for offer in offers
+    ]
+
+
+def fastest(
+    costs: CostModel,
+    offers: Rows[Offer],
+    *,
+    must_draft: bool,
+    prompts: WaitingPrompts = NO_PROMPTS,
+) -> list[Share]:
+    """Return what makes the step worth most, for at least one sequence.
+
+    With `must_draft` the drafter is to be tried: sequences that do better with it are drafted for
+    even if the batch as a whole would do better without.
+    """
+    drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
+    mixed, worth = _filled(costs, offers, drafting, prompts)
+    if not any(drafting) or must_draft:
+        return mixed
+    free, worth_free = _filled(costs, offers, [False] * len(offers), prompts)
+    return free if worth_free >= worth else mixed
+
+
+def with_tries(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
+    """Return shares in which those who would get nothing verify what promises at least a token.
+
+    A step size that was slow once, because the machine was, is measured again so; a text without
+    repetitions has nothing to try.
+    """
+    return [
+        Share(len(offer.survival)) if share == Share() and sum(offer.survival) >= 1 else share
+        for share, offer in zip(shares, offers, strict=True)
+    ]
+
+
+def _filled(
+    costs: CostModel, offers: Rows[Offer], drafting: Rows[bool], prompts: WaitingPrompts
+) -> tuple[list[Share], float]:
+    """Fill up a step in which some are drafted for with what lookup found for others; its worth."""
+    rows = len(offers)
+    drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
+    lasting = [offer.draft_lasting for offer in drafted]
+    tokens = rows + math.ceil(sum(map(sum, lasting)))
+    gain = float(rows) + sum(offer.draft_gain for offer in drafted)
+    seconds = costs.drafts.seconds(len(drafted), expected_longest(lasting))
+    # A later token of a sequence is never likelier than one before it.
+    found = [
+        (alive, index)
+        for index, (offer, drafts) in enumerate(zip(offers, drafting, strict=True))
+        if not drafts
+        for alive in offer.survival
+    ]
+    found.sort(reverse=True)
+    gains = list(accumulate((alive for alive, _ in found), initial=gain))
+
+    def worth(count: int) -> float:
+        return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
+
+    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
+    count = max(sorted({0, *sizes}), key=worth)
+    taken = [0] * rows
+    for _, index in found[:count]:
+        taken[index] += 1
+    shares = [
+        Share(draft=offer.draft_length) if drafts else Share(lookup)
+        for offer, drafts, lookup in zip(offers, drafting, taken, strict=True)
+    ]
+    return shares, worth(count)
+
+
+def _limited(sequence: Sequence, length: int) -> int:
+    allowed = sequence.request.max_draft_tokens
+    # The last token of an answer is the target's own: nothing needs to be drafted for it.
+    length = min(length, max(0, sequence.remaining - 1))
+    return length if allowed is None else min(length, allowed)
