@@ -1,8 +1,8 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; `bench *` stands for all commands of `bench`. Everything else on the page is written
-by hand. `make docs` runs this file, `make lint` runs it with `--check`.
+`<!-- end -->`; `bench *` stands for all measurements. Everything else on the page is written by
+hand. `make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from blockdraft_bench import command as bench_command
+from blockdraft_bench.command import MEASUREMENTS
 from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training import command as train_command
@@ -24,7 +24,8 @@ PAGE = Path(__file__).parent / "configuration.md"
 MARKED = re.compile(r"(<!-- flags of ([\w ,*]+) -->\n).*?(<!-- end -->)", re.S)
 # What every command has; the page says it once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
-_GROUPS = (("bench", bench_command), ("train", train_command), ("learn", learn_command))
+_GROUPS = (("train", train_command), ("learn", learn_command))
+_MEASUREMENTS = {f"bench {each.name}": each for each in MEASUREMENTS}
 # A default longer than this is named, not quoted.
 LONGEST_DEFAULT = 48
 
@@ -35,7 +36,9 @@ def modules() -> dict[str, str]:
     for name, commands in _GROUPS:
         del found[name]
         found |= {f"{name} {one}": each.module for one, each in commands.SUBCOMMANDS.items()}
-    return found
+    del found["bench"]
+    found |= {name: each.module for name, each in _MEASUREMENTS.items()}
+    return {**found, "bench report": "blockdraft_bench.report"}
 
 
 def generate(page: str) -> str:
@@ -45,9 +48,7 @@ def generate(page: str) -> str:
         ValueError: If a command has no table.
     """
     named = {name for match in MARKED.finditer(page) for name in _commands(match[2])}
-    # Those of the benchmarks are still written by hand, where they do not declare their settings.
-    wanted = {name for name in modules() if not name.startswith("bench ") or _configuration(name)}
-    if missing := sorted(wanted - named):
+    if missing := sorted(modules().keys() - named):
         raise ValueError(f"{PAGE.name} has no table for {', '.join(missing)}")
     return MARKED.sub(lambda match: f"{match[1]}{table(_commands(match[2]))}{match[3]}", page)
 
@@ -83,17 +84,13 @@ def table(commands: list[str]) -> str:
 
 
 def _commands(marked: str) -> list[str]:
-    """Return the commands of a mark, in which `bench *` stands for all of `bench` with a table."""
+    """Return the commands of a mark, in which `bench *` stands for all measurements."""
     found: list[str] = []
     for name in marked.split(", "):
         group = name.removesuffix("*")
-        several = [one for one in modules() if one.startswith(group) and _has_table(one)]
+        several = [one for one in modules() if one.startswith(group) and one != "bench report"]
         found += several if group != name else [name]
     return found
-
-
-def _has_table(command: str) -> bool:
-    return not command.startswith("bench ") or _configuration(command) is not None
 
 
 def _owners(row: Row, commands: list[str]) -> str:
@@ -115,6 +112,8 @@ def _short(command: str) -> str:
 
 
 def _configuration(command: str) -> Configuration[Any] | None:
+    if command in _MEASUREMENTS:
+        return _MEASUREMENTS[command].configuration
     found: Configuration[Any] | None
     found = getattr(importlib.import_module(modules()[command]), "CONFIGURATION", None)
     return found
@@ -122,8 +121,9 @@ def _configuration(command: str) -> Configuration[Any] | None:
 
 def _rows(command: str) -> Iterator[Row]:
     parser = argparse.ArgumentParser()
-    importlib.import_module(modules()[command]).add_arguments(parser)
     configuration = _configuration(command)
+    adds = configuration or importlib.import_module(modules()[command])
+    adds.add_arguments(parser)
     settings = {} if configuration is None else configuration.settings
     for action in parser._actions:
         flags = [flag for flag in action.option_strings if flag not in _EVERYWHERE]

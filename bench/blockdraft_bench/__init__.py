@@ -1,12 +1,15 @@
 """`blockdraft bench`: what drafting gains, on which data, with what certainty.
 
-Read `common` first: its docstring says what a measurement is. There is one folder a measurement.
-`acceptance`, `decode`, `serve`, `peers`, `int8`, `kflat` and `processor` run models, `link`,
-`host`, `slice` and `door` what is around them: they use `engine` and import no other measurement.
-`scaling` predicts from the results of two of them, and `report` shows the results of most on one
-page. `command` finds them by name.
+`command` lists the measurements. Each is a function `measure` from its settings (`settings`,
+`serve.settings`) and a `Run` to a `Result`: `acceptance`, `decode` (whose arithmetic is in
+`speed`), `processor`, and the packages `kflat`, `link`, `peers` and `serve`. What they share, in
+the order to read it:
 
-In a measurement, read `command` (its flags and its course), then `report` (the dataclass that
-becomes its JSON file, and its Markdown), `figure` last. No such `report` needs JAX or matplotlib,
-so that results are read without either.
+* `run` (the course of a measurement), `result` (rows as JSON and Markdown), `store` (results on
+  disk, to resume from), `provenance` (what a result was measured with), `figure`;
+* `datasets` and `prompts` (what is asked), `answers` (what decoding gives, and how it compares),
+  `statistics` (an `Estimate` is a number with its interval and how many answers it rests on);
+* `engine`: verifier and drafter in this process.
+
+`report` puts the pages of several results together; `errors` is what may go wrong.
 """

@@ -7,80 +7,92 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.run import run_measurement
-from blockdraft_bench.common.settings import OutputSettings
+from blockdraft_bench import report
+from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.settings import (
+    AcceptanceSettings,
+    DecodeSettings,
+    KFlatSettings,
+    LinkSettings,
+    PeersSettings,
+    ProcessorSettings,
+)
+from blockdraft_runtime.configuration.command import Configuration
 
 
 @dataclass(frozen=True, slots=True)
-class Subcommand:
-    """One subcommand: a module with `add_arguments(parser)` and `measure(settings, run)`.
+class Measurement:
+    """One subcommand: a module with `measure(settings, run)`, imported when it is chosen."""
 
-    Settings are what its `CONFIGURATION` makes of the flags, or the flags where it has none.
-    """
-
+    name: str
     module: str
+    settings: type
     summary: str
 
+    @property
+    def configuration(self) -> Configuration[Any]:
+        """How it comes to its settings."""
+        return Configuration(f"bench {self.name}", self.settings)
 
-SUBCOMMANDS = {
-    "acceptance": Subcommand(
-        "blockdraft_bench.acceptance.command", "how many tokens a verification gains, by dataset"
+
+MEASUREMENTS = (
+    Measurement(
+        "acceptance",
+        "blockdraft_bench.acceptance",
+        AcceptanceSettings,
+        "how many tokens a verification gains, by dataset",
     ),
-    "decode": Subcommand(
-        "blockdraft_bench.decode.command", "plain decoding and draft methods, one answer at a time"
+    Measurement(
+        "decode",
+        "blockdraft_bench.decode",
+        DecodeSettings,
+        "plain decoding and draft methods, one answer at a time",
     ),
-    "door": Subcommand(
-        "blockdraft_bench.door.command", "tokens through server and SDK, with a target that sleeps"
+    Measurement(
+        "kflat",
+        "blockdraft_bench.kflat.measure",
+        KFlatSettings,
+        "the cost of verifying K tokens; measured and modelled",
     ),
-    "host": Subcommand(
-        "blockdraft_bench.host.command",
-        "the engine's own time per step, with a target that is free",
+    Measurement(
+        "link",
+        "blockdraft_bench.link.measure",
+        LinkSettings,
+        "what the link between verifier and drafter costs",
     ),
-    "int8": Subcommand(
-        "blockdraft_bench.int8.command", "how far int8 weights move a target's logits"
+    Measurement(
+        "peers",
+        "blockdraft_bench.peers.measure",
+        PeersSettings,
+        "other programs on the same prompts and weights",
     ),
-    "kflat": Subcommand(
-        "blockdraft_bench.kflat.command", "the cost of verifying K tokens; measured and modelled"
+    Measurement(
+        "processor",
+        "blockdraft_bench.processor",
+        ProcessorSettings,
+        "a row of the matrix of processors, for this one",
     ),
-    "link": Subcommand(
-        "blockdraft_bench.link.command", "what the link between verifier and drafter costs"
-    ),
-    "peers": Subcommand(
-        "blockdraft_bench.peers.command", "other programs on the same prompts and weights"
-    ),
-    "processor": Subcommand(
-        "blockdraft_bench.processor.command", "a row of the matrix of processors, for this one"
-    ),
-    "scaling": Subcommand(
-        "blockdraft_bench.scaling.command", "speed-up predicted from acceptance and costs"
-    ),
-    "report": Subcommand(
-        "blockdraft_bench.report.command", "one page and figure of the results of all these"
-    ),
-    "serve": Subcommand(
-        "blockdraft_bench.serve.command", "a service under load; the cost of its processes"
-    ),
-    "slice": Subcommand(
-        "blockdraft_bench.slice.command", "what announcing a step to a slice's processes costs"
-    ),
-}
+    Measurement("serve", "blockdraft_bench.serve.measure", ServeSettings, "a service under load"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
     choices = parser.add_subparsers(metavar="WHAT", required=True)
-    for name, subcommand in SUBCOMMANDS.items():
-        module: Any = importlib.import_module(subcommand.module)
-        child = choices.add_parser(name, help=subcommand.summary, allow_abbrev=False)
-        module.add_arguments(child)
-        child.set_defaults(run_subcommand=functools.partial(_run, name, module))
+    for each in MEASUREMENTS:
+        child = choices.add_parser(each.name, help=each.summary, allow_abbrev=False)
+        each.configuration.add_arguments(child)
+        child.set_defaults(run_subcommand=functools.partial(_measure, each))
+    child = choices.add_parser("report", help="one page of the results of all these")
+    report.add_arguments(child)
+    child.set_defaults(run_subcommand=report.run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen subcommand and return the exit code."""
     try:
-        code: int = args.run_subcommand(args)
+        args.run_subcommand(args)
     except BenchUsageError as error:
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 2
@@ -88,12 +100,16 @@ def run(args: argparse.Namespace) -> int:
         # Whatever is wrong with the input, its message says; a trace would hide it.
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 1
-    return code
+    return 0
 
 
-def _run(name: str, module: Any, args: argparse.Namespace) -> int:
-    configuration = getattr(module, "CONFIGURATION", None)
-    if configuration is None:
-        return run_measurement(name, module.measure, args, OutputSettings(args.output, args.json))
+def _measure(measurement: Measurement, args: argparse.Namespace) -> None:
+    configuration = measurement.configuration
     settings = configuration.read(args)
-    return run_measurement(name, module.measure, settings, settings.result)
+    # Imported here: `--help` must not wait for jax.
+    from blockdraft_bench.run import Run
+
+    module = importlib.import_module(measurement.module)
+    with Run(measurement.name, configuration.flags(settings), settings.result) as run:
+        result = module.measure(settings, run)
+    run.publish(result)

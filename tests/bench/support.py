@@ -5,20 +5,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax.numpy as jnp
-import pytest
 from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.prompts import Prompt, PromptSet
+from blockdraft_bench.answers import PLAIN, Answer
+from blockdraft_bench.decode import sample_decoder
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.samples import Limits
+from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder
+from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 CONFIG = tiny_config()
 FINGERPRINT = "0123456789abcdef"
@@ -56,21 +57,6 @@ def write_target(directory: Path, num_layers: int = 5) -> None:
     # As many layers as a default drafter takes features from.
     decoder = Decoder(tiny_config(num_layers=num_layers), dtype=jnp.float32, rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, directory)
-
-
-def check_refusal(capsys: pytest.CaptureFixture[str], codes: tuple[int, int], message: str) -> None:
-    """Check that a command ended with the expected code, one line that says why, and no output.
-
-    Args:
-        capsys: What it printed.
-        codes: Its exit code and the expected one.
-        message: Part of the line.
-    """
-    assert codes[0] == codes[1]
-    printed = capsys.readouterr()
-    [line] = [line for line in printed.err.splitlines() if line.startswith("blockdraft bench")]
-    assert message in line
-    assert not printed.out
 
 
 @dataclass
@@ -131,3 +117,48 @@ def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
     decoder = InProcessDecoder(tiny_decoder(), checkpoint, drafter, config)
     decoder.warm_up()
     return ScriptedPair(decoder, method)
+
+
+# Two methods, each with a drafter and an engine of its own, over the same weights.
+METHODS = ("right", "wrong")
+LENGTHS = {PLAIN: 0, **dict.fromkeys(METHODS, DRAFT_LENGTH)}
+# One answer at a time, in as few shapes as that takes.
+ALONE = replace(
+    ENGINE,
+    scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
+)
+
+
+class Methods:
+    """The decoders of both methods and of plain decoding."""
+
+    def __init__(self) -> None:
+        self.right, self.wrong = scripted_pair(ALONE), scripted_pair(ALONE)
+        self.script()
+
+    def script(self) -> None:
+        """Make one drafter right about everything and the other about nothing."""
+        self.right.script(lambda offset: DRAFT_LENGTH)
+        self.wrong.script(lambda offset: 0)
+
+    def pair(self, method: str) -> ScriptedPair:
+        return self.wrong if method == "wrong" else self.right
+
+    def decoder(self) -> SampleDecoder:
+        return sample_decoder({m: self.pair(m).decoder for m in LENGTHS}, LENGTHS)
+
+
+def decoded_answer(
+    ttft: float,
+    decode: float,
+    tokens: tuple[int, ...],
+    steps: tuple[tuple[int, int], ...],
+) -> Answer:
+    return Answer(tokens, steps, False, ttft, decode)
+
+
+def decoded_set(*samples: dict[str, Answer], temperature: float = 0.0) -> Answered:
+    """Return samples s0, s1, ... with these answers by method."""
+    requests = tuple(GenerationRequest(f"s{index}", (1, 2)) for index in range(len(samples)))
+    answers = {method: [each[method] for each in samples] for method in samples[0]}
+    return Answered("hand", temperature, requests, answers)

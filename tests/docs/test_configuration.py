@@ -1,47 +1,15 @@
 """docs/configuration.md lists every flag with its default, and every variable.
 
-Its tables are generated, see docs/generate.py, but for those of `bench`, which are compared here.
+Its tables are generated, see docs/generate.py.
 """
 
-import argparse
-import importlib
 import re
 
 import pytest
 from docs.generate import generate, table
 from tests.docs.pages import code, read, rows, section, sources
 
-from blockdraft_bench.command import SUBCOMMANDS
-
 PAGE = "docs/configuration.md"
-# Stated by the page in other words than the parser's value.
-IN_WORDS = {"--dataset"}
-
-
-def declared(command: str) -> bool:
-    """Return whether a command of `bench` declares its settings, so that its table is generated."""
-    return hasattr(importlib.import_module(SUBCOMMANDS[command].module), "CONFIGURATION")
-
-
-@pytest.mark.parametrize("command", [name for name in SUBCOMMANDS if not declared(name)])
-def test_flags_and_defaults(command: str) -> None:
-    table = rows(section(read(PAGE), f"blockdraft bench {command}"), 3)
-    stated = {code(flag)[0]: default for flag, default, _ in table}
-    parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(SUBCOMMANDS[command].module).add_arguments(parser)
-    actions = {name: action for action in parser._actions for name in action.option_strings}
-    assert set(stated) == set(actions)
-    for name, action in actions.items():
-        if name in IN_WORDS:
-            continue
-        value = action.default
-        if isinstance(value, float):
-            value = f"{value:g}"
-        elif isinstance(value, list):
-            value = " ".join(f"{item:g}" for item in value)
-        # Not by a table: 0 is no False here.
-        expected = "unset" if value is None else "off" if value is False else f"`{value}`"
-        assert stated[name] == expected, name
 
 
 def test_environment_variables() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from blockdraft_bench.common.answers import Answer
+from blockdraft_bench.answers import Answer
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_drafter.app import load_method

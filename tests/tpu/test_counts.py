@@ -5,7 +5,7 @@ import pytest
 from tests.models.tiny import tiny_config
 
 from blockdraft_aot.topology import describe_topology
-from blockdraft_bench.kflat.decoder_cost import StepShape, step_cost
+from blockdraft_bench.kflat.cost import StepShape, step_cost
 from blockdraft_bench.kflat.modelled import modelled_timings
 
 pytest.importorskip("libtpu")

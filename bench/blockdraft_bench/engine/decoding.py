@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.answers import Answer
 from blockdraft_bench.engine.in_process import InProcessLink
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.provenance import Drafter
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.engine.listeners import Listener, TokensGained
+from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.exactness import Exactness
@@ -56,7 +57,10 @@ class _Recorder:
 
 
 class InProcessDecoder:
-    """Target and drafter in this process, decoding many requests at a time."""
+    """Target and drafter in this process, decoding many requests at a time.
+
+    Its methods raise `BenchError` if drafter and target got out of step, so that drafts were lost.
+    """
 
     def __init__(
         self,
@@ -71,14 +75,11 @@ class InProcessDecoder:
         Args:
             decoder: The target.
             checkpoint: What it was loaded from.
-            drafter: Drafts for it; needs a slot for each of the config's sequences. None to
-                decode plainly.
+            drafter: Drafts for this target; needs a slot for each of the config's sequences. None
+                to decode plainly.
             config: Limits of the engine, and the draft policy: with "fixed" the numbers are the
                 drafter's, with "adaptive" the scheduler's choice is among them.
             self_test: Finds at `warm_up` which steps round alike; None for never.
-
-        Raises:
-            ValueError: If the drafter drafts for another target.
         """
         self.target = checkpoint
         self._link = None if drafter is None else InProcessLink(drafter, checkpoint.fingerprint)
@@ -111,64 +112,34 @@ class InProcessDecoder:
     ) -> None:
         """Answer all requests, as many at a time as the engine takes.
 
-        Args:
-            requests: What to answer; those with `max_draft_tokens=0` are decoded plainly.
-            on_answer: Called with the index of a request and its answer, in order of completion.
-
-        Raises:
-            BenchError: If drafter and target got out of step, so that drafts were lost.
+        `on_answer` is called with the index of a request and its answer, in order of completion.
+        Requests with `max_draft_tokens=0` are decoded plainly.
         """
         for index, request in enumerate(requests):
             self._engine.submit(request, _Recorder(functools.partial(on_answer, index)))
-        self._run()
+        while self._engine.step():
+            if self._metrics.repair_count():
+                raise BenchError("drafter and target got out of step; drafts were lost")
 
     def decode_alone(
         self, request: GenerationRequest, max_draft_tokens: int | None = None
     ) -> Answer:
-        """Return the answer to one request, its prompt computed in full; 0 drafts nothing.
-
-        Raises:
-            BenchError: If drafter and target got out of step, so that drafts were lost.
-        """
+        """Return the answer to one request, its prompt computed in full; 0 drafts nothing."""
         answers: list[Answer] = []
-        self.stream(replace(request, max_draft_tokens=max_draft_tokens), _Recorder(answers.append))
+        self._engine.forget_prefixes()
+        self.decode(
+            [replace(request, max_draft_tokens=max_draft_tokens)],
+            lambda _, answer: answers.append(answer),
+        )
         [answer] = answers
         return answer
-
-    def stream(self, request: GenerationRequest, listener: Listener) -> None:
-        """Answer one request alone, its whole prompt computed, as if it were the first.
-
-        Args:
-            request: What to answer.
-            listener: Hears every step as it ends.
-
-        Raises:
-            BenchError: If drafter and target got out of step, so that drafts were lost.
-        """
-        self._engine.forget_prefixes()
-        self.stream_together([request], [listener])
-
-    def stream_together(
-        self, requests: Sequence[GenerationRequest], listeners: Sequence[Listener]
-    ) -> None:
-        """Answer several requests at once; what is known of their prompts is not computed again.
-
-        Args:
-            requests: What to answer.
-            listeners: One for each request, which hears every step as it ends.
-
-        Raises:
-            BenchError: If drafter and target got out of step, so that drafts were lost.
-        """
-        for request, listener in zip(requests, listeners, strict=True):
-            self._engine.submit(request, listener)
-        self._run()
 
     def close(self) -> None:
         """End the drafter's session."""
         self._engine.stop()
 
-    def _run(self) -> None:
-        while self._engine.step():
-            if self._metrics.repair_count():
-                raise BenchError("drafter and target got out of step; drafts were lost")
+
+def drafter_of(decoder: InProcessDecoder) -> Drafter:
+    """Return what is said of a decoder's drafter."""
+    found = decoder.drafter
+    return Drafter(found.method, found.fingerprint, found.trained, found.block_size)

@@ -57,10 +57,6 @@ class InProcessTransport:
         """Draft, and return the answer; there is one for every request.
 
         Here and not in `send`, so that the engine takes drafting for what it waited for.
-
-        Raises:
-            StepOutOfOrderError: If the request does not follow the one before.
-            ContextsLostError: If the device step failed.
         """
         if not self._requests:
             return None
@@ -84,15 +80,7 @@ class InProcessLink:
     """A `DraftLink` to a drafter in this process."""
 
     def __init__(self, drafter: LoadedMethod, target_fingerprint: str) -> None:
-        """Connect.
-
-        Args:
-            drafter: The drafter, warmed up.
-            target_fingerprint: Of the target that verifies.
-
-        Raises:
-            ValueError: If the drafter drafts for another target.
-        """
+        """Connect a drafter, warmed up, to a target; one of another target is refused."""
         if drafter.target_fingerprint != target_fingerprint:
             raise ValueError(
                 f"the drafter drafts for target {drafter.target_fingerprint},"

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from blockdraft_bench.common.answers import DRAFTED, PLAIN
-from blockdraft_bench.common.errors import BenchUsageError
+from blockdraft_bench.answers import DRAFTED, PLAIN
 from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.errors import BenchUsageError
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
@@ -25,13 +25,7 @@ MAX_WAITING = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What target and drafter have room for.
-
-    Attributes:
-        concurrency: Answers decoded at a time.
-        context_tokens: Most tokens of prompt and answer together.
-        dtype: Element type of weights, cache and contexts.
-    """
+    """What target and drafter have room for: answers at a time, and tokens of prompt and answer."""
 
     concurrency: int
     context_tokens: int
@@ -77,19 +71,12 @@ def load_methods(
         capacity: Of every engine, like the policy.
         draft_policy: Whether an engine may draft less where that is faster.
         by_lookup: Methods that look earlier text up as well.
-
-    Raises:
-        ModelError: If the target cannot be loaded.
-        ValueError: If a drafter drafts for another target.
     """
     decoder, checkpoint = load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
 
     def join(drafter: LoadedMethod | None, *, lookup: bool = False) -> InProcessDecoder:
-        block_size = EngineSettings().lookup_block if lookup else 1
-        if drafter is not None:
-            block_size = max(block_size, drafter.method.spec.block_size)
-        config = replace(engine_settings(capacity, block_size, draft_policy), lookup=lookup)
-        return InProcessDecoder(decoder, checkpoint, drafter, config)
+        config = engine_settings(capacity, largest_block(drafter, lookup=lookup), draft_policy)
+        return InProcessDecoder(decoder, checkpoint, drafter, replace(config, lookup=lookup))
 
     drafting = {
         method: join(drafter, lookup=method in by_lookup) for method, drafter in drafters.items()
@@ -99,11 +86,20 @@ def load_methods(
 
 
 def load_pair(
-    target: str, drafter: str, capacity: Capacity, draft_policy: DraftPolicy, *, block_size: int
+    target: str,
+    drafter: str,
+    capacity: Capacity,
+    draft_policy: DraftPolicy,
+    *,
+    block_size: int,
+    lookup: bool = False,
 ) -> InProcessDecoder:
     """Load a target and one drafter for it, as `load_drafting` and `load_methods` do."""
     loaded = load_drafting(target, drafter, capacity, block_size=block_size)
-    return load_methods(target, {DRAFTED: loaded}, capacity, draft_policy).decoders[DRAFTED]
+    methods = load_methods(
+        target, {DRAFTED: loaded}, capacity, draft_policy, by_lookup=[DRAFTED] if lookup else []
+    )
+    return methods.decoders[DRAFTED]
 
 
 def load_drafting(
@@ -111,14 +107,7 @@ def load_drafting(
 ) -> LoadedMethod:
     """Load a drafter with what it shares with its target, and compile its steps.
 
-    Args:
-        target: A directory, `.gguf` file, hub id or the default's name.
-        drafter: As for `blockdraft drafter`.
-        capacity: Of its contexts.
-        block_size: Tokens per block of a random drafter.
-
-    Raises:
-        ModelError: If one of them cannot be loaded, or they do not fit.
+    `drafter` is as for `blockdraft drafter`, `block_size` that of a random one.
     """
     return load_method(
         DrafterSettings(
@@ -132,6 +121,12 @@ def load_drafting(
             dtype=capacity.dtype,
         )
     )
+
+
+def largest_block(drafter: LoadedMethod | None, *, lookup: bool) -> int:
+    """Return the most tokens of a verification, the target's newest token included."""
+    own = 1 if drafter is None else drafter.method.spec.block_size
+    return max(own, EngineSettings().lookup_block) if lookup else own
 
 
 def engine_settings(
@@ -160,11 +155,7 @@ def engine_settings(
 
 
 def whole_proposal(wanted: int | None, block_size: int) -> int:
-    """Return the tokens of a whole proposal: `wanted`, or all that a block holds.
-
-    Raises:
-        BenchUsageError: If a block does not hold as many.
-    """
+    """Return the tokens of a whole proposal: `wanted`, or all that a block holds."""
     most = block_size - 1
     if wanted is not None and not 1 <= wanted <= most:
         raise BenchUsageError(

@@ -3,49 +3,30 @@
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.prompts import Prompt, PromptSet
-from blockdraft_bench.common.record import digest
-from blockdraft_bench.common.run import Run
-from blockdraft_bench.common.store import ResultStore
+from blockdraft_bench.answers import Answer
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.provenance import digest
+from blockdraft_bench.store import Key, ResultStore
+from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
 
 T = TypeVar("T")
 
+# Of the untimed answer that each decoder gives first: allocations and compilation are not its
+# speed.
+WARM_UP_TOKENS = 16
 
-@dataclass(frozen=True, slots=True)
-class AnswerKey:
-    """Which answers.
-
-    Attributes:
-        dataset: Name of the dataset.
-        sample: Id of the sample.
-        prompt: Digest of the prompt's tokens, so that a changed prompt is a new one.
-        temperature: Of the target.
-        decoders: Who answers. Answers whose times are compared are one record, so that they stay
-            together: those that were decoded one right after another.
-    """
-
-    dataset: str
-    sample: str
-    prompt: str
-    temperature: float
-    decoders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleAnswers:
-    """The answers to a sample, by decoder, in the order in which they were decoded."""
-
-    methods: dict[str, Answer]
-
-
-AnswerStore = ResultStore[AnswerKey, SampleAnswers]
+# The answers to a sample by decoder, in the order in which they were decoded. Those whose times are
+# compared are one record, so that they stay together.
+Answers = dict[str, Answer]
+AnswerStore = ResultStore[Answers]
+DecodeOne = Callable[[GenerationRequest], Answer]
 # Takes the answers to the sample of an index.
-Keep = Callable[[int, dict[str, Answer]], None]
+Keep = Callable[[int, Answers], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +59,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt at one temperature.
-
-    Attributes:
-        dataset: Name of the dataset.
-        number: Counts all samples; it decides which decoder is first.
-        request: What is asked.
-    """
+    """One prompt at one temperature; its number, of all samples, decides which decoder is first."""
 
     dataset: str
     number: int
     request: GenerationRequest
 
-    def key(self, decoders: tuple[str, ...]) -> AnswerKey:
-        """Return the key of the answers that some decoders give one after another."""
+    def key(self, decoders: tuple[str, ...]) -> Key:
+        """Return the key of the answers that some decoders give one after another.
+
+        The prompt's digest is in it, so that a changed prompt is a new one.
+        """
         request = self.request
         temperature = request.sampling.temperature
-        prompt = digest(request.prompt)
-        return AnswerKey(self.dataset, request.request_id, prompt, temperature, decoders)
+        return self.dataset, request.request_id, digest(request.prompt), temperature, *decoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +89,42 @@ class Answered:
 Decode = Callable[[tuple[str, ...], Sequence[Sample], Keep], None]
 
 
-def open_store(run: Run) -> AnswerStore:
-    """Return the answers that a run has so far."""
-    return run.store(AnswerKey, SampleAnswers)
+class SampleDecoder:
+    """Decodes samples by each of a group of decoders, one answer at a time; a `Decode`."""
+
+    def __init__(self, decoders: Mapping[str, DecodeOne]) -> None:
+        """Use decoders that have compiled what they need; each computes the whole prompt."""
+        self._decoders = decoders
+        self._cold = set(decoders)
+        self.recompilations = 0
+        self._guard = RecompilationGuard(self._count_recompilation)
+
+    def __call__(self, group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
+        """Answer each sample by every decoder of a group, one right after another.
+
+        The sample's number decides which is first. If something was compiled meanwhile, the times
+        are not those of decoding, which is an error.
+        """
+        for index, sample in enumerate(samples):
+            names = in_turn(group, sample.number)
+            request = sample.request
+            short = replace(
+                request, max_output_tokens=min(WARM_UP_TOKENS, request.max_output_tokens)
+            )
+            for name in [name for name in names if name in self._cold]:
+                self._decoders[name](short)
+                self._cold.remove(name)
+            self._guard.arm()
+            try:
+                answers = {name: self._decoders[name](request) for name in names}
+            finally:
+                self._guard.disarm()
+            if self.recompilations:
+                raise BenchError(f"{self.recompilations} steps were compiled while being timed")
+            keep(index, answers)
+
+    def _count_recompilation(self) -> None:
+        self.recompilations += 1
 
 
 def in_turn(things: Sequence[T], turn: int) -> tuple[T, ...]:
@@ -181,17 +191,17 @@ def _answer(
     decode: Decode,
     store: AnswerStore,
     on_answers: Callable[[str], None],
-) -> list[dict[str, Answer]]:
+) -> list[Answers]:
     """Return the answers of one group in the order of the samples."""
     keys = [sample.key(group) for sample in samples]
     missing = [index for index, key in enumerate(keys) if store.get(key) is None]
     for _ in range(len(keys) - len(missing)):
         on_answers(samples[0].dataset)
 
-    def keep(index: int, answers: dict[str, Answer]) -> None:
-        store.add(keys[missing[index]], SampleAnswers(answers))
-        on_answers(keys[0].dataset)
+    def keep(index: int, answers: Answers) -> None:
+        store.add(keys[missing[index]], answers)
+        on_answers(samples[0].dataset)
 
     if missing:
         decode(group, [samples[index] for index in missing], keep)
-    return [found.methods for key in keys if (found := store.get(key)) is not None]
+    return [found for key in keys if (found := store.get(key)) is not None]

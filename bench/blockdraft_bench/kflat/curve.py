@@ -5,13 +5,34 @@ tokens are free; from the knee K* on they are not, on a device that does nothing
 measured curve rises earlier, the roofline does not explain it: that is overhead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blockdraft_aot.roofline import Roofline
-from blockdraft_bench.kflat.decoder_cost import StepCost, StepShape, step_cost
-from blockdraft_bench.kflat.report import CurveName, CurveSummary, StepTime
+from blockdraft_bench.kflat.cost import StepCost, StepShape, step_cost
+from blockdraft_bench.result import Cell, Row, number, table
 from blockdraft_models.decoder.config import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CurveName:
+    """On which device, for which model, batch and context; modelled ones ran nowhere."""
+
+    device: str
+    model: str
+    modelled: bool
+    batch: int
+    context_tokens: int
+
+    @property
+    def marked_device(self) -> str:
+        """The device, with a mark if nothing ran on it."""
+        return f"{self.device} (modelled)" if self.modelled else self.device
+
+    def __str__(self) -> str:
+        """Return what to call the curve in a sentence."""
+        where = f"{self.marked_device}, {self.model}, batch {self.batch}"
+        return f"{where}, {self.context_tokens} context tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +64,7 @@ class Curve:
     name: CurveName
     bytes_per_weight: int
     roofline: Roofline
-    steps: tuple[StepTime, ...]
+    steps: Sequence[Row]
 
     @property
     def knee_tokens(self) -> float:
@@ -52,59 +73,31 @@ class Curve:
 
     def free_until_tokens(self, tolerance: float) -> int:
         """Return the largest K that takes at most `1 + tolerance` times as long as the first."""
-        return max(s.tokens for s in self.steps if s.relative_to_one <= 1.0 + tolerance)
+        free = (s["tokens"] for s in self.steps if s["relative_to_one"] <= 1.0 + tolerance)
+        return int(max(free))
 
-    def summary(self, tolerance: float) -> CurveSummary:
+    def summary(self, tolerance: float) -> Row:
         """Return what the whole curve says."""
-        return CurveSummary(
+        return {
             **asdict(self.name),
-            bytes_per_weight=self.bytes_per_weight,
-            roofline=self.roofline,
-            knee_tokens=self.knee_tokens,
-            free_until_tokens=self.free_until_tokens(tolerance),
-            explanation=self.explain(tolerance),
-        )
+            "bytes_per_weight": self.bytes_per_weight,
+            "roofline": self.roofline,
+            "knee_tokens": self.knee_tokens,
+            "free_until_tokens": self.free_until_tokens(tolerance),
+            "explanation": self.explain(tolerance),
+        }
 
     def explain(self, tolerance: float) -> str:
-        """Say in words why verification stops being free where it does."""
+        """Say in words until where verifying is free, and how much the roofline explains."""
         free = self.free_until_tokens(tolerance)
-        verb = "is modelled to be" if self.name.modelled else "is"
-        start = f"Verifying {verb} free up to K = {free}{self._exceptions(free, tolerance)}"
-        paid = next((step for step in self.steps if step.tokens > free), None)
+        paid = next((step for step in self.steps if step["tokens"] > free), None)
         if paid is None:
-            return f"{start}, the largest step; the knee is at {self.knee_tokens:.0f} tokens."
-        why = f"a step of {paid.tokens} takes {paid.relative_to_one:.2f} times the smallest"
-        return f"{start}; {why}. {self._cause(paid, tolerance)}"
-
-    def _exceptions(self, free: int, tolerance: float) -> str:
-        """Name the smaller steps that take longer, on a curve that does not only rise."""
-        before = [step for step in self.steps if step.tokens < free]
-        slow = [str(step.tokens) for step in before if step.relative_to_one > 1.0 + tolerance]
-        return f" (but not at {', '.join(slow)})" if slow else ""
-
-    def _cause(self, paid: StepTime, tolerance: float) -> str:
-        """Say what makes the first step that is not free slower."""
-        knee = f"{self.knee_tokens:.0f}"
-        bound = paid.roofline_seconds / self.steps[0].roofline_seconds
-        if bound > 1.0 + tolerance:
-            if self.roofline.compute_bound(paid.flops, paid.bytes):
-                return (
-                    f"Compute-bound: its arithmetic alone allows no less than {bound:.2f} times, "
-                    f"with the knee at {knee} tokens."
-                )
-            return (
-                f"Memory-bound: reading K/V beside the weights allows no less than {bound:.2f} "
-                f"times, with the knee at {knee} tokens."
-            )
-        text = (
-            f"Overhead: the roofline allows {bound:.2f} times, with its knee at {knee} tokens; "
-            "the implementation takes the rest"
-        )
-        if paid.compiled_bytes is None:
-            return f"{text}."
+            return f"free up to the largest step, K = {free}"
+        bound = paid["roofline_seconds"] / self.steps[0]["roofline_seconds"]
         return (
-            f"{text}: the compiler counts {paid.compiled_bytes / paid.bytes:.1f} times the bytes "
-            "of weights and K/V, intermediate results and copies to faster memory included."
+            f"free up to K = {free}; a step of {paid['tokens']} takes "
+            f"{paid['relative_to_one']:.2f} times the smallest, where the roofline allows "
+            f"{bound:.2f}"
         )
 
 
@@ -120,13 +113,7 @@ def curves_of(
     """Return what the steps of one device and model took, as a curve for each batch and context."""
     groups: dict[CurveName, dict[int, tuple[Timing, StepCost]]] = {}
     for shape, timing in timings.items():
-        name = CurveName(
-            device=device,
-            model=config.name,
-            modelled=modelled,
-            batch=shape.batch,
-            context_tokens=shape.context_tokens,
-        )
+        name = CurveName(device, config.name, modelled, shape.batch, shape.context_tokens)
         cost = step_cost(config, shape, bytes_per_weight)
         groups.setdefault(name, {})[shape.tokens] = timing, cost
     return [
@@ -137,13 +124,10 @@ def curves_of(
 
 def steps_of(
     name: CurveName, timings: Mapping[int, tuple[Timing, StepCost]], roofline: Roofline
-) -> tuple[StepTime, ...]:
+) -> list[Row]:
     """Return the steps of a curve, each held against the first and against the roofline.
 
-    Args:
-        name: Which curve it is.
-        timings: What a step of so many tokens took, and what it needs at least; by rising tokens.
-        roofline: Of the device.
+    `timings` say what a step of so many tokens took and what it needs at least, by rising tokens.
     """
     (first, _), *_ = timings.values()
     steps = []
@@ -151,18 +135,41 @@ def steps_of(
         compiled = timing.compiled
         bound = roofline.seconds(cost.flops, cost.bytes)
         steps.append(
-            StepTime(
+            {
                 **asdict(name),
-                tokens=tokens,
-                seconds=timing.seconds,
-                seconds_quartiles=timing.quartiles,
-                relative_to_one=timing.seconds / first.seconds,
-                flops=cost.flops,
-                bytes=cost.bytes,
-                compiled_flops=None if compiled is None else compiled.flops,
-                compiled_bytes=None if compiled is None else compiled.bytes,
-                roofline_seconds=bound,
-                seconds_over_roofline=timing.seconds / bound,
-            )
+                "tokens": tokens,
+                "seconds": timing.seconds,
+                "seconds_quartiles": timing.quartiles,
+                "relative_to_one": timing.seconds / first.seconds,
+                "flops": cost.flops,
+                "bytes": cost.bytes,
+                "compiled_flops": None if compiled is None else compiled.flops,
+                "compiled_bytes": None if compiled is None else compiled.bytes,
+                "roofline_seconds": bound,
+                "seconds_over_roofline": timing.seconds / bound,
+            }
         )
-    return tuple(steps)
+    return steps
+
+
+def curve_table(curves: Sequence[Curve], tolerance: float) -> str:
+    """Return a row for each curve, with the time of every step relative to the first."""
+    sizes = sorted({step["tokens"] for curve in curves for step in curve.steps})
+    headings = ["Device", "Model", "Batch", "Context", "K*", "Free until", "First, ms"]
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        name = curve.name
+        relative = {step["tokens"]: number(step["relative_to_one"]) for step in curve.steps}
+        rows.append(
+            [
+                name.marked_device,
+                name.model,
+                name.batch,
+                name.context_tokens,
+                f"{curve.knee_tokens:.0f}",
+                curve.free_until_tokens(tolerance),
+                f"{1e3 * curve.steps[0]['seconds']:.3g}",
+                *(relative.get(size, "") for size in sizes),
+            ]
+        )
+    return table([*headings, *map(str, sizes)], rows)

@@ -1,18 +1,34 @@
 """Timing the verifier's own compiled steps, in rounds over all shapes."""
 
+import functools
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from blockdraft_bench.common.provenance import hardware
-from blockdraft_bench.common.run import Run
-from blockdraft_bench.common.statistics import percentiles
-from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
-from blockdraft_bench.kflat.decoder_cost import StepShape
-from blockdraft_bench.kflat.device_probe import DeviceProbe
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_aot.roofline import PUBLISHED, Roofline
+from blockdraft_aot.settings import AotError
+from blockdraft_aot.topology import Topology, describe_topology
+from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.figure import draw
+from blockdraft_bench.kflat.cost import StepShape, step_shapes
+from blockdraft_bench.kflat.curve import Curve, Timing, curve_table, curves_of
+from blockdraft_bench.kflat.modelled import modelled_curves
+from blockdraft_bench.provenance import Target, hardware
+from blockdraft_bench.result import Result, bullets, page
+from blockdraft_bench.run import Run, sample_in_rounds
+from blockdraft_bench.settings import TARGET_SHAPE, KFlatSettings
+from blockdraft_bench.statistics import percentiles
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.executables import keep_executables
 from blockdraft_models.precision import serving_dtype
-from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
+from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
@@ -20,21 +36,77 @@ from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
 
-Progress = Callable[[int, int], None]
+# For the roofline: sizes that take a CPU core some tenths of a second, and an accelerator no
+# noticeable time.
+MATRIX_SIZE = 1536
+STREAM_SHAPE = (8192, 8192)
+MODELLED_NOTE = (
+    "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
+    "their number, with attention by hand; nothing ran. What fits, `blockdraft compile` tells."
+)
+
+
+def measure(settings: KFlatSettings, run: Run) -> Result:
+    """Time the steps, model those of other chips."""
+    for name in settings.model_shape:
+        if name not in (known := (TARGET_SHAPE, *SHAPES)):
+            raise BenchUsageError(f"--model-shape must be of {', '.join(known)}, got {name}")
+    shapes = step_shapes(settings.batch, settings.context_tokens, settings.max_tokens)
+    topologies = [_described(name) for name in settings.topology]
+    if settings.runs:
+        # What is compiled for other chips cannot be loaded here again.
+        keep_executables()
+    path = resolve_target(settings.target)
+    checkpoint = load_checkpoint_config(path)
+    target = Target.of(checkpoint)
+    curves = measured_curves(path, shapes, settings, run) if settings.runs else []
+    configs = [SHAPES.get(name, checkpoint.config) for name in settings.model_shape]
+    curves += modelled_curves(configs, topologies, shapes, settings.dtype, run)
+    caption = (
+        "Time of a verification step over K tokens, relative to one token a sequence. Target "
+        f"{target}, medians of {settings.runs} runs; free means at most "
+        f"{settings.tolerance:.0%} more."
+    )
+    tolerance = settings.tolerance
+    facts = {
+        "target": target,
+        "modelled_note": MODELLED_NOTE if topologies else None,
+        "curves": [curve.summary(tolerance) for curve in curves],
+    }
+    text = page(
+        caption,
+        curve_table(curves, tolerance),
+        bullets(f"{curve.name}: {curve.explain(tolerance)}" for curve in curves),
+        MODELLED_NOTE if topologies else "",
+    )
+    rows = [step for curve in curves for step in curve.steps]
+    by = ["device", "model", "batch", "context_tokens"]
+    return Result(facts, rows, text, draw(rows, "tokens", "relative_to_one", by, log=True))
+
+
+def _described(name: str) -> Topology:
+    try:
+        return describe_topology(name)
+    except AotError as error:
+        raise BenchUsageError(f"--topology: {error}") from error
 
 
 def measured_curves(
-    target: Path, shapes: Sequence[StepShape], runs: int, dtype_name: str, run: Run
+    target: Path, shapes: Sequence[StepShape], settings: KFlatSettings, run: Run
 ) -> list[Curve]:
-    """Return the curves of this machine."""
-    dtype = serving_dtype(dtype_name)
-    starting = run.phase("loading")
+    """Return the curves of this machine, timed in rounds so that its drift meets all alike."""
+    dtype = serving_dtype(settings.dtype)
+    starting = run.phase("loading and compiling")
     decoder, checkpoint = load_decoder(target, dtype=dtype)
-    starting.rename("compiling")
     timer = StepTimer(decoder, shapes, dtype.name, starting.reach)
-    timing = run.phase("timing", len(shapes) * (runs + 1))
+    timing = run.phase("timing", (len(shapes) + 1) * (settings.runs + 1))
+    steps: Mapping[StepShape | None, Callable[[], float]] = {
+        shape: functools.partial(timer.seconds, shape) for shape in shapes
+    }
     probe = DeviceProbe(dtype)
-    seconds = time_in_rounds(timer, shapes, runs, probe, on_step=timing.advance)
+    seconds = sample_in_rounds(
+        {**steps, None: probe.sample}, settings.runs, timing.advance, uncounted=1
+    )
     timings = {}
     for shape in shapes:
         low, middle, high = percentiles(seconds[shape], (25, 50, 75))
@@ -58,7 +130,7 @@ class StepTimer:
         decoder: Decoder,
         shapes: Sequence[StepShape],
         dtype: str,
-        progress: Progress = lambda done, total: None,
+        progress: Callable[[int, int], None],
     ) -> None:
         """Compile."""
         config = engine_config(shapes, dtype)
@@ -107,34 +179,47 @@ def engine_config(shapes: Sequence[StepShape], dtype: str) -> EngineSettings:
     )
 
 
-def time_in_rounds(
-    timer: StepTimer,
-    shapes: Sequence[StepShape],
-    runs: int,
-    probe: DeviceProbe,
-    *,
-    on_step: Callable[[], None] = lambda: None,
-) -> dict[StepShape, list[float]]:
-    """Time every shape once a round, so that drift of the machine meets all of them alike.
+class DeviceProbe:
+    """The roofline of the default device: published figures, or measured a little by `sample`.
 
-    Args:
-        timer: Runs the steps.
-        shapes: What to time.
-        runs: Rounds that count; one before them does not.
-        probe: Measures the device once a round.
-        on_step: Called after every step.
-
-    Returns:
-        The seconds of each shape's runs.
+    Peak arithmetic is a square matrix product of the element type; bandwidth is a maximum over the
+    rows of a float32 matrix far larger than any cache. The fastest run counts, since a roofline is
+    a bound.
     """
-    seconds: dict[StepShape, list[float]] = {shape: [] for shape in shapes}
-    rng = random.Random(0)
-    for turn in range(runs + 1):
-        # In another order each time: what ran just before leaves its traces in the caches.
-        for shape in rng.sample(list(shapes), len(shapes)):
-            taken = timer.seconds(shape)
-            if turn:
-                seconds[shape].append(taken)
-            on_step()
-        probe.sample()
-    return seconds
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        """Prepare; the published figures of a known accelerator need no measurement."""
+        kind = jax.devices()[0].device_kind
+        # The makers' figures are those of bfloat16.
+        self._published = PUBLISHED.get(kind) if jnp.dtype(dtype) == jnp.bfloat16 else None
+        self._flops_per_second: list[float] = []
+        self._bytes_per_second: list[float] = []
+        if self._published is not None:
+            return
+        square = jnp.ones((MATRIX_SIZE, MATRIX_SIZE), dtype)
+        stream = jnp.ones(STREAM_SHAPE, jnp.float32)
+        self._flops, self._bytes = 2 * MATRIX_SIZE**3, stream.nbytes
+        self._multiply = functools.partial(jax.jit(jnp.matmul), square, square)
+        self._read = functools.partial(jax.jit(functools.partial(jnp.max, axis=1)), stream)
+        _seconds(self._multiply), _seconds(self._read)  # compiles
+
+    def sample(self) -> float:
+        """Measure once; return the seconds that took."""
+        if self._published is not None:
+            return 0.0
+        multiplying, reading = _seconds(self._multiply), _seconds(self._read)
+        self._flops_per_second.append(self._flops / multiplying)
+        self._bytes_per_second.append(self._bytes / reading)
+        return multiplying + reading
+
+    def roofline(self) -> Roofline:
+        """Return the figures; `sample` must have run."""
+        if self._published is not None:
+            return self._published
+        return Roofline(max(self._flops_per_second), max(self._bytes_per_second), "measured")
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - started

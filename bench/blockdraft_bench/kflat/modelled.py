@@ -11,9 +11,9 @@ from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.topology import Topology
-from blockdraft_bench.common.run import Run
+from blockdraft_bench.kflat.cost import StepCost, StepShape
 from blockdraft_bench.kflat.curve import Curve, Timing, curves_of
-from blockdraft_bench.kflat.decoder_cost import StepCost, StepShape
+from blockdraft_bench.run import Run
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.buckets import Bucket
 
@@ -28,15 +28,7 @@ def modelled_curves(
     dtype_name: str,
     run: Run,
 ) -> list[Curve]:
-    """Return the curves of chips that are not there.
-
-    Args:
-        configs: The decoders.
-        topologies: The chips.
-        shapes: Of the steps.
-        dtype_name: Element type of weights and cache; "auto" is what it means on a TPU.
-        run: Shows how far it is.
-    """
+    """Return the curves of chips that are not there; "auto" is what it means on a TPU."""
     dtype = jnp.dtype("float32" if dtype_name == "float32" else "bfloat16")
     curves = []
     for topology in topologies:

@@ -1,6 +1,5 @@
-"""`bench link`: what the link between verifier and drafter costs, without a model on either side.
+"""`bench link`: what the link between verifier and drafter costs, without a model.
 
-Read `command` (settings), `exchange` (one round trip of the verifier's side), `drafter_process`
-(the other side), `transports` (the ways between them), `measure` (all points in rounds), `report`
-(what is said of it). It must not import another measurement.
+Read `drafter` (a process that answers at once), `exchange` (the verifier's side of one stream),
+`measure` (the ways between them, and all points in rounds).
 """

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.engine.instant_drafter import VOCAB_SIZE
-from blockdraft_bench.engine.timed_link import SoleLink, TimedTransport
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.link.drafter import VOCAB_SIZE
+from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.step import FEATURE_DTYPE
@@ -54,6 +54,57 @@ class ExchangeTimes:
     drafter_host: float
 
 
+class TimedTransport:
+    """A `DraftTransport` around another one, and a `DraftLink` to it; times what answers took.
+
+    A measurement cannot go on when the stream is lost.
+    """
+
+    def __init__(self, transport: DraftTransport, clock: Callable[[], float]) -> None:
+        """Time the calls of `transport`, in the clock's seconds."""
+        self.description = transport.description
+        self.feature_writer = transport.feature_writer
+        self._transport = transport
+        self._clock = clock
+        self._waiting = self._drafter_host = 0.0
+
+    def take_times(self) -> tuple[float, float]:
+        """Return the seconds since last asked in `receive`, and of the drafter's own host.
+
+        The latter are those it needed for its answers beside its draft method, by its own clock.
+        """
+        times = self._waiting, self._drafter_host
+        self._waiting = self._drafter_host = 0.0
+        return times
+
+    def send(self, request: pb.DraftRequest) -> None:
+        """Send a step; see `DraftTransport.send`."""
+        self._transport.send(request)
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Return the next answer; see `DraftTransport.receive`."""
+        started = self._clock()
+        answer = self._transport.receive(timeout_seconds)
+        self._waiting += self._clock() - started
+        if answer is not None:
+            total, computing = answer.timings.total_time, answer.timings.compute_time
+            host = total.ToTimedelta() - computing.ToTimedelta()
+            self._drafter_host += host.total_seconds()
+        return answer
+
+    def current(self) -> DraftTransport:
+        """Return the transport."""
+        return self
+
+    def lost(self, transport: DraftTransport) -> None:
+        """Refuse to go on without it."""
+        raise BenchError("the stream to the drafter broke")
+
+    def close(self) -> None:
+        """End the stream."""
+        self._transport.close()
+
+
 class Exchange:
     """The verifier's side of one stream: contexts, features, sequences; no target and no engine."""
 
@@ -63,20 +114,12 @@ class Exchange:
         traffic: Traffic,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Prepare; nothing is sent yet.
-
-        Args:
-            transport: To a drafter with room for this traffic.
-            traffic: What is to go over it.
-            clock: Seconds.
-        """
+        """Prepare; nothing is sent yet. The drafter needs room for this traffic."""
         self._traffic = traffic
         self._clock = clock
         self._transport = TimedTransport(transport, clock)
         self._repairs: list[str] = []
-        self._sync = DraftSync(
-            SoleLink(self._transport), VOCAB_SIZE, TIMEOUT_SECONDS, self._repairs.append
-        )
+        self._sync = DraftSync(self._transport, VOCAB_SIZE, TIMEOUT_SECONDS, self._repairs.append)
         self._sync.poll()
         pages = traffic.sequences * -(-traffic.max_context_tokens // PAGE_SIZE)
         self._pages = PageAllocator(pages, PAGE_SIZE)
@@ -95,9 +138,6 @@ class Exchange:
 
         Sequences that have no room for more are replaced first. The step that tells the drafter
         does not count.
-
-        Raises:
-            BenchError: If a proposal is missing, or the contexts of both sides differ.
         """
         needed = self._traffic.rows
         if not self._sequences or (
@@ -126,9 +166,9 @@ class Exchange:
         self._sync.request(wanted, TIMEOUT_SECONDS)
         self._sync.collect(wait="all")
         round_trip = self._clock() - started
-        times = self._transport.take_times()
+        waiting, drafter_host = self._transport.take_times()
         self._check()
-        return ExchangeTimes(round_trip, round_trip - times.waiting, times.drafter_host)
+        return ExchangeTimes(round_trip, round_trip - waiting, drafter_host)
 
     def _commit(self, sequence: Sequence) -> None:
         """Advance a sequence as the engine does after a step that gained `rows` tokens."""

@@ -1,21 +1,34 @@
 """All points of the link: their processes, their streams, their round trips in rounds."""
 
 import contextlib
+import functools
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
-from blockdraft_bench.common.provenance import origin
-from blockdraft_bench.common.rounds import UNCOUNTED_ROUNDS, sample_in_rounds
-from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_bench.engine.instant_drafter import InstantRoom
-from blockdraft_bench.link.command import LinkSettings, TransportName
-from blockdraft_bench.link.drafter_process import drafter_process
-from blockdraft_bench.link.exchange import Exchange, Traffic
-from blockdraft_bench.link.report import LinkReport, LinkTime, markdown
-from blockdraft_bench.link.transports import WAYS
+import grpc
+
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.link.drafter import NO_TARGET, InstantRoom, drafter_process
+from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic
+from blockdraft_bench.result import Cell, Result, Row, page, table
+from blockdraft_bench.run import UNCOUNTED_ROUNDS, Run, sample_in_rounds
+from blockdraft_bench.settings import LinkSettings, TransportName
+from blockdraft_bench.statistics import percentiles
+from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.step import FEATURE_DTYPE
+from blockdraft_verifier.drafting.feature_writers import SharedWriter, offer_shared_memory
+from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
+from blockdraft_verifier.drafting.link import (
+    HANDSHAKE_TIMEOUT_SECONDS,
+    DraftTransport,
+    GrpcDraftTransport,
+)
 
 # A multiple of the page size. Longer contexts would take more memory and no more time: a step reads
 # the newest positions only.
@@ -24,8 +37,7 @@ CONTEXT_TOKENS = 128
 LEAST_STEPS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """What tells points apart."""
 
     transport: TransportName
@@ -33,16 +45,8 @@ class Point:
     sequences: int
 
 
-def measure_link(settings: LinkSettings, run: Run) -> Outcome:
-    """Start the drafters, connect, measure, report.
-
-    Raises:
-        BenchError: If a drafter does not come up, or proposes less than it was asked for.
-        grpc.RpcError: If a drafter cannot be reached.
-    """
-    report = LinkReport(
-        **origin(run.commit), draft_length=settings.draft_length, runs=settings.runs
-    )
+def measure(settings: LinkSettings, run: Run) -> Result:
+    """Start the drafters, connect, measure."""
     starting = run.phase("starting drafters")
     with (
         tempfile.TemporaryDirectory(prefix="blockdraft-") as folder,
@@ -52,41 +56,58 @@ def measure_link(settings: LinkSettings, run: Run) -> Outcome:
         measures = {point: exchange.step for point, exchange in exchanges.items()}
         measuring = run.phase("measuring", len(measures) * (UNCOUNTED_ROUNDS + settings.runs))
         samples = sample_in_rounds(measures, settings.runs, measuring.advance)
-    # Not before: there is nothing that an interrupted run could go on from.
-    chosen = settings.transport, settings.width, settings.sequences, settings.rows
-    run.identify(replace(report, command="", commit=None, versions={}), chosen)
-    results = tuple(
-        LinkTime.of(
-            times,
-            transport=point.transport,
-            sequences=point.sequences,
-            rows=settings.rows,
-            width=point.width,
-            bytes=point.sequences * settings.rows * point.width * FEATURE_DTYPE.itemsize,
-        )
-        for point, times in samples.items()
+    rows = [row_of(point, settings.rows, times) for point, times in samples.items()]
+    caption = (
+        "The link between verifier and drafter, two processes without models: milliseconds of a "
+        f"step, proposals of {settings.draft_length} tokens, medians of {settings.runs} round "
+        "trips."
     )
-    report = replace(report, results=results)
-    return Outcome(report, markdown(report))
+    return Result({}, rows, page(caption, link_table(rows)))
+
+
+def row_of(point: Point, positions: int, times: Sequence[ExchangeTimes]) -> Row:
+    """Sum up the round trips of a point, in milliseconds; `bytes` are those of its features."""
+    median, slow = percentiles([1e3 * each.round_trip for each in times], (50, 90))
+    [verifier] = percentiles([1e3 * each.verifier_host for each in times], (50,))
+    [drafter] = percentiles([1e3 * each.drafter_host for each in times], (50,))
+    return {
+        "transport": point.transport,
+        "sequences": point.sequences,
+        "rows": positions,
+        "width": point.width,
+        "bytes": point.sequences * positions * point.width * FEATURE_DTYPE.itemsize,
+        "round_trip_ms": median,
+        "round_trip_ms_p90": slow,
+        "verifier_host_ms": verifier,
+        "drafter_host_ms": drafter,
+    }
+
+
+def link_table(rows: Sequence[Row]) -> str:
+    """Return the rows as Markdown."""
+    columns = {
+        "Transport": "transport",
+        "Width": "width",
+        "Rows": "rows",
+        "Sequences": "sequences",
+        "Round trip": "round_trip_ms",
+        "p90": "round_trip_ms_p90",
+        "Verifier's host": "verifier_host_ms",
+        "Drafter's host": "drafter_host_ms",
+    }
+    body: list[list[Cell]] = [
+        [*(row[name] for name in columns.values()), row["bytes"] / 1e6] for row in rows
+    ]
+    return table([*columns, "MB"], body)
 
 
 @contextlib.contextmanager
 def open_exchanges(settings: LinkSettings, folder: Path) -> Iterator[Mapping[Point, Exchange]]:
-    """Open a stream for every point; points of one way and one width share a drafter.
-
-    Args:
-        settings: Which points.
-        folder: For sockets.
-
-    Raises:
-        BenchError: If a drafter does not come up.
-        grpc.RpcError: If it cannot be reached.
-    """
+    """Open a stream for every point; points of one way and one width share a drafter."""
     context_tokens = max(CONTEXT_TOKENS, LEAST_STEPS * settings.rows)
     exchanges: dict[Point, Exchange] = {}
     with contextlib.ExitStack() as stack:
         for name in settings.transport:
-            way = WAYS[name]
             for width in settings.width:
                 room = InstantRoom(
                     width=width,
@@ -96,11 +117,44 @@ def open_exchanges(settings: LinkSettings, folder: Path) -> Iterator[Mapping[Poi
                 )
                 own = folder / f"{name}-{width}"
                 own.mkdir()
-                address = stack.enter_context(drafter_process(way.listen(own), room))
+                listen = "127.0.0.1:0" if name == "tcp" else f"unix:{own / 'drafter.sock'}"
+                address = stack.enter_context(drafter_process(listen, room))
                 for sequences in settings.sequences:
                     traffic = Traffic(
                         sequences, settings.rows, settings.draft_length, context_tokens
                     )
-                    transport = stack.enter_context(way.connect(address, width))
+                    transport = stack.enter_context(WAYS[name](address, width))
                     exchanges[Point(name, width, sequences)] = Exchange(transport, traffic)
         yield exchanges
+
+
+@contextlib.contextmanager
+def over_grpc(address: str, width: int, *, shared: bool = False) -> Iterator[DraftTransport]:
+    """Connect as `GrpcDraftLink` does: a handshake, then one stream.
+
+    With `shared`, features go through shared memory, or it is an error.
+    """
+    request = pb.DrafterServiceDescribeRequest(target_fingerprint=NO_TARGET)
+    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+        stub = DrafterServiceStub(channel)
+        answer = stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
+        # The features of a single layer are as wide as that layer.
+        check_description(answer, num_layers=1, hidden_size=width)
+        form = FeatureForm(tuple(answer.target_layer_ids))
+        description = DrafterDescription.from_proto(answer, form)
+        offer = offer_shared_memory(address) if shared else None
+        transport = GrpcDraftTransport(stub, description, offer)
+        if shared and not isinstance(transport.feature_writer, SharedWriter):
+            raise BenchError("the drafter does not map the memory that is to be shared")
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+
+# Opens a stream by a way, given the drafter's address and the width of a feature.
+WAYS: Mapping[TransportName, Callable[[str, int], AbstractContextManager[DraftTransport]]] = {
+    "shared-memory": functools.partial(over_grpc, shared=True),
+    "unix": over_grpc,
+    "tcp": over_grpc,
+}

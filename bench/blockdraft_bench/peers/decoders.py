@@ -5,16 +5,18 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from blockdraft_bench.common.answers import PLAIN
-from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.engine.sample_decoder import DecodeOne
-from blockdraft_bench.peers.answers import Variant
+from blockdraft_bench.answers import PLAIN
+from blockdraft_bench.engine.samples import DecodeOne
+from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.peers.process import PeerProcess, peer_process
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS, fetch
 from blockdraft_bench.peers.weights import quantization, rewrite_gguf
 from blockdraft_models.weights.checkpoint import export_huggingface
 
+# This project among its peers.
+BLOCKDRAFT = "blockdraft"
 GENERATE, PROMPT_LOOKUP = "generate", "prompt_lookup"
 # Tokens that prompt lookup copies at most; what the library's documentation shows.
 PROMPT_LOOKUP_TOKENS = 10
@@ -23,31 +25,34 @@ OTHER_TYPES = ("BF16", "Q8_0")
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Processes of other programs, up to the end of `stack`.
+class Variant(NamedTuple):
+    """One way to decode.
 
     Attributes:
-        decoders: One for each way to decode.
-        versions: Of the programs.
+        peer: The program: "blockdraft", "transformers" or "llama.cpp".
+        name: How it decodes, such as "plain" or "prompt_lookup".
+        dtype: Of its weights: an element type, or the quantization of a GGUF file.
     """
+
+    peer: str
+    name: str
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return what to call it in tables."""
+        return f"{self.peer} {self.name} ({self.dtype})"
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Processes of other programs, up to the end of `stack`, as decoders; and their versions."""
 
     stack: ExitStack
     decoders: dict[Variant, DecodeOne] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
     def start_llama_cpp(self, target: Path, threads: int, context_tokens: int) -> None:
-        """Start llama.cpp, once for each type of weights.
-
-        Args:
-            target: A `.gguf` file.
-            threads: Of its computations.
-            context_tokens: Most tokens of prompt and answer together.
-
-        Raises:
-            BenchUsageError: If it cannot read the target.
-            BenchError: If it cannot be fetched or does not start.
-        """
+        """Start llama.cpp, once for each type of weights, on a `.gguf` file."""
         if target.suffix != ".gguf":
             raise BenchUsageError(
                 f"llama.cpp reads only .gguf files, which {target.name} is not;"
@@ -68,14 +73,8 @@ class Peers:
     def start_transformers(self, target: Path, dtype: str, threads: int) -> None:
         """Start transformers, which decodes in two ways.
 
-        Args:
-            target: A Hugging Face directory, or a `.gguf` file, whose dequantized weights it gets.
-            dtype: Of the weights.
-            threads: Of its computations.
-
-        Raises:
-            BenchError: If it cannot be fetched or does not start.
-            ModelError: If the target cannot be read.
+        The target is a Hugging Face directory, or a `.gguf` file, whose dequantized weights it
+        gets.
         """
         python = fetch(TRANSFORMERS) / "bin" / "python"
         directory = target

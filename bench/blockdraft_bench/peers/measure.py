@@ -1,45 +1,41 @@
 """Measuring peers: every prompt through every decoder, one right after another, round by round."""
 
 import functools
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
-from typing import Final
 
-from blockdraft_bench.common.answers import DRAFTED, PLAIN
-from blockdraft_bench.common.datasets import Dataset
-from blockdraft_bench.common.errors import BenchUsageError
-from blockdraft_bench.common.prompts import prepare
-from blockdraft_bench.common.provenance import Drafter, Target, origin
-from blockdraft_bench.common.run import Outcome, Run
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.loading import Capacity, load_drafting, load_methods
-from blockdraft_bench.engine.sample_decoder import DecodeOne, SampleDecoder
-from blockdraft_bench.engine.samples import AnswerKey, Limits, SampleAnswers, answer_all
-from blockdraft_bench.peers.answers import BLOCKDRAFT, Variant
-from blockdraft_bench.peers.command import PeersSettings
-from blockdraft_bench.peers.decoders import Peers
-from blockdraft_bench.peers.figure import draw
-from blockdraft_bench.peers.report import PeersReport, markdown
-from blockdraft_bench.peers.speeds import Round, compare
+from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers, speed
+from blockdraft_bench.engine.decoding import drafter_of
+from blockdraft_bench.engine.loading import Capacity, load_pair
+from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
+from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.figure import draw
+from blockdraft_bench.peers.decoders import BLOCKDRAFT, Peers, Variant
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
+from blockdraft_bench.prompts import prepare
+from blockdraft_bench.provenance import Target, hardware
+from blockdraft_bench.result import Cell, Result, Row, number, page, share, table
+from blockdraft_bench.run import Run
+from blockdraft_bench.settings import PeersSettings
+from blockdraft_bench.statistics import quartiles
 from blockdraft_models.precision import serving_dtype
 from blockdraft_runtime.settings.drafter import DrafterSettings
 
-# What a service does unless told otherwise.
-DRAFT_POLICY: Final = "adaptive"
+# The answers of each decoder to the same prompts, in the same order.
+Round = Mapping[Variant, Sequence[Answer]]
 
 
-def load_and_measure(settings: PeersSettings, datasets: Sequence[Dataset], run: Run) -> Outcome:
-    """Load, measure, report; `datasets` are those that `--dataset` names."""
-    made_with = origin(run.commit)
-    if made_with["hardware"].accelerator is not None:
+def measure(settings: PeersSettings, run: Run) -> Result:
+    """Start the peers, load what a service decodes with, decode, compare."""
+    machine = hardware()
+    if machine.accelerator is not None:
         raise BenchUsageError("the peers compute on the processor; say JAX_PLATFORMS=cpu")
     prompts = settings.prompts
-    prepared = prepare(prompts, datasets)
+    prepared = prepare(prompts)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     capacity = Capacity(1, prompts.context_tokens, settings.dtype)
-    dtype, threads = str(serving_dtype(settings.dtype)), made_with["hardware"].cores
+    dtype, threads = str(serving_dtype(settings.dtype)), machine.cores
     with ExitStack() as stack:
         run.phase("fetching and starting the peers")
         peers = Peers(stack)
@@ -48,38 +44,29 @@ def load_and_measure(settings: PeersSettings, datasets: Sequence[Dataset], run: 
         if TRANSFORMERS in settings.peer:
             peers.start_transformers(prepared.target, dtype, threads)
         loading = run.phase("loading and compiling")
-        ours = stack.enter_context(closing(_load(settings, capacity)))
+        ours = load_pair(
+            prompts.target,
+            settings.drafter,
+            capacity,
+            "adaptive",
+            block_size=DrafterSettings().block_size,
+            lookup=True,
+        )
+        stack.enter_context(closing(ours))
         plain, drafted = (Variant(BLOCKDRAFT, name, dtype) for name in (PLAIN, DRAFTED))
         decoders: dict[Variant, DecodeOne] = {
             plain: functools.partial(ours.decode_alone, max_draft_tokens=0),
             drafted: ours.decode_alone,
             **peers.decoders,
         }
-        drafter = ours.drafter
-        about = PeersReport(
-            **made_with,
-            target=Target.of(ours.target),
-            drafter=Drafter(drafter.method, drafter.fingerprint, drafter.trained),
-            block_size=drafter.block_size,
-            draft_policy=DRAFT_POLICY,
-            prompts=prepared.count,
-            rounds=settings.rounds,
-            max_tokens=prompts.max_tokens,
-            max_prompt_tokens=prompts.max_prompt_tokens,
-            threads=threads,
-            seed=prompts.seed,
-            peer_versions=peers.versions,
-            results=(),
-        )
-        # The command does not decide an answer or its time, nor does a commit of anything but code.
-        conditions = replace(about, command="", commit=None, rounds=0, prompts=0)
-        run.identify(conditions, sorted(limits.stop_token_ids), [str(each) for each in decoders])
+        target, drafter = Target.of(ours.target), drafter_of(ours)
+        names = {str(variant): decode for variant, decode in decoders.items()}
+        run.identify(limits, target, drafter, machine, peers.versions, [*names])
         ours.warm_up(loading.reach)
         decoding = run.phase("decoding", total=prepared.count * settings.rounds)
-        names = {str(variant): decode for variant, decode in decoders.items()}
         decode = SampleDecoder(names)
         rounds: list[Round] = []
-        for number in range(1, settings.rounds + 1):
+        for turn in range(1, settings.rounds + 1):
             answered = answer_all(
                 prepared.prompt_sets,
                 [0.0],
@@ -87,7 +74,7 @@ def load_and_measure(settings: PeersSettings, datasets: Sequence[Dataset], run: 
                 # One group: what is compared was decoded one right after another.
                 [tuple(names)],
                 decode,
-                run.store(AnswerKey, SampleAnswers, f"round-{number}.jsonl"),
+                run.store(dict[str, Answer], f"round-{turn}.jsonl"),
                 on_answers=decoding.advance,
             )
             rounds.append(
@@ -96,14 +83,82 @@ def load_and_measure(settings: PeersSettings, datasets: Sequence[Dataset], run: 
                     for variant in decoders
                 }
             )
-    report = replace(about, results=compare(rounds, plain=plain, drafted=drafted))
-    return Outcome(report, markdown(report), {"": draw(report)})
+    rows = compare(rounds, plain=plain, drafted=drafted)
+    versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
+    caption = (
+        f"Target {target}; {drafter}, beside lookup; {versions}. {prepared.count} prompts, greedy, "
+        f"answers of at most {prompts.max_tokens} tokens, one at a time; {threads} threads. "
+        f"Medians of {settings.rounds} rounds, quartiles in parentheses."
+    )
+    facts = {
+        "target": target,
+        "drafter": drafter,
+        "prompts": prepared.count,
+        "rounds": settings.rounds,
+        "threads": threads,
+        "peer_versions": peers.versions,
+    }
+    figure = draw(rows, "decoder", "tokens_per_second", [])
+    return Result(facts, rows, page(caption, peers_table(rows)), figure)
 
 
-def _load(settings: PeersSettings, capacity: Capacity) -> InProcessDecoder:
-    """Load what a service decodes with: the target, the drafter, and lookup beside it."""
-    target = settings.prompts.target
-    block_size = DrafterSettings().block_size
-    drafter = load_drafting(target, settings.drafter, capacity, block_size=block_size)
-    methods = load_methods(target, {DRAFTED: drafter}, capacity, DRAFT_POLICY, by_lookup=[DRAFTED])
-    return methods.decoders[DRAFTED]
+def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> list[Row]:
+    """Sum up all decoders over at least one round, against our plain and drafted decoding.
+
+    A speed or ratio has the median of the rounds and their quartiles; None if no answer of a
+    round has two tokens.
+    """
+    rows = []
+    for variant in rounds[0]:
+        own = [answer for each in rounds for answer in each[variant]]
+        reference = [answer for each in rounds for answer in each[plain]]
+        rows.append(
+            {
+                "decoder": f"{variant.peer} {variant.name}",
+                "dtype": variant.dtype,
+                "tokens": sum(len(answer.token_ids) for answer in own),
+                "tokens_per_second": _spread([speed(each[variant]) for each in rounds]),
+                "plain_ratio": _spread([_ratio(each, plain, variant) for each in rounds]),
+                "drafted_ratio": _spread([_ratio(each, drafted, variant) for each in rounds]),
+                "ttft_seconds": statistics.median(answer.ttft_seconds for answer in own),
+                "identical_share": identical_answers(own, reference),
+            }
+        )
+    return rows
+
+
+def _ratio(answers: Round, ours: Variant, theirs: Variant) -> float | None:
+    """Return the speed of one decoder over that of another in one round."""
+    fast, slow = speed(answers[ours]), speed(answers[theirs])
+    return fast / slow if fast is not None and slow is not None else None
+
+
+def _spread(of_rounds: Sequence[float | None]) -> Row | None:
+    known = [value for value in of_rounds if value is not None]
+    edges = quartiles(known)
+    return None if edges is None else {"median": statistics.median(known), "quartiles": edges}
+
+
+def peers_table(rows: Sequence[Row]) -> str:
+    """Return the rows as Markdown."""
+    headings = ["Decoder", "Weights", "Tokens/s", "Our plain over it", "Our drafted over it"]
+    cells: list[list[Cell]] = [
+        [
+            row["decoder"],
+            row["dtype"],
+            _cell(row["tokens_per_second"], 1),
+            _cell(row["plain_ratio"], unit="x"),
+            _cell(row["drafted_ratio"], unit="x"),
+            number(row["ttft_seconds"], 0, " ms", factor=1e3),
+            share(row["identical_share"]),
+        ]
+        for row in rows
+    ]
+    return table([*headings, "First token", "Identical to our plain"], cells)
+
+
+def _cell(spread: Row | None, digits: int = 2, unit: str = "") -> str:
+    if spread is None:
+        return number(None)
+    low, high = (number(edge, digits) for edge in spread["quartiles"])
+    return f"{number(spread['median'], digits, unit)} ({low} to {high})"

@@ -9,12 +9,11 @@ import contextlib
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import IO, Any
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.peers.answers import answer_of
+from blockdraft_bench.answers import Answer
+from blockdraft_bench.errors import BenchError
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 
@@ -22,25 +21,13 @@ class PeerProcess:
     """A program that has loaded a model."""
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
-        """Wait until it has loaded the model.
-
-        Args:
-            process: As `peer_process` starts it.
-            errors: Where it writes what goes wrong.
-
-        Raises:
-            BenchError: If it ends instead.
-        """
+        """Wait until it has loaded the model; `errors` is where it writes what goes wrong."""
         self._process = process
         self._errors = errors
         self.versions: dict[str, str] = self._read()
 
     def decode(self, request: GenerationRequest, **options: int) -> Answer:
-        """Answer a prompt greedily, all of it computed.
-
-        Raises:
-            BenchError: If the program has ended.
-        """
+        """Answer a prompt greedily, all of it computed; an error if the program has ended."""
         asked = {
             "prompt": request.prompt,
             "max_tokens": request.max_output_tokens,
@@ -67,11 +54,7 @@ class PeerProcess:
 
 @contextlib.contextmanager
 def peer_process(command: Sequence[str]) -> Iterator[PeerProcess]:
-    """Run a program for as long as the `with` block.
-
-    Raises:
-        BenchError: If it ends before it has loaded its model.
-    """
+    """Run a program for as long as the `with` block."""
     with tempfile.TemporaryFile("w+") as errors:
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
@@ -80,3 +63,24 @@ def peer_process(command: Sequence[str]) -> Iterator[PeerProcess]:
         finally:
             process.kill()
             process.communicate()
+
+
+def answer_of(
+    token_ids: Sequence[int], seconds: Sequence[float], stop_token_ids: Collection[int]
+) -> Answer:
+    """Return an answer of at least one token, cut after its first stop token.
+
+    Programs that accept several drafted tokens at a time may go on past one. `seconds` say when
+    each token came, counted from the request; the same for those that came together.
+    """
+    ends = (index for index, token in enumerate(token_ids, 1) if token in stop_token_ids)
+    kept = tuple(token_ids[: next(ends, len(token_ids))])
+    times = seconds[: len(kept)]
+    return Answer(
+        kept,
+        steps=(),
+        stopped=kept[-1] in stop_token_ids,
+        ttft_seconds=times[0],
+        decode_seconds=times[-1] - times[0],
+        first_tokens=list(times).count(times[0]),
+    )

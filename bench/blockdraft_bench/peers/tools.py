@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.errors import BenchError
 from blockdraft_models.cache import default_cache_dir
 
 LLAMA_CPP, TRANSFORMERS = "llama.cpp", "transformers"
@@ -26,11 +26,7 @@ _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
 def fetch(peer: str) -> Path:
-    """Return the folder of a peer: a virtual environment with its programs, fetched if need be.
-
-    Raises:
-        BenchError: If it cannot be fetched.
-    """
+    """Return the folder of a peer: a virtual environment with its programs, fetched if need be."""
     folder = default_cache_dir() / "peers" / peer
     folder.parent.mkdir(parents=True, exist_ok=True)
     make, *install = _commands(peer, folder)

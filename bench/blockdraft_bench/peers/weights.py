@@ -22,12 +22,7 @@ def quantization(path: Path) -> str:
 def rewrite_gguf(source: Path, destination: Path, kind: str) -> None:
     """Write a GGUF file anew with all its matrices in another type, and all else as it was.
 
-    All weights are held in memory meanwhile.
-
-    Args:
-        source: The file.
-        destination: The new one.
-        kind: "BF16" or "Q8_0".
+    `kind` is "BF16" or "Q8_0". All weights are held in memory meanwhile.
     """
     reader = GGUFReader(source)
     fields = dict(reader.fields)

@@ -1,7 +1,6 @@
-"""`bench serve`: a service under load; what learning, and what its three processes cost.
+"""`bench serve`: a service under load, and what learning meanwhile costs.
 
-Read `settings` (what it is told), `load_level` and `request_record` (what a run is), `generator`
-(closed and open loop), `trainer` (which learns or stands still), `measure` (the runs), `summary`
-(their arithmetic); for the processes `split_measure` and `split`; `service` and `prompts` prepare;
-then `report` and `figure`. Nothing here imports another measurement.
+Read `settings` (what it is told), `record` (what a run is), `generator` (closed and open loop),
+`service` (what is pressed, and with which prompts), `trainer` (which learns or stands still),
+`measure` (the runs), `summary` (their arithmetic), `report` (page and figure).
 """

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.serve.load_level import Method
-from blockdraft_bench.serve.request_record import RequestRecord
+from blockdraft_bench.serve.record import Method, RequestRecord
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.errors import ApiError, BlockdraftError
 from blockdraft_client.params import SamplingParams, SpeculationParams
@@ -27,14 +26,10 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One request to send.
+    """One request to send, with its place in the run.
 
-    Attributes:
-        number: Its place in the run.
-        request: What to ask; its prompt goes out as token ids, and what ends an answer beside
-            its length is the service's to know.
-        method: Whether drafting, and learning from the answer, is allowed.
-        ignore_eos: Whether the answer goes on past the model's own end of text.
+    Its prompt goes out as token ids, and what ends an answer beside its length is the service's to
+    know. The method says whether drafting, and learning from the answer, is allowed.
     """
 
     number: int
@@ -76,11 +71,7 @@ def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " 
 async def closed_loop(
     requests: Sequence[LoadRequest], concurrency: int, send: Send
 ) -> list[RequestRecord]:
-    """Keep `concurrency` requests in flight until all are answered, sent in their order.
-
-    Returns:
-        The records, in the order of `requests`.
-    """
+    """Keep `concurrency` requests in flight until all are answered, sent in their order."""
     clock = _stopwatch()
     waiting = iter(requests)
     records: dict[int, RequestRecord] = {}
@@ -99,16 +90,7 @@ async def closed_loop(
 async def open_loop(
     requests: Sequence[LoadRequest], arrivals: Float[np.ndarray, " count"], send: Send
 ) -> list[RequestRecord]:
-    """Send each request when it is due.
-
-    Args:
-        requests: What to send.
-        arrivals: When each is due, in seconds from now.
-        send: Sends one.
-
-    Returns:
-        The records, in the order of `requests`.
-    """
+    """Send each request when it is due, in seconds from now."""
     clock = _stopwatch()
 
     async def arrive(request: LoadRequest, due: float) -> RequestRecord:
@@ -152,9 +134,9 @@ class Sender:
             if not tokens:
                 error = "EmptyAnswer"
         except BlockdraftError as failure:
-            error = reason_of(failure)
+            # The service's name for it, or else the client's.
+            error = failure.reason if isinstance(failure, ApiError) else type(failure).__name__
         usage = stream.usage or Usage()
-        seconds = usage.step_seconds
         return RequestRecord(
             request=request.number,
             sample_id=request.request.request_id,
@@ -170,15 +152,7 @@ class Sender:
             cached_prompt_tokens=usage.cached_prompt_tokens,
             verification_steps=usage.verification_steps,
             accepted_tokens=usage.accepted_tokens,
-            verify_seconds=seconds.verify,
-            draft_seconds=seconds.draft,
-            transport_seconds=seconds.transport,
         )
-
-
-def reason_of(failure: BlockdraftError) -> str:
-    """Return the service's name for a failure, or else the client's."""
-    return failure.reason if isinstance(failure, ApiError) else type(failure).__name__
 
 
 def _stopwatch() -> Clock:

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+import jax
 import numpy as np
 
-from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.common.run import Run
-from blockdraft_bench.common.store import ResultStore
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.figure import draw
+from blockdraft_bench.prompts import prepare
+from blockdraft_bench.provenance import Drafter, Target
+from blockdraft_bench.result import Result, page
+from blockdraft_bench.run import Run
 from blockdraft_bench.serve.generator import (
     Clock,
     LoadRequest,
@@ -18,20 +22,84 @@ from blockdraft_bench.serve.generator import (
     open_loop,
     poisson_arrivals,
 )
-from blockdraft_bench.serve.load_level import LoadLevel, Method, RunKey
-from blockdraft_bench.serve.request_record import Records, RequestRecord
-from blockdraft_bench.serve.service import RunningService
-from blockdraft_bench.serve.settings import Asked
+from blockdraft_bench.serve.record import LoadLevel, Method, Records, RequestRecord, RunKey
+from blockdraft_bench.serve.report import (
+    learning_table,
+    load_table,
+    rounds_note,
+    speedup_table,
+)
+from blockdraft_bench.serve.service import (
+    RunningService,
+    check_service,
+    pool_of_requests,
+    service_for,
+)
+from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.summary import costs_of_learning, speedups, summaries
 from blockdraft_bench.serve.trainer import Trainer
-from blockdraft_client.results import ModelInfo
+from blockdraft_bench.store import ResultStore
+from blockdraft_client.cli.local_server import terminated_like_interrupted
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
+
+LEVELS_FILE = "levels.jsonl"
+
+
+def measure(settings: ServeSettings, run: Run) -> Result:
+    """Press a service with prompts of the datasets, and sum up."""
+    wanted, load = settings.service, settings.load
+    if wanted.address is not None:
+        # The accelerators of this machine, if any, may be the service's.
+        jax.config.update("jax_platforms", "cpu")
+    prepared = prepare(settings.prompts)
+    pool = pool_of_requests(prepared, settings)
+    with terminated_like_interrupted(), service_for(settings, run) as service:
+        check_service(service, prepared.tokenizer, pool)
+        model = service.model
+        target = Target(model.target_fingerprint, model.name)
+        drafter = None
+        if (found := model.drafter) is not None:
+            drafter = Drafter(found.method, found.fingerprint, found.trained, found.block_size)
+        about = {
+            "address": wanted.address,
+            "engine": asdict(settings.engine) if wanted.address is None else None,
+            "max_context_tokens": model.max_context_tokens,
+            "version": model.server_version,
+        }
+        run.identify(
+            *(about, target, drafter, settings.prompts.max_tokens, settings.temperature),
+            *(settings.prompts.seed, load.warm_up, settings.flush_tokens, load.timeout_seconds),
+            [(request.request_id, request.prompt) for request in pool],
+        )
+        runs = measure_loads(service, pool, settings, run.store(Records, LEVELS_FILE), run)
+    rows, ratios = summaries(runs, settings.limits), speedups(runs)
+    learning = costs_of_learning(runs)
+    where = "started for this run" if wanted.address is None else f"at {wanted.address}"
+    policy = "unknown" if wanted.address else settings.engine.draft_policy
+    caption = (
+        f"Service {where}: target {target}, {drafter or 'no drafter'}, draft policy {policy}. "
+        f"Answers of at most {settings.prompts.max_tokens} tokens at temperature "
+        f"{settings.temperature:g}; the machine is shared by service and client where both run "
+        "here."
+    )
+    tables = load_table(rows), speedup_table(ratios), rounds_note(ratios), learning_table(learning)
+    facts = {
+        "service": about,
+        "target": target,
+        "drafter": drafter,
+        "prompts": len(pool),
+        "speedups": ratios,
+        "learning": learning,
+    }
+    figure = draw(rows, "load", "output_tokens_per_second", ["mode", "method"])
+    return Result(facts, rows, page(caption, *tables), figure)
 
 
 def measure_loads(
     service: RunningService,
     pool: Sequence[GenerationRequest],
-    settings: Asked,
-    store: ResultStore[RunKey, Records],
+    settings: ServeSettings,
+    store: ResultStore[Records],
     run: Run,
 ) -> dict[RunKey, Records]:
     """Make every run the store lacks; return them all, by level and method.
@@ -39,34 +107,29 @@ def measure_loads(
     At each level one method follows the other, and which comes first alternates; all levels are
     measured before the next round begins. So whatever else the machine does meanwhile is spread
     over methods and levels.
-
-    Raises:
-        BenchError: If requests that are not counted fail: nothing could be measured.
     """
+    load = settings.load
     keys = [
-        [RunKey(level, method, settings.requests_of(level), number) for method in settings.methods]
-        for number in range(settings.rounds)
-        for level in settings.loads
+        [RunKey(*level, method, load.requests_of(level), number) for method in load.methods]
+        for number in range(load.rounds)
+        for level in load.levels
     ]
-    if not keys:
-        return {}
     store.announce([key for level in keys for key in level])
     phase = run.phase("load", sum(key.requests for level in keys for key in level))
 
     async def measure() -> None:
         async with service.connection.load_client() as client:
             measurement = _LoadMeasurement(
-                sender=Sender(client, settings.timeout_seconds),
-                model=service.model,
+                sender=Sender(client, load.timeout_seconds),
+                service=service,
                 pool=pool,
                 settings=settings,
                 on_request=phase.advance,
-                rng=np.random.default_rng(settings.seed),
-                trainer=_trainer(service, settings.methods),
+                rng=np.random.default_rng(settings.prompts.seed),
             )
             for index, level in enumerate(keys):
                 # An even number of levels must not begin with the same methods in every round.
-                turn = index % len(settings.loads) + index // len(settings.loads)
+                turn = index % len(load.levels) + index // len(load.levels)
                 for key in level if turn % 2 == 0 else reversed(level):
                     if store.get(key) is None:
                         store.add(key, await measurement.run(key))
@@ -78,12 +141,6 @@ def measure_loads(
     return {key: found for level in keys for key in level if (found := store.get(key)) is not None}
 
 
-def _trainer(service: RunningService, methods: Sequence[Method]) -> Trainer | None:
-    if "learning" not in methods or service.process_id is None:
-        return None
-    return Trainer(service.process_id)
-
-
 @dataclass(slots=True)
 class _LoadMeasurement:
     """Runs of load on one service.
@@ -92,34 +149,31 @@ class _LoadMeasurement:
     """
 
     sender: Sender
-    model: ModelInfo
+    service: RunningService
     pool: Sequence[GenerationRequest]
-    settings: Asked
+    settings: ServeSettings
     on_request: Callable[[], None]
     rng: np.random.Generator
-    trainer: Trainer | None
     warm: bool = False
 
     async def run(self, key: RunKey) -> Records:
-        """Make one run, after what is not counted.
-
-        Raises:
-            BenchError: If requests that are not counted fail: nothing could be measured.
-        """
+        """Make one run, after what is not counted; if that fails, nothing could be measured."""
+        load = self.settings.load
         if not self.warm:
-            for method in self.settings.methods:
-                await self._uncounted(self._requests(self.settings.warm_up, method, 0))
+            for method in load.methods:
+                await self._uncounted(self._requests(load.warm_up, method, 0))
             self.warm = True
         await self._flush()
         requests = self._requests(key.requests, key.method, key.round * key.requests)
-        if self.trainer is None:
-            return Records(await self._press(key.level, requests, self._counting))
+        if not self.settings.learns or self.service.process_id is None:
+            return Records(await self._press(key.level, requests))
+        trainer = Trainer(self.service.process_id)
         if key.method != "learning":
-            with self.trainer.standing_still():
-                return Records(await self._press(key.level, requests, self._counting))
-        before = self.trainer.cpu_seconds()
-        records = await self._press(key.level, requests, self._counting)
-        return Records(records, self.trainer.cpu_seconds() - before)
+            with trainer.standing_still():
+                return Records(await self._press(key.level, requests))
+        before = trainer.cpu_seconds()
+        records = await self._press(key.level, requests)
+        return Records(records, trainer.cpu_seconds() - before)
 
     def _requests(self, count: int, method: Method, first: int) -> list[LoadRequest]:
         return [
@@ -128,30 +182,31 @@ class _LoadMeasurement:
         ]
 
     async def _press(
-        self, level: LoadLevel, requests: Sequence[LoadRequest], send: Send
+        self, level: LoadLevel, requests: Sequence[LoadRequest]
     ) -> tuple[RequestRecord, ...]:
-        if level.mode == "closed":
-            return tuple(await closed_loop(requests, int(level.value), send))
-        arrivals = poisson_arrivals(level.value, len(requests), self.settings.seed)
-        return tuple(await open_loop(requests, arrivals, send))
+        async def send(request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
+            record = await self.sender(request, due, clock)
+            self.on_request()
+            return record
 
-    async def _counting(self, request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
-        record = await self.sender(request, due, clock)
-        self.on_request()
-        return record
+        counting: Send = send
+        if level.mode == "closed":
+            return tuple(await closed_loop(requests, int(level.value), counting))
+        arrivals = poisson_arrivals(level.value, len(requests), self.settings.prompts.seed)
+        return tuple(await open_loop(requests, arrivals, counting))
 
     async def _flush(self) -> None:
         """Fill the prefix cache with prompts nobody asks for again.
 
         All methods send the same prompts; the second would find them computed.
         """
-        left = self.settings.flush_tokens or 0
+        model, left = self.service.model, self.settings.flush_tokens
         fillers: list[LoadRequest] = []
         # Room for the one token that each of them has to generate.
-        longest = self.model.max_context_tokens - 1
+        longest = model.max_context_tokens - 1
         while left > 0:
             length = min(left, longest)
-            ids = self.rng.integers(self.model.vocabulary_size, size=length)
+            ids = self.rng.integers(model.vocabulary_size, size=length)
             filler = GenerationRequest("flush", tuple(map(int, ids)), max_output_tokens=1)
             fillers.append(LoadRequest(len(fillers), filler, "plain", ignore_eos=True))
             left -= length

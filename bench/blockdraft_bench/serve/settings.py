@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockdraft_bench.common.settings import DRAFTER_HELP, OutputSettings, PromptSettings
-from blockdraft_bench.serve.load_level import METHODS, LoadLevel, Method
-from blockdraft_bench.serve.request_record import RequestRecord
-from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_bench.serve.record import LoadLevel, Method, RequestRecord
+from blockdraft_bench.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_runtime.configuration.definition import group, setting
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 
@@ -17,7 +16,7 @@ STEP_TOKENS = SchedulerSettings().max_step_tokens
 SECONDS_PER_HOUR = 3600.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What a good answer and an hour of the hardware are worth."""
 
@@ -30,10 +29,6 @@ class Limits:
         "price of all hardware that serves, in any currency; gives the cost of tokens",
         above=0,
     )
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check(self)
 
     @property
     def has_slo(self) -> bool:
@@ -56,12 +51,22 @@ class Limits:
         return self.price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
 
 
-@dataclass(frozen=True)
-class RunSettings(Limits):
-    """What every run of load is like; part of the report."""
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """How hard the service is pressed, and what every run of load is like."""
 
+    concurrency: tuple[int, ...] | None = setting(
+        None,
+        "closed loop: one or more numbers of requests in flight; unset: 1, 2, 4 and 8, or none "
+        "with --rate",
+        minimum=1,
+        distinct=True,
+    )
+    rate: tuple[float, ...] = setting(
+        (), "open loop: one or more rates, in requests per second", above=0, distinct=True
+    )
     methods: tuple[Method, ...] = setting(
-        METHODS,
+        ("drafted", "plain"),
         "one or more, in turn; `learning` is `drafted` with answers that are recorded, and with a "
         "trainer beside the service, which stands still during the others",
         flag="method",
@@ -90,76 +95,22 @@ class RunSettings(Limits):
     )
     timeout_seconds: float = setting(300.0, "deadline of each request", above=0)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Asked(RunSettings):
-    """How the service is asked, as the report says it.
-
-    Attributes:
-        loads: How hard it is pressed, in the order in which that is measured.
-        split_concurrency: Prompts at a time of each comparison with one process.
-        datasets: Where prompts are from.
-        prompts: How many there are.
-    """
-
-    loads: tuple[LoadLevel, ...] = ()
-    split_concurrency: tuple[int, ...] = ()
-    max_tokens: int
-    temperature: float
-    seed: int
-    datasets: tuple[str, ...] = ()
-    prompts: int = 0
-    max_prompt_tokens: int = 0
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The numbers of requests in flight of closed loops."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return () if self.rate else DEFAULT_CONCURRENCY
 
     @property
-    def deciding(self) -> tuple[int | float | None, ...]:
-        """All that decides a run beside its load, method, size, prompts and service."""
-        numbers = (self.max_tokens, self.temperature, self.seed, self.warm_up)
-        return *numbers, self.flush_tokens, self.timeout_seconds
+    def levels(self) -> tuple[LoadLevel, ...]:
+        """How hard the service is pressed, in the order in which that is measured."""
+        closed = [LoadLevel("closed", float(value)) for value in self.in_flight]
+        return (*closed, *(LoadLevel("open", value) for value in self.rate))
 
     def requests_of(self, level: LoadLevel) -> int:
         """Return how many requests a run sends: as told, or four for each in flight, at least 8."""
         return self.requests or max(8, math.ceil(4 * level.value))
-
-    def split_requests(self, concurrency: int) -> int:
-        """Return how many requests are decoded in both ways, in whole groups."""
-        wanted = self.requests_of(LoadLevel("closed", float(concurrency)))
-        return -(-wanted // concurrency) * concurrency
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSettings:
-    """How hard the service is pressed."""
-
-    concurrency: tuple[int, ...] | None = setting(
-        None,
-        "closed loop: one or more numbers of requests in flight; unset: 1, 2, 4 and 8, or none "
-        "with --rate or --split",
-        minimum=1,
-        distinct=True,
-    )
-    rate: tuple[float, ...] = setting(
-        (), "open loop: one or more rates, in requests per second", above=0, distinct=True
-    )
-    runs: RunSettings = group(RunSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitSettings:
-    """Whether and how one process is compared with three."""
-
-    split: bool = setting(False, "compare with the same loop in one process")
-    split_concurrency: tuple[int, ...] = setting(
-        (1,),
-        "one or more numbers of prompts decoded at a time in that comparison",
-        minimum=1,
-        distinct=True,
-    )
-
-    @property
-    def wanted(self) -> tuple[int, ...]:
-        """How many prompts at a time; none without the comparison."""
-        return self.split_concurrency if self.split else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +134,11 @@ class ServiceSettings:
     client_cert: Path | None = setting(None, "PEM client certificate", metavar="FILE")
     client_key: Path | None = setting(None, "PEM key of --client-cert", metavar="FILE")
     server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
-    drafter: str = setting(
-        "auto", f"{DRAFTER_HELP}; with --address only for --split", metavar="SPEC"
-    )
+    drafter: str = setting("auto", f"{DRAFTER_HELP}, of the service started here", metavar="SPEC")
     no_drafter: bool = setting(False, "start the service without a drafter")
-    lookup: bool = setting(
-        False, "let the service started here, and the one process, draft by lookup too"
-    )
-    dtype: Dtype = setting(
-        "auto", "of weights, cache and contexts; with --address only for --split"
-    )
-    draft_policy: DraftPolicy = setting(
-        "adaptive", "draft length of the service started here and of the one process"
-    )
+    lookup: bool = setting(False, "let the service started here draft by lookup too")
+    dtype: Dtype = setting("auto", "of weights, cache and contexts of the service started here")
+    draft_policy: DraftPolicy = setting("adaptive", "draft length of the service started here")
     max_sequences: int | None = setting(
         None,
         "sequences that the service started here decodes at once; unset: the most in flight, at "
@@ -215,48 +158,35 @@ class ServeSettings:
     )
     temperature: float = setting(0.0, "of the target; 0 is greedy", minimum=0)
     load: LoadSettings = group(LoadSettings)
-    split: SplitSettings = group(SplitSettings)
+    limits: Limits = group(Limits)
     service: ServiceSettings = group(ServiceSettings)
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
         """Check that each closed loop can have as many requests in flight as it should."""
-        requests, most = self.load.runs.requests, max(self._in_flight, default=0)
+        requests, most = self.load.requests, max(self.load.in_flight, default=0)
         if requests is not None and requests < most:
             raise ValueError(f"--requests {requests} cannot keep {most} in flight")
-        if self.service.no_drafter and self.split.split:
-            raise ValueError("--split compares ways to reach a drafter; --no-drafter leaves none")
         if self.learns and self.service.address is not None:
             raise ValueError("--method learning stops and continues a trainer that it started")
         if self.learns and self.service.no_drafter:
             raise ValueError("--method learning compares drafts; --no-drafter leaves none")
 
     @property
-    def _in_flight(self) -> tuple[int, ...]:
-        if self.load.concurrency is not None:
-            return self.load.concurrency
-        return () if self.load.rate or self.split.split else DEFAULT_CONCURRENCY
-
-    @property
-    def drafts(self) -> bool:
-        """Whether anything is to be drafted."""
-        return self.split.split or any(method != "plain" for method in self.load.runs.methods)
-
-    @property
     def learns(self) -> bool:
         """Whether a service that learns is to be measured."""
-        return "learning" in self.load.runs.methods
+        return "learning" in self.load.methods
 
     @property
     def engine(self) -> EngineSettings:
-        """How the verifier of a service started here is to run, and the one process beside it.
+        """How the verifier of a service started here is to run.
 
         Its cache holds every sequence at full length, so that nobody is preempted.
         """
         sequences = self.service.max_sequences
         if sequences is None:
             default = [SchedulerSettings().max_sequences] if self.load.rate else []
-            sequences = max([*self._in_flight, *default, *self.split.wanted])
+            sequences = max([*self.load.in_flight, *default])
         context_tokens = self.prompts.context_tokens
         page_size = EngineSettings().page_size
         return EngineSettings(
@@ -271,20 +201,10 @@ class ServeSettings:
             lookup=self.service.lookup,
         )
 
-    def asked(self, datasets: tuple[str, ...], prompts: int) -> Asked:
-        """Return how the service is asked, given where prompts are from and how many there are."""
-        closed = [LoadLevel("closed", float(value)) for value in self._in_flight]
-        engine, flush = self.engine, self.load.runs.flush_tokens
-        if flush is None:
-            flush = engine.num_pages * engine.page_size if self.service.address is None else 0
-        return Asked(
-            **{**vars(self.load.runs), "flush_tokens": flush},
-            loads=(*closed, *(LoadLevel("open", value) for value in self.load.rate)),
-            split_concurrency=self.split.wanted,
-            max_tokens=self.prompts.max_tokens,
-            temperature=self.temperature,
-            seed=self.prompts.seed,
-            datasets=datasets,
-            prompts=prompts,
-            max_prompt_tokens=self.prompts.max_prompt_tokens,
-        )
+    @property
+    def flush_tokens(self) -> int:
+        """Random prompt tokens sent before each run."""
+        if self.load.flush_tokens is not None:
+            return self.load.flush_tokens
+        engine = self.engine
+        return engine.num_pages * engine.page_size if self.service.address is None else 0

@@ -5,114 +5,17 @@ Pure functions of the requests' records, so that other limits or another price n
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from blockdraft_bench.common.statistics import identical_share, mean, median, percentiles
-from blockdraft_bench.serve.load_level import AtLevel, LoadLevel, Method, RunKey
-from blockdraft_bench.serve.request_record import Records
+from blockdraft_bench.result import Row
+from blockdraft_bench.serve.record import LoadLevel, Method, Records, RunKey
 from blockdraft_bench.serve.settings import Limits
+from blockdraft_bench.statistics import identical_share, mean, median, percentiles
 
 # The runs of a method at a level of load, one of each round.
 Rounds = Sequence[Records]
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Percentiles (linear between neighbours) and mean of what answers took, in seconds."""
-
-    p50: float
-    p95: float
-    p99: float
-    mean: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSummary(AtLevel):
-    """One method at one level of load.
-
-    Attributes:
-        method: "drafted", "plain" or "learning".
-        requests: Requests sent.
-        failed: Those without a whole answer.
-        errors: How many of those failed for each reason.
-        duration_seconds: From when the first was due to the end of the last, over all rounds.
-        output_tokens: Tokens of whole answers.
-        output_tokens_per_second: In a closed loop those that came while as many requests were in
-            flight as should be, over that time: answers of unequal speed end one by one, and at
-            last fewer are in flight. In an open loop all, over the duration.
-        ttft_seconds: From when a request was due to its first token.
-        tpot_seconds: Per token after the first message, averaged over each answer.
-        gap_seconds: Between neighbouring messages of an answer.
-        latency_seconds: From when a request was due to its last token.
-        slo_share: Share of all requests within both limits; None if there are none.
-        goodput_requests_per_second: Those requests over the duration; None without limits.
-        acceptance_length: Tokens gained per verification, over whole answers.
-        cached_prompt_share: Share of prompt tokens that cost the service nothing.
-        cost_per_million_tokens: Price of the time a million output tokens took.
-    """
-
-    method: Method
-    requests: int
-    failed: int
-    errors: dict[str, int]
-    duration_seconds: float
-    output_tokens: int
-    output_tokens_per_second: float
-    ttft_seconds: Distribution | None
-    tpot_seconds: Distribution | None
-    latency_seconds: Distribution | None
-    slo_share: float | None
-    goodput_requests_per_second: float | None
-    acceptance_length: float | None
-    cached_prompt_share: float | None
-    cost_per_million_tokens: float | None
-    gap_seconds: Distribution | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speedup(AtLevel):
-    """Drafted against plain decoding at one level of load.
-
-    Attributes:
-        speedup: Output tokens per second with drafting over those without, the median of the
-            rounds. In an open loop both follow the arrivals, and it says little below saturation.
-        identical_share: Share of requests answered by both whose token ids are the same.
-        rounds: How many rounds compared them.
-        lowest: The lowest of the rounds' ratios.
-        highest: And the highest.
-    """
-
-    speedup: float | None
-    identical_share: float | None
-    rounds: int = 1
-    lowest: float | None = None
-    highest: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostOfLearning(AtLevel):
-    """A service that learns against itself while its trainer stands still and nothing is recorded.
-
-    Ratios are medians of the rounds'.
-
-    Attributes:
-        throughput: Output tokens per second, as a share of those without.
-        gap_p99: 99th percentile of the time between messages, over that without.
-        first_token_p99: The same of the time to the first token.
-        identical_share: Share of requests answered by both whose token ids are the same.
-        trainer_seconds: Processor time of the trainer meanwhile.
-    """
-
-    throughput: float | None
-    gap_p99: float | None
-    first_token_p99: float | None
-    identical_share: float | None
-    trainer_seconds: float
-
-
-def by_level(
-    runs: Mapping[RunKey, Records],
-) -> dict[LoadLevel, dict[Method, list[Records]]]:
+def by_level(runs: Mapping[RunKey, Records]) -> dict[LoadLevel, dict[Method, list[Records]]]:
     """Return the runs of each level and method, round by round, in the order of the first round."""
     found: dict[LoadLevel, dict[Method, list[Records]]] = {}
     for key, records in sorted(runs.items(), key=lambda run: run[0].round):
@@ -120,7 +23,7 @@ def by_level(
     return found
 
 
-def summaries(runs: Mapping[RunKey, Records], limits: Limits) -> list[LoadSummary]:
+def summaries(runs: Mapping[RunKey, Records], limits: Limits) -> list[Row]:
     """Sum up every method at every level."""
     return [
         summarize(level, method, rounds, limits)
@@ -129,12 +32,17 @@ def summaries(runs: Mapping[RunKey, Records], limits: Limits) -> list[LoadSummar
     ]
 
 
-def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) -> LoadSummary:
-    """Sum up one method at one level, at least one request in each round."""
+def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) -> Row:
+    """Sum up one method at one level, at least one request in each round.
+
+    In a closed loop the tokens per second are those that came while as many requests were in
+    flight as should be, over that time: answers of unequal speed end one by one, and at last fewer
+    are in flight. In an open loop they are all, over the time from when the first request was due
+    to the end of the last. Times count from when a request was due.
+    """
     records = [record for run in rounds for record in run.requests]
     good = [record for record in records if record.succeeded]
     duration = sum(map(_duration, rounds))
-    tokens = sum(len(record.token_ids) for record in good)
     rate = sum(_tokens_while_full(level, run) for run in rounds) / sum(
         _full_seconds(level, run) for run in rounds
     )
@@ -143,38 +51,39 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) 
     accepted = sum(record.accepted_tokens for record in good)
     prompt_tokens = sum(record.prompt_tokens for record in good)
     cached = sum(record.cached_prompt_tokens for record in good)
-    return LoadSummary(
-        mode=level.mode,
-        load=level.value,
-        method=method,
-        requests=len(records),
-        failed=len(records) - len(good),
-        errors=dict(Counter(record.error for record in records if record.error is not None)),
-        duration_seconds=duration,
-        output_tokens=tokens,
-        output_tokens_per_second=rate,
-        ttft_seconds=distribution([record.ttft for record in good]),
-        tpot_seconds=distribution([r.tpot for r in good if r.tpot is not None]),
-        latency_seconds=distribution([record.latency for record in good]),
-        slo_share=met / len(records) if limits.has_slo else None,
-        goodput_requests_per_second=met / duration if limits.has_slo else None,
-        acceptance_length=1 + accepted / steps if steps else None,
-        cached_prompt_share=cached / prompt_tokens if prompt_tokens else None,
-        cost_per_million_tokens=limits.cost_per_million_tokens(rate),
-        gap_seconds=distribution([gap for record in good for gap in record.gaps]),
-    )
+    return {
+        "mode": level.mode,
+        "load": level.value,
+        "method": method,
+        "requests": len(records),
+        "failed": len(records) - len(good),
+        "errors": dict(Counter(record.error for record in records if record.error is not None)),
+        "duration_seconds": duration,
+        "output_tokens": sum(len(record.token_ids) for record in good),
+        "output_tokens_per_second": rate,
+        "ttft_seconds": distribution([record.ttft for record in good]),
+        # After the first message, averaged over each answer.
+        "tpot_seconds": distribution([r.tpot for r in good if r.tpot is not None]),
+        # Between neighbouring messages of an answer.
+        "gap_seconds": distribution([gap for record in good for gap in record.gaps]),
+        "latency_seconds": distribution([record.latency for record in good]),
+        "slo_share": met / len(records) if limits.has_slo else None,
+        "goodput_requests_per_second": met / duration if limits.has_slo else None,
+        "acceptance_length": 1 + accepted / steps if steps else None,
+        "cached_prompt_share": cached / prompt_tokens if prompt_tokens else None,
+        "cost_per_million_tokens": limits.cost_per_million_tokens(rate),
+    }
 
 
-def distribution(seconds: Sequence[float]) -> Distribution | None:
-    """Return percentiles and mean; None of nothing."""
-    average = mean(seconds)
-    if average is None:
+def distribution(seconds: Sequence[float]) -> Row | None:
+    """Return percentiles, linear between neighbours, and mean; None of nothing."""
+    if not seconds:
         return None
     p50, p95, p99 = percentiles(seconds, (50, 95, 99))
-    return Distribution(p50, p95, p99, average)
+    return {"p50": p50, "p95": p95, "p99": p99, "mean": mean(seconds)}
 
 
-def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
+def speedups(runs: Mapping[RunKey, Records]) -> list[Row]:
     """Compare drafted with plain decoding wherever both ran."""
     return [
         compare(level, methods["drafted"], methods["plain"])
@@ -183,26 +92,29 @@ def speedups(runs: Mapping[RunKey, Records]) -> list[Speedup]:
     ]
 
 
-def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Speedup:
-    """Compare both methods at one level of load, round by round."""
+def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Row:
+    """Compare both methods at one level of load, round by round.
+
+    In an open loop both follow the arrivals, and the ratio says little below saturation.
+    """
     ratios = [
         fast / slow
         for ours, theirs in zip(drafted, plain, strict=True)
         if (fast := _tokens_per_second(level, ours)) and (slow := _tokens_per_second(level, theirs))
     ]
-    return Speedup(
-        mode=level.mode,
-        load=level.value,
-        speedup=median(ratios),
-        identical_share=_identical(drafted, plain),
-        rounds=len(ratios),
-        lowest=min(ratios, default=None),
-        highest=max(ratios, default=None),
-    )
+    return {
+        "mode": level.mode,
+        "load": level.value,
+        "speedup": median(ratios),
+        "identical_share": _identical(drafted, plain),
+        "rounds": len(ratios),
+        "lowest": min(ratios, default=None),
+        "highest": max(ratios, default=None),
+    }
 
 
-def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[CostOfLearning]:
-    """Compare learning with drafting alone wherever both ran."""
+def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[Row]:
+    """Compare learning with drafting beside a trainer that stands still, wherever both ran."""
     return [
         cost_of_learning(level, methods["learning"], methods["drafted"])
         for level, methods in by_level(runs).items()
@@ -210,8 +122,8 @@ def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[CostOfLearning]:
     ]
 
 
-def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> CostOfLearning:
-    """Compare a service that learns with one that does not, at one level of load."""
+def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row:
+    """Compare a service that learns with one that does not; ratios are medians of the rounds'."""
     pairs = [
         (
             summarize(level, "learning", [ours], Limits()),
@@ -220,25 +132,26 @@ def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Cos
         for ours, theirs in zip(learning, drafted, strict=True)
     ]
 
-    def ratio(of: Callable[[LoadSummary], float | None]) -> float | None:
+    def ratio(of: Callable[[Row], float | None]) -> float | None:
         measured = [(of(beside), of(alone)) for beside, alone in pairs]
         return median(
             ours / theirs if ours is not None and theirs else None for ours, theirs in measured
         )
 
-    return CostOfLearning(
-        mode=level.mode,
-        load=level.value,
-        throughput=ratio(lambda run: run.output_tokens_per_second),
-        gap_p99=ratio(lambda run: _p99(run.gap_seconds)),
-        first_token_p99=ratio(lambda run: _p99(run.ttft_seconds)),
-        identical_share=_identical(learning, drafted),
-        trainer_seconds=sum(run.trainer_seconds or 0.0 for run in learning),
-    )
+    return {
+        "mode": level.mode,
+        "load": level.value,
+        "throughput": ratio(lambda run: run["output_tokens_per_second"]),
+        "gap_p99": ratio(lambda run: _p99(run["gap_seconds"])),
+        "first_token_p99": ratio(lambda run: _p99(run["ttft_seconds"])),
+        "identical_share": _identical(learning, drafted),
+        # Processor time that the trainer got.
+        "trainer_seconds": sum(run.trainer_seconds or 0.0 for run in learning),
+    }
 
 
-def _p99(of: Distribution | None) -> float | None:
-    return of.p99 if of else None
+def _p99(of: Row | None) -> float | None:
+    return of["p99"] if of else None
 
 
 def _start(run: Records) -> float:

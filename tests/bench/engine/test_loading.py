@@ -2,8 +2,8 @@
 
 import pytest
 
-from blockdraft_bench.common.errors import BenchUsageError
 from blockdraft_bench.engine.loading import Capacity, engine_settings, whole_proposal
+from blockdraft_bench.errors import BenchUsageError
 
 
 def test_a_whole_proposal_is_a_block_less_its_anchor() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from blockdraft_bench.common.errors import BenchError
 from blockdraft_bench.engine.in_process import InProcessTransport
-from blockdraft_bench.engine.instant_drafter import NO_TARGET, InstantMethod, InstantRoom
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod, InstantRoom
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_drafter.service import LoadedMethod

@@ -10,15 +10,13 @@ import pytest
 from tests.bench.support import BLOCK_SIZE, PROMPTS, ScriptedPair, scripted_pair, tiny_decoder
 from tests.models.builders import run_dense, write_gguf
 
-from blockdraft_bench.engine.sample_decoder import DecodeOne
-from blockdraft_bench.peers.answers import Variant
-from blockdraft_bench.peers.decoders import Peers
+from blockdraft_bench.engine.samples import DecodeOne
+from blockdraft_bench.peers.decoders import Peers, Variant
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 PROMPT = PROMPTS.prompts[0].token_ids
@@ -71,16 +69,6 @@ def pair() -> Iterator[ScriptedPair]:
 def test_blockdraft(pair: ScriptedPair, max_draft_tokens: int | None) -> None:
     pair.script(lambda offset: 2)
     check(functools.partial(pair.decoder.decode_alone, max_draft_tokens=max_draft_tokens))
-
-
-def test_blockdraft_computes_its_prompt_each_time(pair: ScriptedPair) -> None:
-    pair.script(lambda offset: 2)
-    events: list[TokensGained] = []
-    request = GenerationRequest("again", PROMPTS.prompts[1].token_ids, max_output_tokens=2)
-    for _ in range(2):
-        pair.decoder.stream(request, events.append)
-    cached = [event.usage.cached_prompt_tokens for event in events if event.usage is not None]
-    assert cached == [0, 0]
 
 
 def stack_of(peer: str) -> ExitStack:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.bench.peers.fake import write_fake_peer
 
-from blockdraft_bench.common.answers import Answer
-from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.answers import Answer
+from blockdraft_bench.errors import BenchError
 from blockdraft_bench.peers.process import peer_process
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.errors import BenchError
 from blockdraft_bench.peers import tools
 from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS, fetch
 

@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 from tests.fakes.inference import MODEL, TOKEN_IDS, FakeInference, RunningFake, running_fake
 
-from blockdraft_bench.common.errors import BenchError
-from blockdraft_bench.common.provenance import Hardware, Target
-from blockdraft_bench.common.run import Run
-from blockdraft_bench.common.store import ResultStore
-from blockdraft_bench.serve.figure import draw
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.run import Run
 from blockdraft_bench.serve.generator import (
     Clock,
     LoadRequest,
@@ -25,13 +22,14 @@ from blockdraft_bench.serve.generator import (
     open_loop,
     poisson_arrivals,
 )
-from blockdraft_bench.serve.load_level import LoadLevel, RunKey
 from blockdraft_bench.serve.measure import measure_loads
-from blockdraft_bench.serve.report import ServeReport, ServiceAbout, markdown
-from blockdraft_bench.serve.request_record import Records, RequestRecord
+from blockdraft_bench.serve.record import LoadLevel, Records, RequestRecord, RunKey
+from blockdraft_bench.serve.report import load_table, rounds_note, speedup_table
 from blockdraft_bench.serve.service import Connection, RunningService
-from blockdraft_bench.serve.settings import Asked, Limits
-from blockdraft_bench.serve.summary import Speedup, summaries, summarize
+from blockdraft_bench.serve.settings import Limits, LoadSettings, ServeSettings
+from blockdraft_bench.serve.summary import summaries, summarize
+from blockdraft_bench.settings import OutputSettings
+from blockdraft_bench.store import ResultStore
 from blockdraft_client import AsyncClient
 from blockdraft_client.results import ModelInfo
 from blockdraft_protos.v1 import inference_pb2
@@ -43,12 +41,10 @@ TIMEOUT_SECONDS = 30.0
 PAUSE_SECONDS = 0.15
 FULL = ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "too many")
 
-SETTINGS = Asked(
-    loads=(LoadLevel("closed", 2.0), LoadLevel("open", 50.0)),
+LOAD = LoadSettings(
+    concurrency=(2,),
+    rate=(50.0,),
     requests=4,
-    max_tokens=6,
-    temperature=0.5,
-    seed=0,
     warm_up=1,
     flush_tokens=100,
     timeout_seconds=TIMEOUT_SECONDS,
@@ -221,7 +217,7 @@ async def test_failures_become_records(fake: RunningFake, counting: CountingInfe
     assert lost.error == "ConnectionFailedError"
     assert not any(record.succeeded for record in (broken, slow, lost))
     found = summarize(LoadLevel("closed", 1.0), "plain", [Records((broken, slow, lost))], Limits())
-    assert (found.failed, found.output_tokens) == (3, 0)
+    assert (found["failed"], found["output_tokens"]) == (3, 0)
 
 
 def service_at(fake: RunningFake) -> RunningService:
@@ -232,18 +228,18 @@ def service_at(fake: RunningFake) -> RunningService:
 POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
 
 
-def measure(fake: RunningFake, path: Path, settings: Asked) -> dict[RunKey, Records]:
-    store = ResultStore(RunKey, Records, "settings", path)
-    with Run("serve", path.parent) as run:
-        return measure_loads(service_at(fake), POOL, settings, store, run)
+def measure(fake: RunningFake, path: Path, load: LoadSettings) -> dict[RunKey, Records]:
+    store: ResultStore[Records] = ResultStore(Records, "settings", path)
+    with Run("serve", (), OutputSettings(path.parent)) as run:
+        return measure_loads(service_at(fake), POOL, ServeSettings(load=load), store, run)
 
 
 def test_every_load_with_every_method_in_turn(
     fake: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
     counting.delay_seconds = 0.0
-    runs = measure(fake, tmp_path / "levels.jsonl", SETTINGS)
-    loads = SETTINGS.loads
+    runs = measure(fake, tmp_path / "levels.jsonl", LOAD)
+    loads = LOAD.levels
     assert [(key.level, key.method) for key in runs] == [
         (loads[0], "drafted"),
         (loads[0], "plain"),
@@ -276,8 +272,8 @@ def test_rounds_take_other_prompts_and_begin_with_the_other_method(
     fake: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
     counting.delay_seconds = 0.0
-    settings = replace(SETTINGS, requests=2, rounds=2, warm_up=0, flush_tokens=0)
-    runs = measure(fake, tmp_path / "levels.jsonl", settings)
+    load = replace(LOAD, requests=2, rounds=2, warm_up=0, flush_tokens=0)
+    runs = measure(fake, tmp_path / "levels.jsonl", load)
     assert [key.round for key in runs] == [0] * 4 + [1] * 4
     drafted = [not request.speculation.disabled for request in counting.requests[::2]]
     # Two levels: what came first at a level comes second in the next round.
@@ -296,12 +292,12 @@ def test_finished_runs_are_not_made_again(
 ) -> None:
     counting.delay_seconds = 0.0
     path = tmp_path / "levels.jsonl"
-    runs = measure(fake, path, SETTINGS)
+    runs = measure(fake, path, LOAD)
     content = path.read_bytes()
     # As if the last run had been interrupted while it was written.
     path.write_bytes(content[:-10])
     counting.requests.clear()
-    again = measure(fake, path, SETTINGS)
+    again = measure(fake, path, LOAD)
     assert list(again) == list(runs)
     assert "taking over 3 of 4 results measured" in capsys.readouterr().err
     # Drafted at 50 a second came last: warm-up, two fillers and its own four requests.
@@ -310,55 +306,37 @@ def test_finished_runs_are_not_made_again(
         key: records for key, records in runs.items() if key.method == "plain"
     }
     counting.requests.clear()
-    measure(fake, path, SETTINGS)
+    measure(fake, path, LOAD)
     assert not counting.requests
     # More requests are another run.
-    measure(fake, path, replace(SETTINGS, requests=5, loads=SETTINGS.loads[:1], warm_up=0))
+    measure(fake, path, replace(LOAD, requests=5, rate=(), warm_up=0))
     assert len(counting.requests) == 2 * (2 + 5)
 
 
-def report_of(settings: Asked, **found: Any) -> ServeReport:
-    """Return a report of a made-up service."""
-    return ServeReport(
-        command="a command",
-        commit=None,
-        versions={},
-        hardware=Hardware("a processor", 2, None),
-        service=ServiceAbout("somewhere:1", None, None, 64, "1"),
-        target=Target("0123456789abcdef", "fake"),
-        drafter=None,
-        settings=settings,
-        **found,
-    )
-
-
 def test_the_page_says_how_far_apart_rounds_are() -> None:
-    one = Speedup(
-        mode="closed", load=1.0, speedup=1.5, identical_share=1.0, lowest=1.5, highest=1.5
-    )
-    several = replace(one, load=2.0, rounds=3, lowest=0.9, highest=1.7)
-    report = report_of(SETTINGS, speedups=(one, several))
-    assert "| 1 at a time | 1.50x | 100.0% |" in markdown(report)
-    assert "| 2 at a time | 1.50x (0.90 to 1.70; 3) | 100.0% |" in markdown(report)
-    assert "medians of the rounds" in markdown(report)
-    assert "medians of the rounds" not in markdown(replace(report, speedups=(one,)))
+    ratio = {"mode": "closed", "speedup": 1.5, "identical_share": 1.0}
+    one = {**ratio, "load": 1.0, "rounds": 1, "lowest": 1.5, "highest": 1.5}
+    several = {**ratio, "load": 2.0, "rounds": 3, "lowest": 0.9, "highest": 1.7}
+    page = speedup_table([one, several])
+    assert "| 1 at a time | 1.50x | 100.0% |" in page
+    assert "| 2 at a time | 1.50x (0.90 to 1.70; 3) | 100.0% |" in page
+    assert "medians of the rounds" in rounds_note([one, several])
+    assert rounds_note([one]) == ""
 
 
 def test_failures_are_counted_and_do_not_end_the_benchmark(
     fake: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
     counting.error = FULL
-    settings = replace(SETTINGS, warm_up=0, flush_tokens=0)
-    runs = measure(fake, tmp_path / "levels.jsonl", settings)
+    load = replace(LOAD, warm_up=0, flush_tokens=0)
+    runs = measure(fake, tmp_path / "levels.jsonl", load)
     limits = Limits(1.0, 1.0)
     results = summaries(runs, limits)
     for found in results:
-        assert (found.requests, found.failed) == (4, 4)
-        assert found.errors == {"QUEUE_FULL": 4}
-        assert found.output_tokens_per_second == 0.0
-    report = report_of(settings, results=tuple(results))
-    assert markdown(report).count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
-    draw(report).savefig(tmp_path / "serve.png")
+        assert (found["requests"], found["failed"]) == (4, 4)
+        assert found["errors"] == {"QUEUE_FULL": 4}
+        assert found["output_tokens_per_second"] == 0.0
+    assert load_table(results).count("| 4 (4 QUEUE_FULL) | 0.0 | - |") == 4
     # Each was tried once: what is refused is counted, not hidden by trying again.
     assert len(counting.requests) == 4 * 4
 
@@ -368,5 +346,5 @@ def test_a_service_that_cannot_even_warm_up_is_said_so(
 ) -> None:
     counting.error = FULL
     with pytest.raises(BenchError, match="fails before the load begins: QUEUE_FULL"):
-        measure(fake, tmp_path / "levels.jsonl", SETTINGS)
+        measure(fake, tmp_path / "levels.jsonl", LOAD)
     assert not (tmp_path / "levels.jsonl").exists()

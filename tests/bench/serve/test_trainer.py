@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_bench.common.errors import BenchError
+from blockdraft_bench.errors import BenchError
 from blockdraft_bench.serve.trainer import Trainer
 
 # As the supervisor does: its child computes for ever.
@@ -50,7 +50,7 @@ def test_it_stands_still_for_a_while_and_goes_on(trainer: Trainer) -> None:
     while not _computes(trainer):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    process = trainer._process()
+    process = trainer.process_id()
     with trainer.standing_still():
         while _state(process) != "T":
             assert time.monotonic() < deadline
@@ -75,3 +75,27 @@ def test_a_service_without_one_is_told_apart(service_without: Trainer) -> None:
         service_without.cpu_seconds()
     with pytest.raises(BenchError, match="no trainer"), service_without.standing_still():
         pass
+
+
+def test_what_a_trainer_and_its_descendants_have_used(tmp_path: Path) -> None:
+    def process(number: int, parent: int, user: int, system: int, *command: str) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        before = " ".join(["S", str(parent), *["0"] * 9])
+        text = f"{number} (a (name) ) {before} {user} {system} 0 0"
+        (folder / "stat").write_text(text)
+        (folder / "cmdline").write_text("\0".join(command))
+
+    module = "blockdraft_training.online"
+    process(50, 1, 9, 9, "serve", module)
+    process(45, 50, 100, 20, "python", "-m", module)
+    process(40, 45, 30, 0)  # a child with a lower number
+    process(60, 40, 0, 50)  # a grandchild
+    process(70, 1, 1000, 1000, module)  # somebody else's
+    (tmp_path / "self").mkdir()
+    trainer = Trainer(50, tmp_path)
+    assert trainer.process_id() == 45
+    # 200 ticks of the usual hundredth of a second.
+    assert trainer.cpu_seconds() == pytest.approx(2.0)
+    with pytest.raises(BenchError, match="no trainer"):
+        Trainer(99, tmp_path).cpu_seconds()

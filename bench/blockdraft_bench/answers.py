@@ -1,0 +1,111 @@
+"""One decoded answer, and how answers to the same prompts compare: tokens and speed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from blockdraft_bench.statistics import Estimate, bootstrap, bootstrap_mean, identical_share
+
+# Ways to decode: without drafts, and with them.
+PLAIN, DRAFTED = "plain", "drafted"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer.
+
+    Attributes:
+        token_ids: Its tokens; the first follows from the prompt without a verification.
+        steps: Tokens drafted and tokens accepted of each verification, in order; none of other
+            programs.
+        stopped: Whether it ended in a stop token rather than at the limit.
+        ttft_seconds: From the request to the first token.
+        decode_seconds: From the first token to the last.
+        first_tokens: How many tokens came first, at once: 1, or more if a program drafts before
+            it has read the prompt.
+    """
+
+    token_ids: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
+    stopped: bool
+    ttft_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    first_tokens: int = 1
+
+    @property
+    def timed_tokens(self) -> int:
+        """Tokens that came in `decode_seconds`."""
+        return len(self.token_ids) - self.first_tokens
+
+    def full_steps(self, draft_length: int) -> tuple[int, ...]:
+        """Return the accepted tokens of each verification that measures the drafter.
+
+        Those are the verifications of a whole proposal of `draft_length` tokens that did not reach
+        a stop token. Left out are proposals cut short because the answer may not get longer, and
+        the verification that gained a stop token: what comes after it is no part of the answer, so
+        how much of that proposal was right is not known. It is left out however the stop token
+        came about, drafted or chosen by the target, or else missing it would count and hitting it
+        would not.
+        """
+        steps = self.steps[:-1] if self.stopped else self.steps
+        return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
+
+
+def divergences(own: Sequence[Answer], others: Sequence[Answer]) -> Iterator[tuple[int, int]]:
+    """Return which of the answers to the same prompts differ, and the first token that does.
+
+    If one answer is the beginning of the other, they differ where it ends.
+    """
+    for index, (one, other) in enumerate(zip(own, others, strict=True)):
+        if one.token_ids != other.token_ids:
+            pairs = enumerate(zip(one.token_ids, other.token_ids, strict=False))
+            shorter = min(len(one.token_ids), len(other.token_ids))
+            yield index, next((place for place, (a, b) in pairs if a != b), shorter)
+
+
+def identical_answers(own: Sequence[Answer], others: Sequence[Answer]) -> float:
+    """Return the share of answers to the same prompts with the same tokens."""
+    return identical_share(
+        (one.token_ids, other.token_ids) for one, other in zip(own, others, strict=True)
+    )
+
+
+def speed(answers: Sequence[Answer]) -> float | None:
+    """Return tokens after the first over the time after the first; None if there are none."""
+    seconds = sum(answer.decode_seconds for answer in answers)
+    return sum(answer.timed_tokens for answer in answers) / seconds if seconds else None
+
+
+def speed_ratio(own: Sequence[Answer], other: Sequence[Answer], seed: int) -> Estimate:
+    """Return the speed of `own` over that of `other`, answers to the same prompts.
+
+    Its interval draws prompts, each with both answers.
+    """
+    [ratio] = bootstrap(_both(own, other), _ratio, seed)
+    return ratio
+
+
+def mean_speed_ratio(
+    pairs: Iterable[tuple[Sequence[Answer], Sequence[Answer]]], seed: int
+) -> Estimate:
+    """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
+    columns = [_both(own, other) for own, other in pairs]
+    return bootstrap_mean(columns, _ratio, lambda ratios: np.exp(np.log(ratios).mean(0)), seed)
+
+
+def _both(own: Sequence[Answer], other: Sequence[Answer]) -> Float[np.ndarray, "answers 4"]:
+    """Return tokens and seconds of both answers to each prompt."""
+    return np.array(
+        [
+            (one.timed_tokens, one.decode_seconds, two.timed_tokens, two.decode_seconds)
+            for one, two in zip(own, other, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _ratio(totals: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 1"]:
+    speeds = totals[:, 0::2] / totals[:, 1::2]
+    return np.asarray(speeds[:, :1] / speeds[:, 1:])

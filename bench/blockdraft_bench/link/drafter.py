@@ -1,0 +1,143 @@
+"""The drafter's side: a process that answers at once, and else serves as `blockdraft drafter`.
+
+It imports no jax. It ends when its pipe to this process is closed, which also happens when this
+process dies.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import grpc
+import ml_dtypes
+import numpy as np
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from blockdraft_bench.errors import BenchError
+from blockdraft_drafter.method import ContextRow, MethodSpec, Proposal
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.service import DrafterService, LoadedMethod
+from blockdraft_drafter.session import SlotPool
+from blockdraft_protos.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
+from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.shared_memory import socket_folder
+
+# That of Llama 3, so that token ids take as many bytes on the wire as they really do.
+VOCAB_SIZE = 128_256
+# Fingerprint of the target that is not there.
+NO_TARGET = "0" * 16
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstantRoom:
+    """What an instant drafter takes and holds.
+
+    Attributes:
+        width: Elements of a feature.
+        block_size: Tokens of a block, the anchor included.
+        max_sequences: Context slots.
+        max_context_tokens: Positions of a slot.
+    """
+
+    width: int
+    block_size: int
+    max_sequences: int
+    max_context_tokens: int
+
+
+class InstantMethod:
+    """A `DraftMethod` that neither keeps features nor computes: its proposals are made before."""
+
+    # Not zero, which a cost model would take for unknown.
+    step_seconds: Sequence[float] = (1e-6,)
+    shortest_step_seconds: Sequence[float] = ()
+
+    def __init__(self, room: InstantRoom) -> None:
+        """Make a proposal of every length."""
+        self.spec = MethodSpec(
+            name="instant",
+            block_size=room.block_size,
+            target_layer_ids=(0,),
+            feature_width=room.width,
+            feature_dtype=np.dtype(ml_dtypes.bfloat16),
+            vocab_size=VOCAB_SIZE,
+            max_sequences=room.max_sequences,
+            max_context_tokens=room.max_context_tokens,
+            max_feature_rows=DrafterSettings().max_feature_rows,
+            fingerprint="0" * 16,
+            trained=False,
+        )
+        rng = np.random.default_rng(0)
+        tokens = tuple(rng.integers(VOCAB_SIZE, size=room.block_size - 1).tolist())
+        self._proposals = [Proposal(tokens[:length]) for length in range(room.block_size)]
+
+    def warm_up(self) -> None:
+        """There is nothing to compile."""
+
+    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+        """Return a made-up proposal of the wanted length for each row."""
+        return [self._proposals[row.draft_length] for row in rows]
+
+
+@contextlib.contextmanager
+def drafter_process(listen: str, room: InstantRoom) -> Iterator[str]:
+    """Run a drafter in a process of its own for as long as the `with` block; give its address.
+
+    It listens where it is told; with port 0, at a port that is free.
+    """
+    # A fork would take over the threads' locks, but not the threads of gRPC and jax.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(theirs, listen, room), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield _address(ours)
+    finally:
+        ours.close()
+        process.join(STOP_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
+
+
+def _address(pipe: Connection) -> str:
+    try:
+        if not pipe.poll(START_SECONDS):
+            raise BenchError(f"the drafter's process is not up after {START_SECONDS:.0f} s")
+        address: str = pipe.recv()
+    except EOFError as error:
+        raise BenchError("the drafter's process ended before it served") from error
+    return address
+
+
+def _run(pipe: Connection, listen: str, room: InstantRoom) -> None:
+    # Ctrl-C reaches both processes; the other one then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    uvloop.run(_serve(pipe, listen, room))
+
+
+async def _serve(pipe: Connection, listen: str, room: InstantRoom) -> None:
+    # As `DrafterApp` and `blockdraft_runtime.process` put it together.
+    service = DrafterService(DrafterMetrics(CollectorRegistry()), socket_folder(listen))
+    service.serve(LoadedMethod(InstantMethod(room), SlotPool(room.max_sequences), NO_TARGET))
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_DrafterServiceServicer_to_server(service, server)
+    port = server.add_insecure_port(listen)
+    await server.start()
+    closed = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe.fileno(), closed.set)
+    host, _, given = listen.rpartition(":")
+    pipe.send(f"{host}:{port}" if given == "0" else listen)
+    await closed.wait()
+    service.drain()
+    await server.stop(None)

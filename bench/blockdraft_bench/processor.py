@@ -1,0 +1,166 @@
+"""`bench processor`: a row of the matrix of processors in docs/benchmarks.md for this one."""
+
+import datetime
+import functools
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import jax
+
+from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, speed
+from blockdraft_bench.engine.decoding import InProcessDecoder, drafter_of
+from blockdraft_bench.engine.samples import Answers, Limits, Sample, SampleDecoder
+from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.prompts import Prompt
+from blockdraft_bench.provenance import Target, versions
+from blockdraft_bench.result import Result, Row, number, page, table
+from blockdraft_bench.run import Run
+from blockdraft_bench.settings import ProcessorSettings
+from blockdraft_bench.statistics import median
+from blockdraft_client.cli.demo import DEFAULT_PROMPT
+from blockdraft_drafter.app import load_method
+from blockdraft_models.executables import keep_executables
+from blockdraft_models.precision import cpu_bfloat16_speedup, serving_dtype
+from blockdraft_models.processor import this_processor, usable_cores
+from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.weights.loading import load_decoder
+from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import Dtype
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.exactness import Exactness
+from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
+
+
+def measure(settings: ProcessorSettings, run: Run) -> Result:
+    """Measure a row for each number of cores, each in a process of its own."""
+    usable = usable_cores()
+    if settings.cores and sys.platform != "linux":
+        raise BenchUsageError("--cores needs Linux")
+    if max(settings.cores, default=1) > usable:
+        raise BenchUsageError(f"--cores must be at most {usable}, as many as may be used here")
+    measuring = run.phase("measuring", total=len(settings.cores) or 1)
+    rows = []
+    for cores in settings.cores or (None,):
+        rows.append(_in_own_process(settings, cores))
+        measuring.advance()
+    date = datetime.date.today().isoformat()
+    return Result({"date": date}, rows, page(matrix(rows, date, run.commit)))
+
+
+def _in_own_process(settings: ProcessorSettings, cores: int | None) -> Row:
+    limit = None
+    if cores is not None:
+        # Before jax is imported: how many threads compute is settled when it starts.
+        chosen = sorted(os.sched_getaffinity(0))[:cores]
+        limit = functools.partial(os.sched_setaffinity, 0, chosen)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), limit) as executor:
+        return executor.submit(measure_here, settings).result()
+
+
+def measure_here(settings: ProcessorSettings) -> Row:
+    """Measure a row with the cores that this process may use.
+
+    With `again` it changes the environment, where the kept measurements are looked for.
+    """
+    if jax.default_backend() != "cpu":
+        raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
+    processor = this_processor()
+    keep_executables()
+    target = resolve_target(settings.target)
+    span = AT_START if settings.quick else ON_REQUEST
+    with tempfile.TemporaryDirectory() as fresh:
+        if settings.again:
+            os.environ["BLOCKDRAFT_CACHE"] = fresh
+        test = functools.partial(enforce, allow_inexact=False, span=span)
+        engine = _load(settings, target, "bfloat16", test)
+        forms, found = engine.runner.product_forms, engine.exactness
+        assert found is not None
+        auto, speedup = serving_dtype("auto").name, cpu_bfloat16_speedup()
+        if auto != "bfloat16":
+            del engine
+            engine = _load(settings, target, "auto")
+    answers = _answer(settings, target, engine)
+    row = {
+        "target": Target.of(engine.target),
+        "drafter": drafter_of(engine),
+        "processor": processor,
+        "auto": auto,
+        "bfloat16_speedup": speedup,
+        "product_forms": list(forms),
+        # Of bfloat16, after padding.
+        "self_test": found.summary(),
+        "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in answers),
+        "drafted_tokens_per_second": median(speed([each[DRAFTED]]) for each in answers),
+        "identical": len({one.token_ids for each in answers for one in each.values()}) == 1,
+    }
+    engine.close()
+    return row
+
+
+def _load(
+    settings: ProcessorSettings,
+    target: Path,
+    dtype: Dtype,
+    self_test: Callable[[ModelRunner], Exactness] | None = None,
+) -> InProcessDecoder:
+    """Load target and drafter with the limits and the draft policy of `blockdraft serve`."""
+    room = settings.max_sequences
+    decoder, checkpoint = load_decoder(target, dtype=serving_dtype(dtype))
+    drafting = DrafterSettings(
+        target=str(target), drafter=settings.drafter, max_sequences=room, dtype=dtype
+    )
+    config = EngineSettings(scheduler=SchedulerSettings(max_sequences=room), dtype=dtype)
+    engine = InProcessDecoder(decoder, checkpoint, load_method(drafting), config, self_test)
+    engine.warm_up()
+    return engine
+
+
+def _answer(settings: ProcessorSettings, target: Path, engine: InProcessDecoder) -> list[Answers]:
+    """Return the greedy answers to the demo's prompt, round by round."""
+    tokenizer = load_tokenizer(target)
+    prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": DEFAULT_PROMPT}]))
+    limits = Limits(settings.max_tokens, frozenset(tokenizer.eos_token_ids))
+    request = limits.request("demo", Prompt("demo", prompt))
+    plain = functools.partial(engine.decode_alone, max_draft_tokens=0)
+    decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
+    rounds = [Sample("demo", number, request) for number in range(settings.rounds)]
+    answers: list[dict[str, Answer]] = []
+    decoder((PLAIN, DRAFTED), rounds, lambda _, found: answers.append(found))
+    return answers
+
+
+def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
+    """Return the table; its rows are as those of docs/benchmarks.md."""
+    head, dash, rest = (commit or "unknown").partition("-")
+    named = [
+        {
+            "Date": date,
+            "Commit": f"{head[:7]}{dash}{rest}",
+            "Processor": row["processor"].name,
+            "bfloat16 instructions": ", ".join(row["processor"].instructions) or "none",
+            "Cores": row["processor"].cores,
+            "jaxlib": versions()["jaxlib"] or "unknown",
+            "`auto` is": row["auto"],
+            "bfloat16 / float32": number(row["bfloat16_speedup"], unit="x"),
+            "Forms of products": ", ".join(row["product_forms"]),
+            "Self-test": row["self_test"],
+            "plain tok/s": number(row["plain_tokens_per_second"], 1),
+            "drafted tok/s": number(row["drafted_tokens_per_second"], 1),
+            "drafted / plain": number(_ratio(row), unit="x"),
+            "identical": "yes" if row["identical"] else "**no**",
+        }
+        for row in rows
+    ]
+    return table([*named[0]], ([*row.values()] for row in named))
+
+
+def _ratio(row: Row) -> float | None:
+    plain, drafted = row["plain_tokens_per_second"], row["drafted_tokens_per_second"]
+    return drafted / plain if plain and drafted else None

@@ -1,0 +1,121 @@
+"""Runs of load: how hard a service is pressed, and what became of each request."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Mode = Literal["closed", "open"]
+# "learning" is "drafted" with requests that are recorded, beside a trainer that learns from them.
+Method = Literal["drafted", "plain", "learning"]
+
+
+class LoadLevel(NamedTuple):
+    """How hard a service is pressed: "closed" keeps so many in flight, "open" sends at a rate."""
+
+    mode: Mode
+    value: float
+
+    def __str__(self) -> str:
+        """Return what tables call it."""
+        return f"{self.value:g} {'at a time' if self.mode == 'closed' else 'per second'}"
+
+
+class RunKey(NamedTuple):
+    """Which run: one method at one level of load, with so many requests, in one of the rounds."""
+
+    mode: Mode
+    load: float
+    method: Method
+    requests: int
+    round: int = 0
+
+    @property
+    def level(self) -> LoadLevel:
+        """The level of load."""
+        return LoadLevel(self.mode, self.load)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request; times are seconds since the run began, on the client's clock.
+
+    Attributes:
+        request: Number within the run; the same number has the same prompt and seed in every run
+            of a round.
+        sample_id: Id of the prompt's row.
+        scheduled: When it was due: by the arrival schedule, or when its place became free.
+        sent: When it was really sent.
+        ended: When its last message, or its failure, arrived.
+        chunk_times: When each message with tokens arrived.
+        chunk_tokens: How many tokens each of them had.
+        token_ids: All of them.
+        finish_reason: Why the answer ended; None if it failed.
+        error: Why it failed; None if it did not.
+        prompt_tokens: Tokens of the prompt, as the service counted them.
+        cached_prompt_tokens: Those the service had computed for an earlier request.
+        verification_steps: Forward passes of the target after the prompt.
+        accepted_tokens: Drafted tokens that were right.
+    """
+
+    request: int
+    sample_id: str
+    scheduled: float
+    sent: float
+    ended: float
+    chunk_times: tuple[float, ...] = ()
+    chunk_tokens: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    error: str | None = None
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    verification_steps: int = 0
+    accepted_tokens: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the whole answer arrived, with at least one token."""
+        return self.error is None and bool(self.chunk_times)
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from when it was due to its first token."""
+        return self.chunk_times[0] - self.scheduled
+
+    @property
+    def latency(self) -> float:
+        """Seconds from when it was due to its last token."""
+        return self.chunk_times[-1] - self.scheduled
+
+    @property
+    def tokens_after_first(self) -> int:
+        """Tokens that came after the first message, over `decode_seconds`."""
+        return sum(self.chunk_tokens[1:])
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds from the first message with tokens to the last."""
+        return self.chunk_times[-1] - self.chunk_times[0]
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """Seconds between neighbouring messages with tokens."""
+        return tuple(after - before for before, after in itertools.pairwise(self.chunk_times))
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token after the first message; None if all came at once."""
+        tokens = self.tokens_after_first
+        return self.decode_seconds / tokens if tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One run of load, its requests in the order in which they were due.
+
+    `trainer_seconds` is the processor time of the trainer meanwhile; None if it stood still, or
+    there is none.
+    """
+
+    requests: tuple[RequestRecord, ...]
+    trainer_seconds: float | None = None

@@ -1,0 +1,290 @@
+"""What measurements are told; `blockdraft_runtime.configuration` makes flags and docs of it.
+
+`serve.settings` has those of a service under load.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from blockdraft_bench.datasets import OWN_SETS, TEST_SETS
+from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+from blockdraft_runtime.settings.verifier import DraftPolicy
+
+RESULTS = Path("bench-results")
+DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
+TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
+DTYPE_HELP = "of weights, cache and contexts; `auto` as when serving"
+TARGET_SHAPE = "target"
+
+DraftMethod = Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup", "eagle3+lookup"]
+TransportName = Literal["shared-memory", "unix", "tcp"]
+PeerName = Literal["llama.cpp", "transformers"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSettings:
+    """Which prompts a target answers, and how far."""
+
+    dataset: tuple[str, ...] = setting(
+        TEST_SETS,
+        f"one or more of `{'`, `'.join((*TEST_SETS, *OWN_SETS))}`, or files ending in `.jsonl` or "
+        "`.jsonl.gz`",
+        metavar="SET",
+    )
+    datasets_dir: Path | None = setting(
+        None,
+        "where the test sets lie as `NAME.jsonl`; unset: $BLOCKDRAFT_DATASETS or `./datasets`",
+        metavar="DIR",
+    )
+    samples: int = setting(
+        8,
+        "rows of each dataset, one from each of as many stretches of the file; all if it has no "
+        "more",
+        minimum=1,
+    )
+    max_tokens: int = setting(128, "most tokens of an answer", minimum=1)
+    max_prompt_tokens: int = setting(
+        512,
+        "most tokens of a prompt; a longer message loses its end, the chat template stays whole",
+        minimum=1,
+    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    seed: int = setting(0, "of the choice of rows, of sampling and of intervals")
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a prompt and its answer."""
+        return self.max_prompt_tokens + self.max_tokens
+
+    def check_timed(self) -> None:
+        """Check that answers take time after their first token."""
+        if self.max_tokens < 2:
+            raise ValueError(f"--max-tokens must be at least 2, got {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """Where the result goes."""
+
+    output: Path | None = setting(
+        None,
+        f"folder for the files; unset: one under `./{RESULTS}` named after date and settings",
+        metavar="DIR",
+    )
+    json: bool = setting(False, "print the JSON report instead of Markdown")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceSettings:
+    """What `bench acceptance` is told."""
+
+    prompts: PromptSettings = group(
+        lambda: PromptSettings(samples=32, max_tokens=256, max_prompt_tokens=1024)
+    )
+    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
+    block_size: int = setting(8, "block of a random drafter, the anchor included", minimum=2)
+    draft_length: int | None = setting(
+        None, "tokens of a proposal; unset: all that a block holds beside its anchor", minimum=1
+    )
+    temperature: tuple[float, ...] = setting(
+        (0.0, 1.0), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+    )
+    top_p: float = setting(
+        1.0,
+        "probability mass of likeliest tokens that sampling keeps; 1 keeps all",
+        above=0,
+        maximum=1,
+    )
+    concurrency: int = setting(
+        8, "answers decoded at a time; changes the speed, not the answers", minimum=1
+    )
+    dtype: Dtype = setting("auto", DTYPE_HELP)
+    result: OutputSettings = group(OutputSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSettings:
+    """What `bench decode` is told."""
+
+    prompts: PromptSettings = group(PromptSettings)
+    method: tuple[DraftMethod, ...] = setting(
+        (),
+        "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
+        "measured; `lookup` drafts from earlier text alone, or beside a drafter",
+        distinct=True,
+    )
+    dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
+    eagle3: str = setting("eagle3", "the EAGLE-3 drafter, likewise", metavar="DRAFTER")
+    block_size: int = setting(
+        8, "block of a drafter that is random or leaves it open, the anchor included", minimum=2
+    )
+    draft_length: int | None = setting(
+        None, "tokens of a proposal; unset: all that each block holds beside its anchor", minimum=1
+    )
+    draft_policy: DraftPolicy = setting(
+        "adaptive",
+        "`adaptive`: draft as far as measured costs say it pays, as the service does; `fixed`: "
+        "always the whole proposal",
+    )
+    temperature: tuple[float, ...] = setting(
+        (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+    )
+    dtype: Dtype = setting("auto", DTYPE_HELP)
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check what the parts demand of each other."""
+        self.prompts.check_timed()
+
+
+@dataclass(frozen=True, slots=True)
+class PeersSettings:
+    """What `bench peers` is told."""
+
+    prompts: PromptSettings = group(lambda: PromptSettings(dataset=("gsm8k", "humaneval")))
+    rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
+    drafter: str = setting(
+        "auto", f"of this project's drafted decoding, {DRAFTER_HELP}", metavar="SPEC"
+    )
+    peer: tuple[PeerName, ...] = setting(
+        ("llama.cpp", "transformers"),
+        "one or both; what is not there yet is fetched into the cache folder",
+        distinct=True,
+    )
+    dtype: Dtype = setting(
+        "auto",
+        "element type in this project and in transformers; `auto` as when serving. llama.cpp "
+        "computes with bfloat16, with Q8_0 and with the file as it is",
+    )
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check what the parts demand of each other."""
+        self.prompts.check_timed()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """What `bench processor` is told."""
+
+    cores: tuple[int, ...] = setting(
+        (),
+        "one or more numbers of cores, each measured in a process of its own that may use only as "
+        "many; unset: all that this process may use",
+        minimum=1,
+        distinct=True,
+    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
+    max_sequences: int = setting(
+        16, "as of `blockdraft serve`: the more, the more steps are compared", minimum=1
+    )
+    max_tokens: int = setting(96, "most tokens of an answer", minimum=2)
+    rounds: int = setting(3, "timed answers of each kind, plain and drafted in turn", minimum=1)
+    quick: bool = setting(
+        False, "compare as few positions as every start does; unset: as many as on request"
+    )
+    again: bool = setting(
+        False, "measure forms of products and the gain of bfloat16 anew; what is kept stays"
+    )
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KFlatSettings:
+    """What `bench kflat` is told."""
+
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    max_tokens: int = setting(
+        1024, "most tokens of a step, K; steps have 1, 2, 4, ... tokens up to it", minimum=2
+    )
+    context_tokens: tuple[int, ...] = setting(
+        (128, 1024),
+        "one or more numbers of tokens that each sequence has in the cache",
+        minimum=0,
+        distinct=True,
+    )
+    batch: tuple[int, ...] = setting(
+        (1, 4),
+        "one or more numbers of sequences, powers of two; the tokens of a step are split evenly",
+        minimum=1,
+        distinct=True,
+    )
+    runs: int = setting(
+        7,
+        "timed runs of each step, in rounds over all; 0: nothing is timed, only modelled",
+        minimum=0,
+    )
+    tolerance: float = setting(
+        0.1, "how much longer than the smallest a step may take and still count as free", minimum=0
+    )
+    dtype: Dtype = setting(
+        "auto",
+        "element type of weights and cache; `auto` as when serving, which is bfloat16 on TPUs, "
+        "modelled ones too",
+    )
+    topology: tuple[str, ...] = setting(
+        (),
+        "one or more TPU topologies to model, all chips of each, such as "
+        "`v5p:2x2x1 v5e:2x2 v6e:2x2`; needs `blockdraft[tpu]` for libtpu",
+        metavar="TPU",
+        distinct=True,
+    )
+    model_shape: tuple[str, ...] = setting(
+        (TARGET_SHAPE,),
+        "one or more models to model on them: `target`, or a shape that --target of "
+        "`blockdraft compile` knows",
+        metavar="SHAPE",
+        distinct=True,
+    )
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and that there is anything to do."""
+        check(self)
+        for batch in self.batch:
+            if batch > self.max_tokens or batch & (batch - 1):
+                raise ValueError(
+                    "--batch must be powers of two up to --max-tokens "
+                    f"({self.max_tokens}), got {batch}"
+                )
+        if not self.runs and not self.topology:
+            raise ValueError("--runs 0 measures nothing; say --topology to model a TPU")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """What `bench link` is told."""
+
+    width: tuple[int, ...] = setting(
+        (2880, 4096, 20480),
+        "one or more numbers of elements of a feature; each has two bytes",
+        minimum=1,
+        distinct=True,
+    )
+    rows: int = setting(
+        5, "newly committed positions of each sequence, whose features a step sends", minimum=1
+    )
+    sequences: tuple[int, ...] = setting(
+        (1, 8, 32, 64), "one or more numbers of sequences", minimum=1, distinct=True
+    )
+    transport: tuple[TransportName, ...] = setting(
+        ("shared-memory",),
+        "one or more ways between the processes: a unix socket with features in shared memory, as "
+        "`serve` uses it, or with features in the messages; `tcp`, over loopback, is what a "
+        "drafter on another host would use",
+        distinct=True,
+    )
+    draft_length: int = setting(15, "tokens that are proposed for each sequence", minimum=1)
+    runs: int = setting(50, "timed round trips of each point, in rounds over all", minimum=1)
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)

@@ -1,0 +1,137 @@
+"""Numbers with what is known of their certainty: percentile bootstrap over answers, and means.
+
+Everything measured here is a ratio of sums over answers, or a ratio of such ratios. How much it
+would vary with other answers is seen by drawing the answers again, with replacement: whole answers
+and not verifications, because those of one answer resemble each other, and drawing them one by one
+would make the intervals too narrow.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Num
+
+RESAMPLES = 2000
+# Fewer answers tell too little of others for an interval.
+LEAST_ANSWERS = 8
+
+# Computes numbers of each row of sums; what comes out not finite is undefined.
+Ratios = Callable[[Float[np.ndarray, "rows columns"]], Float[np.ndarray, "rows numbers"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured number.
+
+    Attributes:
+        value: The number; None if nothing measured it.
+        ci95: Its 95 % interval; None with fewer than `LEAST_ANSWERS`, whoever computed it.
+        answers: How many answers it rests on: those that would define it by themselves.
+    """
+
+    value: float | None
+    ci95: tuple[float, float] | None
+    answers: int
+
+    def __post_init__(self) -> None:
+        """Drop an interval that rests on too few answers."""
+        if self.answers < LEAST_ANSWERS:
+            object.__setattr__(self, "ci95", None)
+
+
+def bootstrap(
+    counts: Num[np.ndarray, "answers columns"], ratios: Ratios, seed: int
+) -> tuple[Estimate, ...]:
+    """Estimate numbers that are computed from sums over answers of what `counts` has of each."""
+    rows = counts.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        [values] = ratios(rows.sum(axis=0, keepdims=True))
+        answers = np.isfinite(ratios(rows)).sum(axis=0)
+        drawn = ratios(resampled_totals(rows, seed))
+    return tuple(
+        estimate(float(value), drawn[:, column], int(answers[column]))
+        for column, value in enumerate(values)
+    )
+
+
+def bootstrap_mean(
+    groups: Iterable[Num[np.ndarray, "_ columns"]],
+    ratio: Ratios,
+    mean_of: Callable[[Float[np.ndarray, "groups any"]], Float[np.ndarray, " any"]],
+    seed: int,
+) -> Estimate:
+    """Estimate the mean over groups of answers of a number that each group defines.
+
+    A group that defines none is left out. The answers of each group are drawn again by themselves,
+    so the interval says how the mean would vary with other answers of the same groups. It is a
+    little too narrow where these are small.
+    """
+    values, draws, answers = [], [], 0
+    for index, counts in enumerate(groups):
+        rows = counts.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = ratio(rows.sum(axis=0, keepdims=True))[:, 0]
+            if np.isfinite(value).all():
+                values.append(value)
+                draws.append(ratio(resampled_totals(rows, seed + index))[:, 0])
+                answers += int(np.isfinite(ratio(rows)[:, 0]).sum())
+    if not values:
+        return Estimate(None, None, 0)
+    [value] = mean_of(np.stack(values))
+    return estimate(float(value), mean_of(np.stack(draws)), answers)
+
+
+def estimate(value: float, drawn: Float[np.ndarray, " resamples"], answers: int) -> Estimate:
+    """Return a number with the interval of its resampled values; what is not finite is unknown."""
+    defined = drawn[np.isfinite(drawn)]
+    interval = None
+    if defined.size:
+        low, high = percentiles(defined, (2.5, 97.5))
+        interval = low, high
+    return Estimate(value if np.isfinite(value) else None, interval, answers)
+
+
+def resampled_totals(
+    counts: Num[np.ndarray, "answers columns"], seed: int
+) -> Float[np.ndarray, "resamples columns"]:
+    """Return column sums over answers drawn with replacement, as many as there are."""
+    answers = counts.shape[0]
+    # How often each answer is drawn, instead of which one each draw gives: one matrix product.
+    rng = np.random.default_rng(seed)
+    times = rng.multinomial(answers, np.full(answers, 1.0 / answers), size=RESAMPLES)
+    return times.astype(np.float64) @ counts.astype(np.float64)
+
+
+def percentiles(
+    values: Sequence[float] | Float[np.ndarray, " values"], percents: Sequence[int | float]
+) -> tuple[float, ...]:
+    """Return percentiles of at least one value, linear between neighbours."""
+    found = np.percentile(values, percents)
+    return tuple(float(value) for value in found)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the first and the third quartile; None of nothing."""
+    if not values:
+        return None
+    first, third = percentiles(values, (25, 75))
+    return first, third
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the arithmetic mean of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def identical_share(pairs: Iterable[tuple[object, object]]) -> float:
+    """Return the share of at least one pair whose two sides are equal."""
+    return statistics.fmean(one == other for one, other in pairs)

@@ -1,0 +1,335 @@
+"""Acceptance: by hand, with drafters right exactly as often as they are told, and as a command."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flax import nnx
+from tests.bench.support import (
+    BLOCK_SIZE,
+    DRAFT_LENGTH,
+    LIMITS,
+    MAX_TOKENS,
+    PROMPTS,
+    ScriptedPair,
+    decoded_set,
+    scripted_pair,
+)
+from tests.models.tiny import tiny_config
+
+from blockdraft_bench.acceptance import Ways, acceptance_table, reach_counts, summarize
+from blockdraft_bench.answers import DRAFTED, PLAIN, Answer
+from blockdraft_bench.engine.samples import AnswerStore, Limits, Sample, answer_all
+from blockdraft_bench.errors import BenchError
+from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.result import Row
+from blockdraft_bench.statistics import Estimate
+from blockdraft_bench.store import ResultStore
+from blockdraft_client.cli.main import main
+from blockdraft_drafter.checkpoint import save_drafter
+from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.model import DFlash
+
+
+def answer(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Answer:
+    return Answer(tokens, tuple((3, count) for count in accepted), stopped)
+
+
+def by_hand(drafted: list[Answer], plain: list[Answer] | None = None, length: int = 3) -> Row:
+    pairs = zip(drafted, plain or drafted, strict=True)
+    samples = [{DRAFTED: one, PLAIN: other} for one, other in pairs]
+    return summarize(decoded_set(*samples, temperature=1.0), length, seed=0)
+
+
+def values(estimates: tuple[Estimate, ...]) -> list[float | None]:
+    return [estimate.value for estimate in estimates]
+
+
+def test_reach_counts() -> None:
+    counts = reach_counts([answer(0, 1, 3), answer(), answer(2)], 3)
+    assert counts.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]]
+
+
+def test_figures_by_hand() -> None:
+    drafted = [answer(0, 1, 3, tokens=(1, 2)), answer(2, tokens=(3,))]
+    plain = [answer(tokens=(1, 2)), answer(tokens=(4,))]
+    row = by_hand(drafted, plain)
+    assert (row["dataset"], row["temperature"]) == ("hand", 1.0)
+    assert [row[n] for n in ("samples", "tokens", "steps", "verifications")] == [2, 3, 4, 4]
+    assert row["acceptance_length"].value == pytest.approx(10 / 4)
+    assert values(row["acceptance_per_position"]) == pytest.approx([3 / 4, 2 / 4, 1 / 4])
+    conditional = values(row["conditional_acceptance_per_position"])
+    assert conditional == pytest.approx([3 / 4, 2 / 3, 1 / 2])
+    assert values(row["acceptance_decay"]) == pytest.approx([8 / 9, 3 / 4])
+    assert row["reach_counts"] == [[3, 2, 1, 1], [1, 1, 1, 0]]
+    assert row["identical_share"] == 0.5
+    assert row["acceptance_length"].ci95 is None
+    # Of four times as many answers a resample has mostly the one or the other: means of 7/3 or 3.
+    more = by_hand(drafted * 4, plain * 4)["acceptance_length"]
+    assert more.value == row["acceptance_length"].value
+    low, high = more.ci95
+    assert 7 / 3 <= low < 10 / 4 < high <= 3.0
+    cells = "| hand | 1 | 2 | 4 | 2.50 | 0.75 0.50 0.25 | 50.0% |"
+    assert acceptance_table([row]).splitlines()[-1] == cells
+
+
+def test_each_position_rests_on_the_answers_that_reached_it() -> None:
+    row = by_hand([answer(3), answer(1, 0), answer(0), answer()])
+    assert row["acceptance_length"].answers == 3
+    assert [e.answers for e in row["acceptance_per_position"]] == [3, 3, 3]
+    assert [e.answers for e in row["conditional_acceptance_per_position"]] == [3, 2, 1]
+
+
+def test_without_whole_proposals_there_is_nothing_to_say() -> None:
+    row = by_hand([Answer((1, 2), ((1, 1),), False)] * 2, length=2)
+    assert row["steps"] == 0
+    assert row["acceptance_length"] == Estimate(None, None, 0)
+    assert row["acceptance_per_position"] == (Estimate(None, None, 0),) * 2
+    assert row["identical_share"] == 1.0
+
+
+@pytest.fixture(scope="module")
+def pair() -> ScriptedPair:
+    return scripted_pair()
+
+
+def measure(
+    pair: ScriptedPair,
+    prompts: PromptSet = PROMPTS,
+    limits: Limits = LIMITS,
+    store: AnswerStore | None = None,
+    draft_length: int = DRAFT_LENGTH,
+    temperature: float = 0.0,
+    on_answer: Callable[[str], None] = lambda dataset: None,
+) -> Row:
+    [answered] = answer_all(
+        [prompts],
+        [temperature],
+        limits,
+        [(DRAFTED,), (PLAIN,)],
+        Ways(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}),
+        store or ResultStore(dict[str, Answer], "x"),
+        many_at_a_time=True,
+        on_answers=on_answer,
+    )
+    return summarize(answered, draft_length, limits.seed)
+
+
+# Offset of the anchor in the answer, right tokens, next offset: 0 3 4; 4 1 6; 6 1 8; 8 3 12;
+# 12 3 16, all with whole proposals; at 16 nothing is left. Accepted 3, 1, 1, 3, 3.
+def at_times(offset: int) -> int:
+    return 3 if offset % 4 == 0 and offset != 4 else 1
+
+
+@pytest.mark.parametrize(
+    ("right", "length", "shares", "conditional", "decay", "verifications"),
+    [
+        # Four blocks an answer, the last of them just as long as the answer may still get.
+        (lambda offset: 3, 4.0, [1.0] * 3, [1.0] * 3, [1.0] * 2, (8, 8)),
+        # One token a verification; the last three of an answer have shorter proposals.
+        (lambda offset: 0, 1.0, [0.0] * 3, [0.0, None, None], [None] * 2, (32, 26)),
+        (at_times, 16 / 5, [1.0, 0.6, 0.6], [1.0, 0.6, 1.0], [0.6, 1 / 0.6], (10, 10)),
+    ],
+)
+def test_a_drafter_that_is_right_so_often(
+    pair: ScriptedPair,
+    right: Callable[[int], int],
+    length: float,
+    shares: list[float],
+    conditional: list[float | None],
+    decay: list[float | None],
+    verifications: tuple[int, int],
+) -> None:
+    pair.script(right)
+    row = measure(pair)
+    assert row["acceptance_length"].value == pytest.approx(length)
+    assert row["acceptance_length"].answers == 2
+    assert values(row["acceptance_per_position"]) == pytest.approx(shares)
+    for found, expected in (
+        (row["conditional_acceptance_per_position"], conditional),
+        (row["acceptance_decay"], decay),
+    ):
+        assert values(found) == [None if e is None else pytest.approx(e) for e in expected]
+    assert (row["samples"], row["tokens"]) == (2, 2 * MAX_TOKENS)
+    assert (row["verifications"], row["steps"]) == verifications
+    assert row["identical_share"] == 1.0
+
+
+def test_shortened_proposals_do_not_count(pair: ScriptedPair) -> None:
+    # One token from the prompt, a block of four, and room for two more: one drafted, one not.
+    limits = replace(LIMITS, max_tokens=7)
+    pair.script(lambda offset: DRAFT_LENGTH, limits=limits)
+    row = measure(pair, limits=limits)
+    assert (row["steps"], row["verifications"]) == (2, 4)
+    assert row["acceptance_length"].value == BLOCK_SIZE
+
+
+def test_a_shorter_draft_length(pair: ScriptedPair) -> None:
+    pair.script(lambda offset: DRAFT_LENGTH)
+    row = measure(pair, draft_length=1)
+    assert row["acceptance_length"].value == 2.0
+    assert values(row["acceptance_per_position"]) == [1.0]
+    assert row["acceptance_decay"] == ()
+
+
+@pytest.mark.parametrize("right", [0, DRAFT_LENGTH])
+@pytest.mark.parametrize("end", [5, 8])
+def test_the_verification_that_ends_in_a_stop_token_does_not_count(
+    pair: ScriptedPair, right: int, end: int
+) -> None:
+    # An answer with many different tokens. With a perfect drafter its tokens 5 to 8 are a block,
+    # so that the stop token is the first one drafted, or the target's own at the end.
+    prompts = PromptSet("tiny", (Prompt("one", tuple(range(0, 19 * 7, 7))),))
+    [whole] = pair.script(lambda offset: 0, prompts=prompts)
+    assert whole.token_ids[end] not in whole.token_ids[:end]
+    limits = replace(LIMITS, stop_token_ids=frozenset({whole.token_ids[end]}))
+    pair.script(lambda offset: right, prompts=prompts, limits=limits)
+    row = measure(pair, prompts, limits)
+    assert row["tokens"] == end + 1
+    assert row["acceptance_length"] == Estimate(right + 1.0, None, 1)
+    assert row["steps"] == row["verifications"] - 1
+
+
+def test_the_seed_decides_what_is_sampled(pair: ScriptedPair, tmp_path: Path) -> None:
+    pair.method.propose = lambda position, anchor, length: [anchor] * length
+
+    def answers(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
+        path = tmp_path / f"{seed}-{len(prompts.prompts)}.jsonl"
+        store: AnswerStore = ResultStore(dict[str, Answer], "x", path)
+        row = measure(pair, prompts, replace(LIMITS, seed=seed), store, temperature=1.0)
+        assert (row["temperature"], row["identical_share"]) == (1.0, 1.0)
+        records = [json.loads(line)["record"] for line in path.read_text("utf-8").splitlines()]
+        return {tuple(each["token_ids"]) for record in records for each in record.values()}
+
+    first = answers(7, PROMPTS)
+    assert answers(8, PROMPTS).isdisjoint(first)
+    # A sample's answer does not depend on which others are measured.
+    assert answers(7, PromptSet("tiny", PROMPTS.prompts[1:])) <= first
+
+
+def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
+    pair.method.propose = lambda position, anchor, length: [anchor] * length
+    asked = []
+    decode = pair.decoder.decode
+    request = LIMITS.request("tiny", PROMPTS.prompts[0], 1.0)
+
+    def listen(requests: Any, on_answer: Any) -> None:
+        asked.extend(requests)
+        decode(requests, on_answer)
+
+    ways = Ways(pair.decoder, {PLAIN: 0}, top_p=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.decoder, "decode", listen)
+        ways((PLAIN,), [Sample("tiny", 0, request)], lambda index, found: None)
+    [one] = asked
+    assert one.sampling == replace(request.sampling, top_p=0.5)
+    assert one.max_draft_tokens == 0
+
+
+def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair) -> None:
+    pair.method.propose = lambda position, anchor, length: [anchor] * length
+    prompts = [Prompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
+    done: list[str] = []
+    limits = replace(LIMITS, max_tokens=8)
+    row = measure(pair, PromptSet("many", tuple(prompts)), limits, on_answer=done.append)
+    assert (row["samples"], row["tokens"], done) == (9, 72, ["many"] * 18)
+    assert row["identical_share"] == 1.0
+
+
+def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+
+    def store() -> AnswerStore:
+        return ResultStore(dict[str, Answer], "x", path)
+
+    pair.script(lambda offset: DRAFT_LENGTH)
+    whole = measure(pair)
+
+    def interrupt(dataset: str) -> None:
+        if len(path.read_text("utf-8").splitlines()) == 3:
+            raise KeyboardInterrupt
+
+    # An interrupted decoder has work left, so it is not the one the other tests use.
+    broken = scripted_pair()
+    broken.script(lambda offset: DRAFT_LENGTH)
+    with pytest.raises(KeyboardInterrupt):
+        measure(broken, store=store(), on_answer=interrupt)
+    # The fourth answer was being written.
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"settings": "x", "data')
+    assert measure(pair, store=store()) == whole
+    assert len(path.read_text("utf-8").splitlines()) == 4
+    # Once more: nothing is left to decode, and nothing counts twice.
+    pair.method.propose = lambda position, anchor, length: pytest.fail("decoded again")
+    assert measure(pair, store=store()) == whole
+    # Drafts that get lost end the measurement.
+    broken = scripted_pair()
+    broken.method.propose = lambda position, anchor, length: [10**6] * length
+    with pytest.raises(BenchError, match="out of step"):
+        measure(broken)
+
+
+@pytest.fixture
+def bench(target: Path, workplace: Path) -> Callable[..., int]:
+    """Run the command with the arguments that make it small, and these."""
+
+    def call(*arguments: str) -> int:
+        small = ["--target", str(target), "--drafter", "random", "--block-size", "4"]
+        small += ["--max-prompt-tokens", "64", "--max-tokens", "13", "--concurrency", "2"]
+        small += ["--samples", "2", "--dataset", "gsm8k"]
+        return main(["bench", "acceptance", *small, *arguments])
+
+    return call
+
+
+def test_measures_reports_and_resumes(
+    bench: Callable[..., int], workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--dataset", str(workplace / "mbpp.jsonl"), "--draft-length", "2")
+    assert bench(*arguments, "--temperature", "0", "--json") == 0
+    [output] = (workplace / "bench-results").iterdir()
+    assert output.name.startswith("acceptance-")
+    report = json.loads(capsys.readouterr().out)
+    assert json.loads((output / "acceptance.json").read_text("utf-8")) == report
+    assert (output / "acceptance.png").read_bytes().startswith(b"\x89PNG")
+    assert report["target"]["name"] == "tiny-llama"
+    assert len(report["target"]["fingerprint"]) == len(report["drafter"]["fingerprint"]) == 16
+    assert (report["drafter"]["trained"], report["drafter"]["block_size"]) == (False, 4)
+    assert (report["draft_length"], report["dtype"]) == (2, "float32")
+    assert [row["dataset"] for row in report["results"]] == ["gsm8k", "mbpp"]
+    for row in report["results"]:
+        assert row["samples"] == 2
+        assert 1.0 <= row["acceptance_length"] <= 3.0
+        # Two answers are too few for an interval.
+        assert row["acceptance_length_ci95"] is None
+        assert len(row["acceptance_per_position"]) == 2
+        assert row["identical_share"] == 1.0
+    answers = (output / "samples.jsonl").read_bytes()
+    assert len(answers.splitlines()) == 2 * 2 * 2
+
+    # Again, at one temperature more and as a table: only what is new is decoded.
+    again = ("--output", str(output), "--temperature", "0", "1")
+    assert bench(*arguments, *again) == 0
+    page = capsys.readouterr().out
+    assert (output / "acceptance.md").read_text("utf-8") == page
+    assert page.count("\n| gsm8k | ") == page.count("\n| mbpp | ") == 2
+    more = (output / "samples.jsonl").read_bytes()
+    assert more.startswith(answers)
+    assert len(more.splitlines()) == 2 * 2 * 2 * 2
+    # What else decides an answer: nothing of before is taken over.
+    for flags in (("--seed", "1"), ("--top-p", "0.5"), ("--max-tokens", "5")):
+        assert bench(*again, *flags, "--draft-length", "2") == 0
+        assert "taking over" not in capsys.readouterr().err
+
+
+def test_refuses_the_drafter_of_another_target(
+    bench: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = DFlashConfig.default_for(tiny_config(num_layers=5), block_size=4)
+    config = replace(config, target_fingerprint="fedcba9876543210")
+    save_drafter(DFlash(config, rngs=nnx.Rngs(0)), tmp_path / "drafter")
+    assert bench("--drafter", str(tmp_path / "drafter")) == 1
+    assert "the drafter was made for target fedcba9876543210" in capsys.readouterr().err

@@ -1,0 +1,223 @@
+"""`blockdraft bench decode` on a tiny target, from the command line to the files."""
+
+import json
+import signal
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.support import decoded_answer, decoded_set
+
+from blockdraft_bench.decode import divergence_line, speed_table
+from blockdraft_bench.result import Row
+from blockdraft_bench.speed import averages, summarize
+from blockdraft_bench.statistics import Estimate
+from blockdraft_bench.store import ResultStore
+from blockdraft_client.cli.main import main
+
+METHODS = ["plain", "dflash", "eagle3"]
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def bench(deep_target: Path, workplace: Path) -> Run:
+    """Run the command with the arguments that make it small, and these."""
+
+    def call(*arguments: str) -> int:
+        small = ["--target", str(deep_target), "--dflash", "random", "--block-size", "4"]
+        small += ["--max-prompt-tokens", "64", "--max-tokens", "13"]
+        small += ["--samples", "2", "--dataset", "gsm8k"]
+        return main(["bench", "decode", *small, *arguments])
+
+    return call
+
+
+def test_measures_reports_and_resumes(
+    bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--dataset", str(workplace / "mbpp.jsonl"), "--draft-policy", "fixed"]
+    arguments += ["--eagle3", "random-eagle3:1"]
+    assert bench(*arguments, "--json") == 0
+    printed = capsys.readouterr()
+    [output] = (workplace / "bench-results").iterdir()
+    assert output.name.startswith("decode-")
+    assert f"written to bench-results/{output.name}" in printed.err
+    report = json.loads(printed.out)
+    assert json.loads((output / "decode.json").read_text("utf-8")) == report
+    assert (output / "decode.png").read_bytes().startswith(b"\x89PNG")
+    samples = (output / "samples.jsonl").read_bytes()
+    lines = [json.loads(line) for line in samples.splitlines()]
+    check_report(report)
+    check_against_samples(report, lines)
+
+    # Again, at one temperature more and as a table: only what is new is decoded.
+    assert bench(*arguments, "--output", str(output), "--temperature", "0", "1") == 0
+    page = capsys.readouterr().out
+    assert (output / "decode.md").read_text("utf-8") == page
+    rows = [line.split(" | ")[:3] for line in page.splitlines() if line.startswith("| ")]
+    sets = [["| gsm8k", "0"], ["| gsm8k", "1"], ["| mbpp", "0"], ["| mbpp", "1"]]
+    means = [["| mean", T, method] for T in "01" for method in METHODS[1:]]
+    assert rows[2:] == [[*each, method] for each in sets for method in METHODS] + means
+    more = (output / "samples.jsonl").read_bytes()
+    assert more.startswith(samples)
+    assert len(more.splitlines()) == 2 * 2 * 2
+    again = json.loads((output / "decode.json").read_text("utf-8"))
+    assert [r for r in again["results"] if r["temperature"] == 0.0] == report["results"]
+
+
+def check_report(report: dict[str, Any]) -> None:
+    assert report["recompilations"] == 0
+    assert report["target"]["name"] == "tiny-llama"
+    assert report["dtype"] == "float32"
+    assert list(report["drafters"]) == METHODS[1:]
+    assert len({drafter["fingerprint"] for drafter in report["drafters"].values()}) == 2
+    for drafter in report["drafters"].values():
+        assert (drafter["trained"], drafter["block_size"], drafter["draft_length"]) == (False, 4, 3)
+    order = [(r["dataset"], r["method"], r["temperature"]) for r in report["results"]]
+    assert order == [(dataset, m, 0.0) for dataset in ("gsm8k", "mbpp") for m in METHODS]
+    assert [(a["method"], a["temperature"]) for a in report["average"]] == [
+        (method, 0.0) for method in METHODS
+    ]
+    for result in report["results"]:
+        assert result["samples"] == 2
+        assert result["identical_share"] == 1.0
+        assert result["divergences"] == []
+
+
+def check_against_samples(report: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    """Compute the figures again from what each answer took."""
+    assert [list(line["record"]) for line in lines] == [
+        METHODS,
+        [*METHODS[1:], "plain"],
+        ["eagle3", "plain", "dflash"],
+        METHODS,
+    ]
+    for result in report["results"]:
+        chosen = [line["record"] for line in lines if line["key"][0] == result["dataset"]]
+        answers = [methods[result["method"]] for methods in chosen]
+        plain = [methods["plain"] for methods in chosen]
+        lengths = [len(a["token_ids"]) - 1 for a in answers]
+        tokens = sum(lengths)
+        seconds = sum(a["decode_seconds"] for a in answers)
+        plain_tokens = sum(len(a["token_ids"]) - 1 for a in plain)
+        plain_seconds = sum(a["decode_seconds"] for a in plain)
+        assert result["tokens"] == tokens + 2
+        assert 0.0 < result["ttft_seconds"] < 60.0
+        assert result["ttft_seconds"] == statistics.median(a["ttft_seconds"] for a in answers)
+        per_token = [a["decode_seconds"] / n for a, n in zip(answers, lengths, strict=True)]
+        assert result["tpot_seconds"] == pytest.approx(statistics.median(per_token))
+        speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
+        assert result["speedup"] == pytest.approx(speedup)
+        # Two answers are too few for an interval.
+        assert (result["speedup_ci95"], result["speedup_answers"]) == (None, 2)
+        steps = [step for a in answers for step in a["steps"]]
+        assert result["acceptance_length"] == pytest.approx(tokens / len(steps))
+        drafted = [step[0] for step in steps]
+        # The policy is fixed: shorter proposals come only at the end of an answer.
+        length = 0 if result["method"] == "plain" else 3
+        assert set(drafted[:3]) == {length}
+        assert len(result["acceptance_per_position"]) == length
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_of_plain_decoding_alone_goes_on(
+    bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--method", "plain", "--output", str(tmp_path / "out"), "--json")
+    add = ResultStore.add
+
+    def add_then_interrupt(self: ResultStore[Any], key: Any, record: Any) -> None:
+        add(self, key, record)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ResultStore, "add", add_then_interrupt)
+        assert bench(*arguments) == 130
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "goes on from here" in printed.err
+    kept = (tmp_path / "out" / "samples.jsonl").read_bytes()
+    assert len(kept.splitlines()) == 1
+    assert not (tmp_path / "out" / "decode.json").exists()
+
+    assert bench(*arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["drafters"] == {}
+    [result] = report["results"]
+    assert (result["method"], result["samples"]) == ("plain", 2)
+    assert (result["speedup"], result["speedup_answers"]) == (1.0, 2)
+    assert result["acceptance_length"] == 1.0
+    samples = (tmp_path / "out" / "samples.jsonl").read_bytes()
+    assert samples.startswith(kept)
+    assert len(samples.splitlines()) == 2
+
+
+def test_a_method_without_a_drafter_is_left_out(
+    bench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ends with an error about the drafter that there is, once all are loaded.
+    assert bench("--draft-length", "4") == 2
+    printed = capsys.readouterr()
+    assert "without eagle3: no EAGLE-3 drafter is shipped for target" in printed.err
+    assert "the draft length must be 1 to 3" in printed.err
+
+
+def test_lookup_is_measured_alone_and_beside_a_drafter(
+    bench: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = ["lookup", "eagle3+lookup"]
+    # A random target soon says the same again and again.
+    arguments = ["--method", *methods, "--draft-policy", "fixed", "--max-tokens", "40"]
+    arguments += ["--eagle3", "random-eagle3:1"]
+    assert bench(*arguments, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["drafters"]) == methods[1:]
+    results = {result["method"]: result for result in report["results"]}
+    assert set(results) == {"plain", *methods}
+    for method in methods:
+        assert results[method]["identical_share"] == 1.0
+        assert results[method]["acceptance_length"] > 1.05
+
+
+# Plain: 4 tokens in 2 s. Drafted: 4 tokens in 1 s, and in 0.5 s with another fourth token.
+PLAIN = decoded_answer(0.5, 2.0, (1, 2, 3, 4, 5), ((0, 0),) * 4)
+SAMPLES = decoded_set(
+    {"plain": PLAIN, "dflash": decoded_answer(0.7, 1.0, (1, 2, 3, 4, 5), ((3, 2), (1, 0)))},
+    {"plain": PLAIN, "dflash": decoded_answer(0.7, 0.5, (1, 2, 3, 9, 5), ((3, 3),))},
+)
+
+
+def test_table() -> None:
+    lengths = {"plain": 0, "dflash": 3}
+    rows = [summarize(SAMPLES, method, length, seed=0) for method, length in lengths.items()]
+    means = averages([SAMPLES], lengths, seed=0)
+    headings, _, plain, drafted, mean = speed_table(rows, means).splitlines()
+    assert headings == (
+        "| Dataset | T | Method | Answers | TTFT ms | TPOT ms | tok/s | τ | speed-up | identical |"
+    )
+    assert plain == "| hand | 0 | plain | 2 | 500 | 500.0 | 2.0 |  |  |  |"
+    # 4 s over 1.5 s; two answers are too few for an interval.
+    assert drafted == "| hand | 0 | dflash | 2 | 700 | 187.5 | 5.3 | 2.67 | 2.67x | 50.0% |"
+    assert mean == "| mean | 0 | dflash |  |  |  |  | 2.67 | 2.67x | 50.0% |"
+    sure = {**rows[1], "speedup": Estimate(8 / 3, (2.0, 4.0), 8)}
+    assert "| 2.67x [2.00, 4.00; n = 8] |" in speed_table([sure], [])
+
+
+@pytest.mark.parametrize(
+    ("margins", "method", "line"),
+    [
+        ([], "plain", "No draft method was measured."),
+        ([], "dflash", "Every answer is that of plain decoding, token for token."),
+        ([0.000125], "dflash", "1 of 2 answers differs from plain decoding; the target's margin"),
+        ([0.5, 0.2], "dflash", "2 of 2 answers differ from plain decoding; the target's margin"),
+    ],
+)
+def test_divergences_in_words(margins: list[float], method: str, line: str) -> None:
+    found = [{"logit_margin": margin} for margin in margins]
+    row: Row = {"method": method, "samples": 2, "divergences": found}
+    said = divergence_line([row])
+    assert said.startswith(line)
+    if margins:
+        assert said.endswith(f"where they part is at most {max(margins):.3g}.")

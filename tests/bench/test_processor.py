@@ -1,0 +1,153 @@
+"""`blockdraft bench processor` on a tiny target: its row, and the command with its files."""
+
+import dataclasses
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockdraft_bench import processor
+from blockdraft_bench.processor import matrix, measure_here
+from blockdraft_bench.result import Row
+from blockdraft_bench.settings import ProcessorSettings
+from blockdraft_client.cli.main import main
+from blockdraft_models import precision
+from blockdraft_models.decoder.products import SAFEST_FORM
+from blockdraft_models.processor import Processor, this_processor, usable_cores
+from blockdraft_runtime.settings.verifier import SchedulerSettings
+from blockdraft_verifier import self_test
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.exactness import Exactness
+
+
+@pytest.fixture
+def settings(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessorSettings:
+    # Fewer shapes to compile.
+    few = functools.partial(SchedulerSettings, max_step_tokens=16, max_context_tokens=256)
+    monkeypatch.setattr(processor, "SchedulerSettings", few)
+    return ProcessorSettings(
+        target=str(target),
+        drafter="random",
+        max_sequences=1,
+        max_tokens=9,
+        rounds=2,
+        quick=True,
+    )
+
+
+def row_here(settings: ProcessorSettings) -> Row:
+    """Return a row without measuring anything, but for the cores that there are."""
+    assert settings.rounds == 2
+    return {**ROW, "processor": this_processor()}
+
+
+@pytest.mark.usefixtures("workplace")
+def test_measures_in_a_process_with_fewer_cores(
+    monkeypatch: pytest.MonkeyPatch, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processor, "measure_here", row_here)
+    before = os.sched_getaffinity(0)
+    output = workplace / "out"
+    flags = ["--rounds", "2", "--cores", "1", "--json", "--output", str(output)]
+    assert main(["bench", "processor", *flags]) == 0
+    assert os.sched_getaffinity(0) == before
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert json.loads((output / "processor.json").read_text("utf-8")) == report
+    [row] = report["results"]
+    assert row["processor"] == {
+        **dataclasses.asdict(this_processor()),
+        "instructions": list(this_processor().instructions),
+        "cores": 1,
+    }
+    assert report["hardware"]["cores"] == usable_cores()
+    assert report["date"] in (output / "processor.md").read_text("utf-8")
+
+
+def test_a_row(settings: ProcessorSettings) -> None:
+    row = measure_here(settings)
+    assert row["target"].name == "tiny-llama"
+    assert row["drafter"].method == "dflash"
+    assert row["processor"] == this_processor()
+    # As the environment of the tests says; the self-test is of bfloat16 all the same.
+    assert row["auto"] == "float32"
+    assert row["self_test"].startswith("exact in bfloat16: ")
+    assert row["bfloat16_speedup"] > 0
+    assert f"32x64 {SAFEST_FORM}" in row["product_forms"]
+    assert row["plain_tokens_per_second"] > 0
+    assert row["drafted_tokens_per_second"] > 0
+    assert row["identical"] is True
+
+
+def test_measures_again_without_touching_what_is_kept(
+    settings: ProcessorSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And pads steps as a verifier does, over as many positions as are asked for."""
+    monkeypatch.setenv("BLOCKDRAFT_CPU_DTYPE", "bfloat16")
+    (tmp_path / "xla").symlink_to(Path(os.environ["BLOCKDRAFT_CACHE"]) / "xla")
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
+    speedups = iter((1.25, 1.5))
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda: next(speedups))
+    spans = []
+
+    def two_classes(runner: ModelRunner, span: int) -> Exactness:
+        spans.append(span)
+        first, *others = runner.buckets
+        return Exactness("bfloat16", ((first,), tuple(others)))
+
+    monkeypatch.setattr(self_test, "self_test", two_classes)
+    first = measure_here(settings)
+    assert (first["auto"], first["bfloat16_speedup"], first["identical"]) == (
+        "bfloat16",
+        1.25,
+        True,
+    )
+    assert first["self_test"].endswith(" step shapes round alike, 1x1 are padded")
+    kept = (tmp_path / precision.SPEEDUP_FILE).read_bytes()
+    again = measure_here(dataclasses.replace(settings, again=True, quick=False, rounds=1))
+    assert again["bfloat16_speedup"] == 1.5
+    assert (tmp_path / precision.SPEEDUP_FILE).read_bytes() == kept
+    assert not Path(os.environ["BLOCKDRAFT_CACHE"]).exists()
+    assert spans == [8, 128]
+
+
+def test_takes_no_other_device(
+    settings: ProcessorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    with pytest.raises(ValueError, match="set JAX_PLATFORMS=cpu"):
+        measure_here(settings)
+
+
+ROW: Row = {
+    "processor": Processor("Xeon", ("avx512_bf16", "amx_bf16"), 2),
+    "auto": "bfloat16",
+    "bfloat16_speedup": 2.2026,
+    "product_forms": ["576x576 weight/8", "1536x576 rows/4"],
+    "self_test": "exact in bfloat16: all 35 step shapes round alike",
+    "plain_tokens_per_second": 40.0,
+    "drafted_tokens_per_second": 90.0,
+    "identical": True,
+}
+
+
+def test_rows_of_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "versions", lambda: {"jaxlib": "0.10.2"})
+    slow = {**ROW, "processor": Processor("Xeon", (), 1), "auto": "float32", "identical": False}
+    slow["plain_tokens_per_second"] = None
+    page = matrix([ROW, slow], "2026-11-25", "0123456789abcdef-dirty")
+    head, _, *rows = page.splitlines()
+    assert {line.count("|") for line in (head, *rows)} == {15}
+    assert rows == [
+        "| 2026-11-25 | 0123456-dirty | Xeon | avx512_bf16, amx_bf16 | 2 | 0.10.2 | bfloat16 "
+        "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
+        "| exact in bfloat16: all 35 step shapes round alike | 40.0 | 90.0 | 2.25x | yes |",
+        "| 2026-11-25 | 0123456-dirty | Xeon | none | 1 | 0.10.2 | float32 "
+        "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
+        "| exact in bfloat16: all 35 step shapes round alike | - | 90.0 | - | **no** |",
+    ]
+    # An installed copy knows no commit.
+    assert "| unknown | Xeon |" in matrix([ROW], "2026-11-25", None)
