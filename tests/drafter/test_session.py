@@ -46,6 +46,14 @@ def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
     assert tuple(response.proposals[0].token_ids) == digest(features, 1, 3)
 
 
+def test_one_refused_sequence_does_not_hinder_the_others(session: Session) -> None:
+    good, bad = sequence_draft(1, 0, whole_features(2)), sequence_draft(2, 9, whole_features(2))
+    response = session.step(draft_request(1, [bad, good]))
+    assert [proposal.sequence_id for proposal in response.proposals] == [1]
+    assert [error.sequence_id for error in response.sequence_errors] == [2]
+    assert context_lengths(session) == {1: 2}
+
+
 def test_release_comes_before_the_step(session: Session) -> None:
     features = whole_features(2)
     session.step(draft_request(1, [sequence_draft(i, 0, features) for i in (1, 2, 3)]))
@@ -65,11 +73,14 @@ def test_absent_features_are_no_rows(session: Session) -> None:
     assert tuple(proposal.token_ids) == digest(whole_features(2), 3, 1)
 
 
-def test_features_of_another_form_are_refused_without_being_allocated(session: Session) -> None:
+def test_a_wrong_element_type_names_both(session: Session) -> None:
     features = whole_features(2).astype(ml_dtypes.bfloat16)
     (error,) = session.step(draft_request(1, [sequence_draft(1, 0, features)])).sequence_errors
     assert error.message == "features: they are bfloat16, expected float32"
-    request = draft_request(2, [sequence_draft(1, 0, whole_features(1))])
+
+
+def test_a_huge_shape_is_refused_without_being_allocated(session: Session) -> None:
+    request = draft_request(1, [sequence_draft(1, 0, whole_features(1))])
     request.features.shape[0] = 2**60
     (error,) = session.step(request).sequence_errors
     assert "bytes of data" in error.message
