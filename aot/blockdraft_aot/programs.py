@@ -185,12 +185,12 @@ def draft_programs(
 ) -> Iterator[Program]:
     """Yield the drafter's programs, each context with so many positions."""
     layers = config.decoder
-    sharding = drafter.steps.sharding
+    sharding = drafter.sharding
     assert sharding is not None
     heads = layers.num_heads
     if sharding.query_axis is not None:
         heads //= sharding.mesh.shape[sharding.query_axis]
-    buffer = drafter.steps.layer_contexts()
+    buffer = drafter.layer_contexts()
     slots, _, capacity, _ = buffer[0][0].shape
     position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
     # Entries after the anchor are drafted one by one, each with a look at the whole context.

@@ -14,8 +14,7 @@ from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms, draft_programs
 from blockdraft_aot.settings import CompileSettings, DoesNotFitError
 from blockdraft_aot.topology import Topology
-from blockdraft_drafter.compiled.programs import abstract_programs
-from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.compiled.programs import Room
 from blockdraft_drafter.sources import method_of
 from blockdraft_models.decoder.sharding import Placement
 
@@ -121,8 +120,7 @@ def survey_drafter(
         np.dtype(ml_dtypes.bfloat16),
         projected=True,
     )
-    programs = abstract_programs(
-        method_of(drafter),
+    programs = method_of(drafter).abstract_programs(
         drafter,
         pair.target,
         room,
@@ -134,7 +132,7 @@ def survey_drafter(
     memory = Memory(
         _usable(topology, settings),
         weights=bytes_on_one_device(programs.weights),
-        context=bytes_on_one_device(programs.steps.context()),
+        context=bytes_on_one_device(programs.context()),
     ).with_programs([each.compiled for each in compiled])
     check_drafter(memory)
     return RoleSurvey(topology, compiled, memory, None)

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from blockdraft_drafter.compiled.programs import Room
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.start import begin_learning, make_learner

@@ -15,8 +15,8 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays, save_drafter
 from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
+from blockdraft_drafter.compiled.programs import Room
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config

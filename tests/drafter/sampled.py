@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.compiled.steps import NOISY_ODDS
+from blockdraft_drafter.compiled.programs import NOISY_ODDS
 from blockdraft_drafter.method import GREEDY, Sampling
 from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
 

@@ -16,8 +16,8 @@ from blockdraft_drafter.compiled import attention
 from blockdraft_drafter.compiled.buffer import HeadSharding
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.kernel import attend_in_kernel
+from blockdraft_drafter.compiled.programs import Room
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import Room
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config

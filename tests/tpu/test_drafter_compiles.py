@@ -14,8 +14,7 @@ from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_drafter.compiled.definition import DraftConfig
-from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, abstract_programs
-from blockdraft_drafter.compiled.steps import Room
+from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, Room
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of
@@ -50,8 +49,8 @@ def chips() -> Topology:
 
 def programs(config: DraftConfig, chips: Topology, target: DecoderConfig = TARGET) -> DraftPrograms:
     placement = Placement(chips.mesh)
-    return abstract_programs(
-        method_of(config), config, target, ROOM, dtype=jnp.bfloat16, placement=placement
+    return method_of(config).abstract_programs(
+        config, target, ROOM, dtype=jnp.bfloat16, placement=placement
     )
 
 
@@ -69,7 +68,7 @@ def compiled(
 
 def _parts(programs: DraftPrograms) -> list[int]:
     """Bytes on one device of each array of keys or values in the context buffer."""
-    leaves: list[Any] = jax.tree.leaves(programs.steps.context())
+    leaves: list[Any] = jax.tree.leaves(programs.context())
     return [
         int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
         for leaf in leaves

@@ -3,17 +3,22 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.compiled.steps import DraftSteps
+from blockdraft_drafter.compiled.programs import DraftPrograms, DraftWeights, Room, whole
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.published_config import rope_scaling_to_hf
+from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement, state_shapes
+from blockdraft_models.weights.loading import EmbeddingAndHead
 
 DEFAULT_BLOCK_SIZE = 8
 MAX_BLOCK_SIZE = 256
@@ -182,10 +187,80 @@ class MethodDefinition(Generic[Model]):
     title: str
     config_type: type[DraftConfig]
     module: type[Model]
-    steps: type[DraftSteps]
+    programs: type[DraftPrograms]
     reads_tokens: bool = False
     own_matrices: bool = False
     can_learn: bool = False
+
+    def programs_of(
+        self,
+        model: Model,
+        matrices: EmbeddingAndHead,
+        draft_ids: Any,
+        room: Room,
+        *,
+        context_dtype: DTypeLike,
+        placement: Placement | None,
+    ) -> DraftPrograms:
+        """Return the programs of a drafter on a mesh or on the default device.
+
+        All arrays may be mere shapes; `matrices` are the embedding and the head over the draft
+        vocabulary.
+        """
+        config, decoder = model.config, model.config.decoder
+        graph, state = nnx.split(model)
+        weights = DraftWeights(
+            state_shapes(state, decoder, placement),
+            jax.tree.map(partial(_by_vocabulary, placement=placement), matrices),
+            jax.tree.map(lambda ids: whole(ids.shape, ids.dtype, placement), draft_ids),
+        )
+        return self.programs(
+            graph,
+            decoder,
+            config.block_size,
+            config.feature_width,
+            room,
+            context_dtype,
+            weights,
+            placement,
+        )
+
+    def abstract_programs(
+        self,
+        config: DraftConfig,
+        target: DecoderConfig,
+        room: Room,
+        *,
+        dtype: DTypeLike,
+        placement: Placement | None,
+    ) -> DraftPrograms:
+        """Return the programs of a drafter that is not there, from shapes only.
+
+        It uses the target's embedding and head; `dtype` is that of weights, activations and
+        contexts. The devices of `placement` may be those of a topology.
+        """
+        model = nnx.eval_shape(lambda: self.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        size, vocab, hidden = config.draft_vocab_size, target.vocab_size, target.hidden_size
+        embedding: Any = jax.ShapeDtypeStruct((vocab, hidden), dtype)
+        head: Any = jax.ShapeDtypeStruct((size or vocab, hidden), dtype)
+        if target.tie_word_embeddings and not self.own_matrices and size is None:
+            head = None
+        matrices = EmbeddingAndHead(embedding, head)
+        draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
+        return self.programs_of(
+            model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
+        )
+
+
+def _by_vocabulary(matrix: Any, placement: Placement | None) -> jax.ShapeDtypeStruct:
+    """Return the shape of an embedding or a head, divided by its own vocabulary if it can be."""
+    where = None
+    if placement is not None:
+        # A draft vocabulary is not the one that `placement` would divide.
+        divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
+        axis = MODEL_AXIS if divided else None
+        where = NamedSharding(placement.mesh, PartitionSpec(axis, None))
+    return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,167 +1,275 @@
-"""The programs of a draft method: few shapes, lowered from shapes alone.
+"""The programs of a draft method: what they compute, in few shapes, lowered from shapes alone.
 
 What serves and what is only compiled, for a TPU that is not there, are lowered by the same lines.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
-from jaxtyping import DTypeLike
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_drafter.compiled.definition import (
-    DraftConfig,
-    DraftModel,
-    MethodDefinition,
-)
+from blockdraft_drafter.compiled import buffer
+from blockdraft_drafter.compiled.buffer import HeadSharding
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.compiled.steps import DraftSteps, DraftWeights, Room
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.sampling import SamplingArrays
-from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement, state_shapes
+from blockdraft_models.decoder.feature_projection import FeatureProjection
+from blockdraft_models.decoder.sampling import (
+    SamplingArrays,
+    filter_logits,
+    gumbel_noise,
+    gumbel_noise_of,
+)
+from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]
 
+SHARPNESS = 1.3
+"""What the drafter's logits are multiplied by before the noise is added; measured."""
+NOISY_ODDS = 1.5
+"""A token drafted with noise is right about as often as its softmax to this power; measured."""
+
+
+class Drafted(NamedTuple):
+    """What blocks became; a pytree.
+
+    Attributes:
+        token_ids: Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids.
+        counts: Int[Array, "blocks"], how many of them were drafted; what follows means nothing.
+    """
+
+    token_ids: Array
+    counts: Array
+
+
+class DraftWeights(NamedTuple):
+    """Everything a step reads besides contexts; a pytree of arrays or of their shapes.
+
+    Attributes:
+        model: The drafter's state.
+        target: Embedding, and the head over the draft vocabulary.
+        draft_ids: Int[Array, "draft"], the draft vocabulary; None for all tokens.
+    """
+
+    model: Any
+    target: EmbeddingAndHead
+    draft_ids: Any
+
 
 @dataclass(frozen=True, slots=True)
-class DraftPrograms:
-    """The compiled shapes of a method.
+class Room:
+    """How much a method holds, as in `MethodSpec`, and whether features come projected."""
+
+    max_sequences: int
+    max_context_tokens: int
+    max_feature_rows: int
+    feature_dtype: np.dtype[Any]
+    projected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPrograms(ABC):
+    """The programs of a drafter; a method says what they compute, by pure functions.
 
     A draft over a batch of B blocks (B a power of two) is one program that also appends up to
     B * features_per_block features, all that verification can yield; an append-only program takes a
     power of two of features. That is one program per size of either, not one per pair.
 
+    The context is a pytree that only the method itself looks into.
+
     Attributes:
-        weights: Shapes, types and places of the first argument of the steps.
+        graph: The drafter without its weights.
+        decoder: Its draft layers.
+        block_size: Tokens per block, the anchor included.
+        feature_width: Elements of one feature that is not projected.
+        dtype: Of the contexts.
+        weights: Shapes, types and places of the first argument of every program.
+        placement: On a mesh; None for the default device.
+        token_by_token: Whether a draft takes the longer, the more tokens are wanted of its blocks.
     """
 
-    steps: DraftSteps
+    graph: nnx.GraphDef[Any]
+    decoder: DecoderConfig
+    block_size: int
+    feature_width: int
+    room: Room
+    dtype: DTypeLike
     weights: DraftWeights
-    config: DraftConfig
+    placement: Placement | None = None
+    token_by_token: ClassVar[bool] = False
 
-    @classmethod
-    def of(
-        cls,
-        steps: type[DraftSteps],
-        model: DraftModel,
-        matrices: EmbeddingAndHead,
-        draft_ids: Any,
-        room: Room,
-        *,
-        context_dtype: DTypeLike,
-        placement: Placement | None,
-    ) -> "DraftPrograms":
-        """Return the programs of a drafter on a mesh or on the default device.
+    @property
+    def sharding(self) -> HeadSharding | None:
+        """The division of the heads; None for one device."""
+        return None if self.placement is None else HeadSharding.of(self.decoder, self.placement)
 
-        All arrays may be mere shapes; `matrices` are the embedding and the head over the draft
-        vocabulary.
-        """
-        decoder = model.config.decoder
-        graph, state = nnx.split(model)
-        computed = steps(graph, decoder, room, context_dtype, placement)
-        weights = DraftWeights(
-            state_shapes(state, decoder, placement),
-            _matrix_shapes(matrices, placement),
-            jax.tree.map(lambda ids: computed.whole(ids.shape, ids.dtype), draft_ids),
+    def layer_contexts(self) -> list[Any]:
+        """Return shape, type and place of the keys and values of every draft layer."""
+        return buffer.shapes(
+            self.decoder,
+            slots=self.room.max_sequences,
+            capacity=self.room.max_context_tokens,
+            dtype=self.dtype,
+            sharding=self.sharding,
         )
-        return cls(computed, weights, model.config)
+
+    def hidden_states(
+        self, projection: FeatureProjection, new: PackedFeatures
+    ) -> Float[Array, "positions hidden"]:
+        """Return projected features, in the drafter's element type."""
+        features = jnp.asarray(new.features)
+        if self.room.projected:
+            return features.astype(projection.weight.dtype)
+        return projection(features)
+
+    @abstractmethod
+    def context(self) -> Any:
+        """Return shape, type and place of the context buffer of all slots."""
+
+    @abstractmethod
+    def append(self, weights: DraftWeights, context: Any, new: PackedFeatures) -> Any:
+        """Return the buffer with new features added."""
+
+    @abstractmethod
+    def append_and_draft(
+        self, weights: DraftWeights, context: Any, new: PackedFeatures, blocks: PackedBlocks
+    ) -> tuple[Any, Drafted]:
+        """Return the buffer with new features added, and drafts that see them."""
 
     @property
     def features_per_block(self) -> int:
         """Features that a draft program appends for each of its blocks."""
-        return next_power_of_two(self.config.block_size)
+        return next_power_of_two(self.block_size)
 
     @property
     def append_sizes(self) -> list[int]:
         """How many features append-only programs take, rising."""
-        most = max(self.steps.room.max_feature_rows, self.features_per_block)
+        most = max(self.room.max_feature_rows, self.features_per_block)
         return _powers_of_two(self.features_per_block, most)
 
     @property
     def draft_sizes(self) -> list[int]:
         """The batch sizes of draft programs, rising."""
-        return _powers_of_two(1, self.steps.room.max_sequences)
+        return _powers_of_two(1, self.room.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
         """Trace the program that appends `size` features, or drafts `size` blocks.
 
         Nothing is compiled and no array is made.
         """
-        context = self.steps.context()
+        context = self.context()
         places = None
-        if self.steps.placement is not None:
+        if self.placement is not None:
             # Otherwise the next step would get the buffer back in another place.
             places = jax.tree.map(lambda part: part.sharding, context)
         if kind == "append":
-            append = jax.jit(self.steps.append, donate_argnums=1, out_shardings=places)
+            append = jax.jit(self.append, donate_argnums=1, out_shardings=places)
             return append.lower(self.weights, context, self._features(size))
         if places is not None:
             # What was drafted is small: every device has all of it.
-            places = (places, self.steps.everywhere)
-        draft = jax.jit(self.steps.append_and_draft, donate_argnums=1, out_shardings=places)
+            places = (places, _everywhere(self.placement))
+        draft = jax.jit(self.append_and_draft, donate_argnums=1, out_shardings=places)
         features = self._features(size * self.features_per_block)
         return draft.lower(self.weights, context, features, self._blocks(size))
 
     def _features(self, count: int) -> PackedFeatures:
-        room, config = self.steps.room, self.config
-        width = config.decoder.hidden_size if room.projected else config.feature_width
-        features = self.steps.whole((count, width), room.feature_dtype)
-        return PackedFeatures(features, *[self.steps.whole((count,), jnp.int32)] * 3)
+        width = self.decoder.hidden_size if self.room.projected else self.feature_width
+        features = whole((count, width), self.room.feature_dtype, self.placement)
+        return PackedFeatures(features, *[whole((count,), jnp.int32, self.placement)] * 3)
 
     def _blocks(self, count: int) -> PackedBlocks:
         # Shapes where the arrays themselves are declared.
-        numbers: Any = self.steps.whole((count,), jnp.int32)
-        shares: Any = self.steps.whole((count,), jnp.float32)
-        seeds: Any = self.steps.whole((count, 2), jnp.uint32)
+        numbers: Any = whole((count,), jnp.int32, self.placement)
+        shares: Any = whole((count,), jnp.float32, self.placement)
+        seeds: Any = whole((count, 2), jnp.uint32, self.placement)
         sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
         return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling)
 
 
-def abstract_programs(
-    method: MethodDefinition[Any],
-    config: DraftConfig,
-    target: DecoderConfig,
-    room: Room,
-    *,
-    dtype: DTypeLike,
-    placement: Placement | None,
-) -> DraftPrograms:
-    """Return the programs of a drafter that is not there, from shapes only.
+def draft_tokens(
+    logits: Float[Array, "choices draft"],
+    positions: Int[Array, " choices"],
+    sampling: SamplingArrays,
+    draft_ids: Int[Array, " draft"] | None,
+    sharpness: float = SHARPNESS,
+) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+    """Return the token to draft at each position: the one the target will most likely choose.
 
-    It uses the target's embedding and head; `dtype` is that of weights, activations and contexts.
-    The devices of `placement` may be those of a topology.
+    The target takes its likeliest token, or samples: then it adds noise to its logits that follows
+    from the request's seed and the position alone, and takes the token with the greatest sum
+    (docs/adr/0003). A drafter that adds the same noise to logits like the target's finds the same
+    token more often than one that drafts its likeliest (docs/adr/0027).
+
+    Args:
+        logits: The drafter's, float32.
+        positions: Absolute position of each token to be drafted.
+        sampling: How the target will choose it, one row for each choice.
+        draft_ids: Target ids of the draft vocabulary; None for all.
+        sharpness: The larger, the more often the likeliest is drafted.
+
+    Returns:
+        Tokens, as target ids, and the logarithm of how likely the target chooses each. Of greedy
+        sequences that is the drafter's probability, which is as often right as it says. Where noise
+        is added, it is the softmax of what was maximized to the power `NOISY_ODDS`: noise makes
+        wrong tokens stand out as much as right ones.
     """
-    model = nnx.eval_shape(lambda: method.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
-    size, vocab, hidden = config.draft_vocab_size, target.vocab_size, target.hidden_size
-    embedding: Any = jax.ShapeDtypeStruct((vocab, hidden), dtype)
-    head: Any = jax.ShapeDtypeStruct((size or vocab, hidden), dtype)
-    if target.tie_word_embeddings and not method.own_matrices and size is None:
-        head = None
-    matrices = EmbeddingAndHead(embedding, head)
-    draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
-    return DraftPrograms.of(
-        method.steps, model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
+    centered = logits - logits.max(axis=-1, keepdims=True)
+    best, log_chance = _first_greatest(logits), _log_of_greatest(centered)
+
+    def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+        warm = sampling.temperature > 0.0
+        scaled = centered / jnp.where(warm, sampling.temperature, 1.0)[:, None]
+        if draft_ids is None:
+            noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
+        else:
+            noise = gumbel_noise_of(sampling.seed, positions, draft_ids)
+        filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
+        kept = jax.lax.cond(
+            jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
+        )
+        noisy = sharpness * kept + noise
+        noisy -= noisy.max(axis=-1, keepdims=True)
+        return (
+            jnp.where(warm, _first_greatest(noisy), best),
+            jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
+        )
+
+    # Nobody pays for noise and filters while all are greedy.
+    index, log_chance = jax.lax.cond(
+        jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
     )
+    return (index if draft_ids is None else draft_ids[index]), log_chance
 
 
-def _matrix_shapes(matrices: EmbeddingAndHead, placement: Placement | None) -> Any:
-    """Return the shapes of embedding and head, each divided by its own vocabulary if it can be."""
+def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the logarithm of the largest of each row's softmax; the largest is 0."""
+    return -jnp.log(jnp.exp(centered).sum(axis=-1))
 
-    def shape(matrix: Any) -> jax.ShapeDtypeStruct:
-        if placement is None:
-            return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
-        # A draft vocabulary is not the one that `placement` would divide.
-        divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
-        axis = MODEL_AXIS if divided else None
-        where = NamedSharding(placement.mesh, PartitionSpec(axis, None))
-        return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=where)
 
-    return jax.tree.map(shape, matrices)
+def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    width = values.shape[1]
+    greatest = values == values.max(axis=1, keepdims=True)
+    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
+    return index.min(axis=1)
+
+
+def whole(
+    shape: tuple[int, ...], dtype: DTypeLike, placement: Placement | None
+) -> jax.ShapeDtypeStruct:
+    """Return the shape of an array that lies whole on every device."""
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=_everywhere(placement))
+
+
+def _everywhere(placement: Placement | None) -> NamedSharding | None:
+    return None if placement is None else NamedSharding(placement.mesh, PartitionSpec())
 
 
 def next_power_of_two(value: int) -> int:

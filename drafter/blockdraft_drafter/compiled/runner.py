@@ -20,8 +20,13 @@ from blockdraft_drafter.compiled.packing import (
     pack_blocks,
     split_features,
 )
-from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, next_power_of_two
-from blockdraft_drafter.compiled.steps import Drafted, DraftWeights, Room
+from blockdraft_drafter.compiled.programs import (
+    Drafted,
+    DraftWeights,
+    Kind,
+    Room,
+    next_power_of_two,
+)
 from blockdraft_drafter.method import (
     ContextRow,
     ContextsLostError,
@@ -75,8 +80,7 @@ class CompiledMethod:
         self.spec = _spec(drafter, room)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
-        self._programs = DraftPrograms.of(
-            drafter.definition.steps,
+        self._programs = drafter.definition.programs_of(
             drafter.model,
             matrices,
             draft_ids,
@@ -92,7 +96,7 @@ class CompiledMethod:
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
-        self._context = buffer.allocate(self._programs.steps.context())
+        self._context = buffer.allocate(self._programs.context())
 
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
@@ -101,7 +105,7 @@ class CompiledMethod:
         whole = self.spec.block_size - 1
         sizes = self._programs.draft_sizes
         self.step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
-        if self._programs.steps.token_by_token:
+        if self._programs.token_by_token:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
@@ -114,7 +118,7 @@ class CompiledMethod:
             # goes first: there may be no room for two.
             self._context = None
             try:
-                self._context = buffer.allocate(self._programs.steps.context())
+                self._context = buffer.allocate(self._programs.context())
             except jax.errors.JaxRuntimeError as again:
                 message = f"no new context buffer after a failed draft step: {again}"
                 raise MethodLostError(message) from error
@@ -231,6 +235,8 @@ class CompiledMethod:
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         """Pad flat features to `size` with some that go nowhere."""
         padding = size - flat.slots.shape[0]
+        if padding == 0:
+            return flat
         return PackedFeatures(
             np.pad(flat.features, ((0, padding), (0, 0))),
             np.pad(flat.slots, (0, padding), constant_values=self.spec.max_sequences),

@@ -26,7 +26,7 @@ from blockdraft_drafter.compiled.attention import BlockAttend
 from blockdraft_drafter.compiled.buffer import HeadSharding, LayerContext
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights, draft_tokens
+from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -157,8 +157,8 @@ class DFlash(DraftModel):
 
 
 @dataclass(frozen=True, slots=True)
-class DFlashSteps(DraftSteps):
-    """The computations of a DFlash step; the context is that of every draft layer."""
+class DFlashPrograms(DraftPrograms):
+    """The programs of DFlash; the context is that of every draft layer."""
 
     def context(self) -> list[Any]:
         """Return shape, type and place of the context buffer of all slots."""
@@ -257,5 +257,5 @@ def draft_in_turn(
 
 
 DFLASH: MethodDefinition[DFlash] = MethodDefinition(
-    "dflash", "DFlash", DFlashConfig, DFlash, DFlashSteps, can_learn=True
+    "dflash", "DFlash", DFlashConfig, DFlash, DFlashPrograms, can_learn=True
 )

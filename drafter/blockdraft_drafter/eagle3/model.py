@@ -20,7 +20,13 @@ from blockdraft_drafter.compiled.attention import ChainAttend
 from blockdraft_drafter.compiled.buffer import ContextView, Keys, LayerContext
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.compiled.steps import Drafted, DraftSteps, DraftWeights, draft_tokens
+from blockdraft_drafter.compiled.programs import (
+    Drafted,
+    DraftPrograms,
+    DraftWeights,
+    draft_tokens,
+    whole,
+)
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -147,8 +153,8 @@ class _Pass(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Eagle3Steps(DraftSteps):
-    """The computations of an EAGLE-3 step."""
+class Eagle3Programs(DraftPrograms):
+    """The programs of EAGLE-3."""
 
     token_by_token: ClassVar[bool] = True
 
@@ -157,7 +163,7 @@ class Eagle3Steps(DraftSteps):
         [layer] = self.layer_contexts()
         shape = (self.room.max_sequences, self.decoder.hidden_size)
         # A shape where the array itself is declared.
-        latest: Any = self.whole(shape, self.dtype)
+        latest: Any = whole(shape, self.dtype, self.placement)
         return Eagle3Context(layer, latest)
 
     def append(
@@ -228,5 +234,5 @@ def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
 
 
 EAGLE3: MethodDefinition[Eagle3] = MethodDefinition(
-    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Steps, reads_tokens=True, own_matrices=True
+    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Programs, reads_tokens=True, own_matrices=True
 )

@@ -8,7 +8,7 @@ import pytest
 from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
 from blockdraft_drafter.compiled.packing import pack_sampling
-from blockdraft_drafter.compiled.steps import draft_tokens
+from blockdraft_drafter.compiled.programs import draft_tokens
 from blockdraft_drafter.method import GREEDY, Sampling
 
 CHOICES, VOCAB, DRAFT = 32, 50, 21

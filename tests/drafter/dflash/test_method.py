@@ -17,7 +17,6 @@ from tests.drafter.builders import (
     drafter_config,
     make_method,
     random_drafter,
-    room,
     target_parts,
 )
 from tests.drafter.reference import reference_draft
@@ -27,9 +26,9 @@ from blockdraft_drafter.checkpoint import build, published_arrays
 from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
+from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import SHARPNESS, DraftWeights
-from blockdraft_drafter.dflash.model import DFLASH, DFlash, DFlashSteps, denoise
+from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
 from blockdraft_drafter.method import (
     GREEDY,
     ContextRow,
@@ -154,12 +153,11 @@ def test_logits_equal_the_reference(architecture: str) -> None:
     model, config = drafter.model, drafter.model.config
     features = np.random.default_rng(length).standard_normal((length, config.feature_width))
     features = features.astype(np.float32)
-    graph, state = nnx.split(model)
-    steps = DFlashSteps(graph, config.decoder, room(), jnp.float32)
+    programs = make_method(drafter, target)._programs
     positions = jnp.arange(length, dtype=jnp.int32)
     new = PackedFeatures(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
-    weights = DraftWeights(state, target, None)
-    context = steps.append(weights, buffer.allocate(steps.context()), new)
+    weights = DraftWeights(nnx.state(model), target, None)
+    context = programs.append(weights, buffer.allocate(programs.context()), new)
     row = ContextRow(1, length, features[:0], 7, 1)
     blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
     hidden = denoise(model, target, context, blocks)

@@ -24,8 +24,8 @@ from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
+from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.compiled.steps import SHARPNESS, Drafted
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import GREEDY, ContextRow, Proposal, Sampling
 

@@ -25,7 +25,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_drafter.compiled.packing import pack_sampling
-from blockdraft_drafter.compiled.steps import draft_tokens
+from blockdraft_drafter.compiled.programs import draft_tokens
 from blockdraft_drafter.method import GREEDY, ContextRow, Proposal
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
