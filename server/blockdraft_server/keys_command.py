@@ -6,8 +6,6 @@ import secrets
 import sys
 from pathlib import Path
 
-from blockdraft_server.keys import line_of, parse_keys
-
 _PREFIX = "bd-"
 # Nobody guesses so many, which is why a digest of them needs neither salt nor slowness.
 _RANDOM_BYTES = 32
@@ -43,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make a key; return the exit code."""
+    # Imported here: `--help` must not wait for gRPC.
+    from blockdraft_server.keys import line_of
+
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
         limits = (args.max_requests, args.max_tokens)
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _append(file: Path, line: str) -> None:
     """Add a line to a file of keys, which may not be there yet; its owner alone may read it."""
+    from blockdraft_server.keys import parse_keys
+
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     with open(descriptor, "r+", encoding="utf-8") as opened:
         text = opened.read()
