@@ -29,7 +29,6 @@ class Context:
     Attributes:
         context_id: The drafter's name for it; a context built anew gets a new one, so that
             answers about the old one are recognized.
-        sequence: The sequence.
         length: Positions the drafter holds once all requests sent so far are done.
         refusals: Refusals since the last proposal.
     """
@@ -45,8 +44,6 @@ class PendingStep:
     """A request without an answer yet; times in seconds of the verifier's clock.
 
     Attributes:
-        step_id: Its number.
-        sent_at: When it was sent.
         deadline: Until when sequences wait for its proposals; None if none do.
         feature_rows: Positions whose features it brings.
         late: Whether the deadline passed.

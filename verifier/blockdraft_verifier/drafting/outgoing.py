@@ -26,13 +26,7 @@ LEARNING_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One context's part of a request.
-
-    Attributes:
-        context: The context.
-        stop: Positions it holds afterwards.
-        draft_length: Tokens to draft then; 0 only appends.
-    """
+    """One context's part of a request: it holds `stop` positions afterwards."""
 
     context: Context
     stop: int

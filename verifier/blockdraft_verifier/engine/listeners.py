@@ -13,11 +13,7 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, Usag
 class FinishedStep:
     """A step whose rows are committed, of which nobody has heard yet.
 
-    Attributes:
-        progress: What it changed for each sequence, by row.
-        result: What the target computed.
-        times: What drafting took before it.
-        ended_at: When the target had computed it, in seconds of the engine's clock.
+    The target had computed it at `ended_at`, of the engine's clock.
     """
 
     progress: list[Progress]

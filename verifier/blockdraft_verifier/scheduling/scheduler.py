@@ -34,7 +34,6 @@ class Row:
     """One sequence's part of a step.
 
     Attributes:
-        sequence: The sequence.
         start: Position of the first token; equals the sequence's committed length.
         token_ids: Known tokens, then drafted ones.
         draft_count: How many of `token_ids`, at the end, are drafted.
@@ -73,7 +72,6 @@ class Progress:
     """What a step changed for one sequence.
 
     Attributes:
-        row: The row that ran.
         accepted: Drafted tokens accepted by the target and part of the answer.
         new_tokens: Tokens gained; empty for a chunk in the middle of a prompt.
         committed_count: Positions from `row.start` on that became final.

@@ -48,9 +48,8 @@ class GenerationRequest:
 
     Attributes:
         request_id: The caller's name for it, for logs.
-        prompt: The prompt's token ids, at least one.
+        prompt: At least one token id.
         emitted: Tokens an earlier attempt has already delivered.
-        sampling: How tokens are chosen.
         max_output_tokens: Most tokens to generate, `emitted` included.
         stop_token_ids: Tokens that end generation.
         log_probs: Number of alternatives to report per token, None for no log probabilities.
@@ -87,13 +86,7 @@ class DraftSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens drafted to follow the anchor of a sequence, as a chain.
-
-    Attributes:
-        token_ids: The tokens.
-        source: Who drafted them.
-        ended_early: Whether more were asked for.
-    """
+    """Tokens drafted to follow the anchor of a sequence; `ended_early` if more were asked for."""
 
     token_ids: tuple[int, ...]
     source: DraftSource = DraftSource.DRAFTER
@@ -102,12 +95,7 @@ class Proposal:
 
 @dataclass(slots=True)
 class Usage:
-    """What a sequence has consumed so far; times in seconds.
-
-    Attributes:
-        lookup_drafted: Tokens found by lookup that were verified.
-        lookup_accepted: How many of them were right.
-    """
+    """What a sequence has consumed so far; times in seconds, tokens found by lookup apart."""
 
     cached_prompt_tokens: int = 0
     verification_steps: int = 0
@@ -164,9 +152,7 @@ class Sequence:
 
     Attributes:
         sequence_id: Number unique in this process; never reused.
-        request: What was asked for.
-        arrival_time: When it arrived, seconds of the engine's clock.
-        tokens: Prompt and output so far.
+        arrival_time: Seconds of the engine's clock.
         committed: Leading tokens with final K/V and features.
         pages: Page numbers, in order of position.
         page_hashes: Identity of each full committed page's contents and prefix.
@@ -174,8 +160,7 @@ class Sequence:
         awaiting_draft: Whether the drafter is at work on its proposal.
         draftable: Whether drafting for it is possible at all.
         last_turn: Number of its last turn; who waited longest is next.
-        finish_reason: Why it ended; None while it lives.
-        usage: Counters and times.
+        finish_reason: None while it lives.
     """
 
     sequence_id: int

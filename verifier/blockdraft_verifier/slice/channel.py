@@ -153,7 +153,7 @@ class LeaderChannel:
 
 
 class FollowerChannel:
-    """A follower's connection to its leader."""
+    """A follower's connection to its leader; `LeaderLostError` once that is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take over the connection."""
@@ -161,11 +161,7 @@ class FollowerChannel:
         self._connection = connection
 
     def receive(self) -> memoryview:
-        """Take the next frame, when it comes.
-
-        Raises:
-            LeaderLostError: If the leader is gone.
-        """
+        """Take the next frame, when it comes."""
         try:
             (length,) = _LENGTH.unpack(_receive_exactly(self._connection, _LENGTH.size))
             if length > MAX_FRAME_BYTES:
@@ -179,11 +175,7 @@ class FollowerChannel:
         return frame
 
     def acknowledge(self) -> None:
-        """Tell the leader that what it asked for is done.
-
-        Raises:
-            LeaderLostError: If the leader is gone.
-        """
+        """Tell the leader that what it asked for is done."""
         try:
             self._connection.sendall(_DONE)
         except OSError as error:

@@ -28,34 +28,22 @@ _JOIN_SECONDS = 300.0
 
 
 class StepLeader:
-    """Tells the followers what to compile and run."""
+    """Tells the followers what to compile and run; `FollowerLostError` if one is gone."""
 
     def __init__(self, channel: LeaderChannel) -> None:
         """Speak on `channel`."""
         self.channel = channel
 
     def compile(self, what: bytes) -> None:
-        """Have every follower compile its steps, while the leader does.
-
-        Raises:
-            FollowerLostError: If a follower is gone.
-        """
+        """Have every follower compile its steps, while the leader does."""
         self.channel.send(_COMPILE, what)
 
     def wait_compiled(self) -> None:
-        """Wait until every follower has compiled.
-
-        Raises:
-            FollowerLostError: If a follower is gone.
-        """
+        """Wait until every follower has compiled."""
         self.channel.wait_acknowledged()
 
     def run(self, step: int, inputs: object) -> None:
-        """Have every follower run a step; the leader must run it next.
-
-        Raises:
-            FollowerLostError: If a follower is gone.
-        """
+        """Have every follower run a step; the leader must run it next."""
         self.channel.send(_RUN, _INDEX.pack(step), to_bytes(inputs))
 
     def stop(self) -> None:
@@ -75,7 +63,7 @@ class MirroringRunner(Protocol):
 
 
 class StepFollower:
-    """Does as the leader says."""
+    """Does as the leader says; `LeaderLostError` once it is gone."""
 
     def __init__(self, channel: FollowerChannel) -> None:
         """Listen on `channel`."""
@@ -84,11 +72,7 @@ class StepFollower:
     def follow(
         self, runner: MirroringRunner, on_compiled: Callable[[], object] = lambda: None
     ) -> None:
-        """Mirror the leader's steps until it stops.
-
-        Raises:
-            LeaderLostError: If the leader is gone.
-        """
+        """Mirror the leader's steps until it stops."""
         while True:
             frame = self.channel.receive()
             kind, body = bytes(frame[:1]), frame[1:]
