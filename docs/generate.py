@@ -6,6 +6,7 @@ hand. `make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
+import functools
 import importlib
 import re
 import sys
@@ -30,15 +31,18 @@ _MEASUREMENTS = {f"bench {each.name}": each for each in MEASUREMENTS}
 LONGEST_DEFAULT = 48
 
 
-def modules() -> dict[str, str]:
-    """Return where every command, and every command of a command, is implemented."""
-    found = {name: command.module for name, command in COMMANDS.items()}
+@functools.cache
+def implemented() -> dict[str, Any]:
+    """Return what adds the flags of every command, and of every command of a command."""
+    found: dict[str, Any] = {
+        name: importlib.import_module(command.module)
+        for name, command in COMMANDS.items()
+        if name not in ("train", "learn", "bench")
+    }
     for name, commands in _GROUPS:
-        del found[name]
-        found |= {f"{name} {one}": each.module for one, each in commands.SUBCOMMANDS.items()}
-    del found["bench"]
-    found |= {name: each.module for name, each in _MEASUREMENTS.items()}
-    return {**found, "bench report": "blockdraft_bench.report"}
+        found |= {f"{name} {one}": each for one, each in commands.SUBCOMMANDS.items()}
+    found |= {name: importlib.import_module(each.module) for name, each in _MEASUREMENTS.items()}
+    return {**found, "bench report": importlib.import_module("blockdraft_bench.report")}
 
 
 def generate(page: str) -> str:
@@ -48,7 +52,7 @@ def generate(page: str) -> str:
         ValueError: If a command has no table.
     """
     named = {name for match in MARKED.finditer(page) for name in _commands(match[2])}
-    if missing := sorted(modules().keys() - named):
+    if missing := sorted(implemented().keys() - named):
         raise ValueError(f"{PAGE.name} has no table for {', '.join(missing)}")
     return MARKED.sub(lambda match: f"{match[1]}{table(_commands(match[2]))}{match[3]}", page)
 
@@ -88,7 +92,7 @@ def _commands(marked: str) -> list[str]:
     found: list[str] = []
     for name in marked.split(", "):
         group = name.removesuffix("*")
-        several = [one for one in modules() if one.startswith(group) and one != "bench report"]
+        several = [one for one in implemented() if one.startswith(group) and one != "bench report"]
         found += several if group != name else [name]
     return found
 
@@ -115,14 +119,14 @@ def _configuration(command: str) -> Configuration[Any] | None:
     if command in _MEASUREMENTS:
         return _MEASUREMENTS[command].configuration
     found: Configuration[Any] | None
-    found = getattr(importlib.import_module(modules()[command]), "CONFIGURATION", None)
-    return found
+    found = getattr(implemented()[command], "CONFIGURATION", None)
+    return found or getattr(implemented()[command], "configuration", None)
 
 
 def _rows(command: str) -> Iterator[Row]:
     parser = argparse.ArgumentParser()
     configuration = _configuration(command)
-    adds = configuration or importlib.import_module(modules()[command])
+    adds = configuration or implemented()[command]
     adds.add_arguments(parser)
     settings = {} if configuration is None else configuration.settings
     for action in parser._actions:

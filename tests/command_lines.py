@@ -8,20 +8,19 @@ from hypothesis import strategies as st
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.values import Setting
+from blockdraft_training.command import SUBCOMMANDS
 
 MODULES = (
     "blockdraft_server.command",
     "blockdraft_verifier.command",
     "blockdraft_drafter.command",
     "blockdraft_server.supervise.command",
-    "blockdraft_training.corpus.command",
-    "blockdraft_training.dflash_command",
-    "blockdraft_training.eagle3_command",
     "blockdraft_aot.command",
 )
+_DECLARED = [importlib.import_module(module).CONFIGURATION for module in MODULES]
+_TRAINING = [each.configuration for each in SUBCOMMANDS.values() if each.configuration]
 CONFIGURATIONS: dict[str, Configuration[Any]] = {
-    module.CONFIGURATION.command: module.CONFIGURATION
-    for module in map(importlib.import_module, MODULES)
+    configuration.command: configuration for configuration in (*_DECLARED, *_TRAINING)
 }
 
 

@@ -26,8 +26,9 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
-from blockdraft_training.corpus.prompts import PromptFile, read_prompts
+from blockdraft_training.corpus.prompts import read_prompts
 from blockdraft_training.corpus.rows import read_corpus
+from blockdraft_training.settings import PromptFile
 
 # A tiny file is opened in milliseconds; so much is a defect, however busy the machine is.
 SLOW_SECONDS = 10.0

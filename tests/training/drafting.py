@@ -12,8 +12,8 @@ from tests.drafter.reference import reference_draft
 
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.methods.blocks import draft_blocks
+from blockdraft_training.batches import SequenceBatch
+from blockdraft_training.methods.dflash import draft_blocks
 
 
 def random_batch(

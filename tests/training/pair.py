@@ -17,8 +17,7 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.loop.history import Reading
-from blockdraft_training.loop.progress import Reporter
+from blockdraft_training.loop.records import Reading, Reporter
 from blockdraft_training.settings import DFlashSettings
 
 ROWS, PROMPT, LENGTH = 64, 8, 64

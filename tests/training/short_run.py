@@ -13,15 +13,13 @@ from pathlib import Path
 from tests.training.pair import reporter
 
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.loop import run, trainer
+from blockdraft_training.loop import run
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
 
 
 def main(path: Path) -> None:
     """Train twice."""
-    # Measuring the machine takes longer than the run.
-    setattr(trainer, "matmul_peak", lambda dtype: 1e9)  # noqa: B010, mypy sees a foreign name
     settings: DFlashSettings = pickle.loads(path.read_bytes())
     trained = run.train(DFlashRecipe(settings), reporter())
     odd = replace(

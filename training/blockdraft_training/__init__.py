@@ -1,8 +1,9 @@
 """`blockdraft train`: corpora of the target's own answers, drafters trained on them.
 
-Read in the order of a run: `generation/` (answers to many prompts at once), `corpus/` (prompts
-in, rows of answers out), `features/` (what the frozen target says of each row, and the batches
-made of it), `methods/` (what each draft method learns from a batch), `loop/` (the steps), then
-`export` and `card` (the result). Each may import those named before it. `settings` is what a run
-is told; the modules called command are the command line. Nothing here imports gRPC.
+Read in the order of a run: `corpus/` (prompts in, rows of the target's answers out), `batches`
+(rows side by side), `target` and `feature_cache` (what the frozen target says of them), `methods/`
+(what each draft method learns from a batch), `loop/` (the steps), `export` (the result); `online/`
+learns while a drafter serves.
+Each may import those named before it, and all `settings` and `errors`. `command` and
+`learn_command` are the command lines. Nothing here imports gRPC.
 """

@@ -1,17 +1,153 @@
 """`blockdraft train`: make corpora and drafters."""
 
 import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from blockdraft_training.subcommands import Subcommand, add_subcommands, run_subcommand
+from blockdraft_models.errors import ModelError
+from blockdraft_runtime.configuration.command import Configuration
+from blockdraft_training.errors import TrainingError
+from blockdraft_training.settings import CorpusSettings, DFlashSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from blockdraft_training.methods.recipe import AnyRecipe
+
+# What follows is imported where it is used: `--help` must not wait for jax.
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A command of a command; its flags are those of the configuration, if it has one."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    configuration: Configuration[Any] | None = None
+
+
+def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, Subcommand]) -> None:
+    """Add subcommands to a command's parser."""
+    choices = parser.add_subparsers(metavar="WHAT", required=True)
+    for name, subcommand in subcommands.items():
+        child = choices.add_parser(name, help=subcommand.summary, allow_abbrev=False)
+        subcommand.add_arguments(child)
+        child.set_defaults(run_subcommand=subcommand.run)
+
+
+def run_subcommand(command: str, args: argparse.Namespace) -> int:
+    """Run the chosen subcommand and return the exit code."""
+    try:
+        code: int = args.run_subcommand(args)
+    except (TrainingError, ModelError, OSError, RuntimeError, ValueError) as error:
+        # Whatever is wrong with the input, its message says; a trace would hide it.
+        print(f"blockdraft {command}: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _make_corpus(args: argparse.Namespace) -> int:
+    settings = _CORPUS.read(args)
+    from blockdraft_models.executables import keep_executables
+    from blockdraft_training.corpus.maker import CorpusMaker
+
+    keep_executables()
+    summary = CorpusMaker(settings).make()
+    if args.json:
+        print(json.dumps(summary.to_json(), ensure_ascii=False))
+        return 0
+    dropped = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
+    print(
+        f"{summary.path}: {summary.rows} rows ({summary.new_rows} new),"
+        f" {summary.response_tokens} tokens, {summary.tokens_per_second:.0f} tokens/s;"
+        f" dropped: {dropped}"
+    )
+    return 0
+
+
+def _train_dflash(args: argparse.Namespace) -> int:
+    settings = _DFLASH.read(args)
+    from blockdraft_training.methods.dflash import DFlashRecipe
+
+    return _train(DFlashRecipe(settings), as_json=args.json)
+
+
+def _train_eagle3(args: argparse.Namespace) -> int:
+    settings = _EAGLE3.read(args)
+    from blockdraft_training.methods.eagle3 import Eagle3Recipe
+
+    return _train(Eagle3Recipe(settings), as_json=args.json)
+
+
+def _train(recipe: "AnyRecipe", *, as_json: bool) -> int:
+    """Train; the result goes to stdout, progress to stderr, the drafter to `OUTPUT/drafter`."""
+    from blockdraft_models.executables import keep_executables
+    from blockdraft_training.export import export_drafter
+    from blockdraft_training.loop.records import plot_history, progress_reporter
+    from blockdraft_training.loop.run import train
+
+    keep_executables()
+    settings = recipe.settings
+    with progress_reporter() as report:
+        trained = train(recipe, report)
+    drafter = settings.output / "drafter"
+    export_drafter(trained, recipe, drafter, shlex.join(["blockdraft", *sys.argv[1:]]))
+    plot_history(trained.history, settings.output / "history.png")
+    tau = trained.acceptance.acceptance_length if trained.acceptance is not None else None
+    if as_json:
+        result = {
+            "drafter": str(drafter),
+            "steps": settings.steps,
+            "loss": trained.loss,
+            "acceptance_length": tau,
+            "rows": trained.rows,
+            "response_tokens": trained.response_tokens,
+        }
+        print(json.dumps(result))
+    else:
+        reached = f", held-out τ {tau:.2f}" if tau is not None else ""
+        print(f"{drafter}: trained on {trained.rows} answers{reached}")
+    return 0
+
+
+def _add_card_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("drafter", type=Path, help="directory of an exported drafter")
+    parser.add_argument(
+        "--acceptance", type=Path, required=True, help="acceptance.json of `bench acceptance`"
+    )
+
+
+def _edit_card(args: argparse.Namespace) -> int:
+    from blockdraft_training.export import add_acceptance
+
+    print(add_acceptance(args.drafter, args.acceptance))
+    return 0
+
+
+def _configured(
+    summary: str, configuration: Configuration[Any], run: Callable[[argparse.Namespace], int]
+) -> Subcommand:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        configuration.add_arguments(parser)
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    return Subcommand(summary, add_arguments, run, configuration)
+
+
+_CORPUS = Configuration("train corpus", CorpusSettings)
+_DFLASH = Configuration("train dflash", DFlashSettings)
+_EAGLE3 = Configuration("train eagle3", TrainSettings)
 
 SUBCOMMANDS = {
-    "corpus": Subcommand(
-        "blockdraft_training.corpus.command", "let the target answer prompts: training data"
-    ),
-    "dflash": Subcommand("blockdraft_training.dflash_command", "train a DFlash drafter"),
-    "eagle3": Subcommand("blockdraft_training.eagle3_command", "train an EAGLE-3 drafter"),
+    "corpus": _configured("let the target answer prompts: training data", _CORPUS, _make_corpus),
+    "dflash": _configured("train a DFlash drafter", _DFLASH, _train_dflash),
+    "eagle3": _configured("train an EAGLE-3 drafter", _EAGLE3, _train_eagle3),
     "card": Subcommand(
-        "blockdraft_training.card_command", "put measured acceptance into a drafter's card"
+        "put measured acceptance into a drafter's card", _add_card_arguments, _edit_card
     ),
 }
 

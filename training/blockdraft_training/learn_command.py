@@ -1,16 +1,23 @@
 """`blockdraft learn`: let a drafter learn while it serves, and look after its versions."""
 
 import argparse
+import importlib
 
-from blockdraft_training.subcommands import Subcommand, add_subcommands, run_subcommand
+from blockdraft_training.command import Subcommand, add_subcommands, run_subcommand
 
-_COMMANDS = "blockdraft_training.online.commands"
+
+def _subcommand(name: str, summary: str) -> Subcommand:
+    module = importlib.import_module(f"blockdraft_training.online.commands.{name}")
+    configuration = getattr(module, "CONFIGURATION", None)
+    return Subcommand(summary, module.add_arguments, module.run, configuration)
+
+
 SUBCOMMANDS = {
-    "run": Subcommand(f"{_COMMANDS}.run", "learn from what is recorded, without an end"),
-    "list": Subcommand(f"{_COMMANDS}.list", "show the versions, and how far learning is"),
-    "promote": Subcommand(f"{_COMMANDS}.promote", "let a version serve"),
-    "rollback": Subcommand(f"{_COMMANDS}.rollback", "return to the version before"),
-    "clear": Subcommand(f"{_COMMANDS}.clear", "delete the recordings"),
+    "run": _subcommand("run", "learn from what is recorded, without an end"),
+    "list": _subcommand("list", "show the versions, and how far learning is"),
+    "promote": _subcommand("promote", "let a version serve"),
+    "rollback": _subcommand("rollback", "return to the version before"),
+    "clear": _subcommand("clear", "delete the recordings"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What a training run is told."""
+"""What making a corpus and training are told; nothing heavy, so that `--help` stays quick."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +9,117 @@ from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
 
 Optimizer = Literal["adamw", "muon"]
 PositionWeights = Literal["decay", "survival"]
+
+# Share of the steps with a linearly rising rate (arXiv 2602.06036, appendix A.1).
+WARMUP_SHARE = 0.04
+
+_TARGET = "target model: a known name, a directory, a `.gguf` file or a hub id"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """A `.jsonl` or `.jsonl.gz` file of prompts; those of one source share a domain."""
+
+    source: str
+    path: Path
+
+    @classmethod
+    def parse(cls, text: str) -> "PromptFile":
+        """Read `NAME=FILE`, or `FILE`, which is called like the file."""
+        name, separator, path = text.partition("=")
+        if separator and not Path(text).exists():
+            return cls(name, Path(path))
+        return cls(Path(text).name.removesuffix(".gz").removesuffix(".jsonl"), Path(text))
+
+    def __str__(self) -> str:
+        """Return what `parse` reads."""
+        return f"{self.source}={self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSettings:
+    """Which prompts are answered by which target, and how."""
+
+    output: Path = required(
+        "the `.jsonl` file to write, or to go on with; `NAME.manifest.json` is written beside "
+        "`NAME.jsonl`",
+        metavar="FILE",
+    )
+    target: str = setting(DEFAULT_TARGET, _TARGET, metavar="SPEC")
+    prompts: tuple[PromptFile, ...] = setting(
+        (),
+        "files of prompts to answer, `.jsonl` or `.jsonl.gz`; NAME is their source, else the file "
+        "is",
+        metavar="[NAME=]FILE",
+        parse=PromptFile.parse,
+    )
+    self_chat: int = setting(
+        0,
+        "so many prompts the target makes up itself: the user's turn, sampled at temperature 1; "
+        "kept in `NAME.self-chat.jsonl`",
+        minimum=0,
+    )
+    openings: tuple[str, ...] = setting(
+        ("",),
+        "how the user begins in the first turn of those, such as `Write a Python function`; "
+        "several take turns",
+        flag="self-prefix",
+    )
+    turns: int = setting(
+        1,
+        "most turns of a conversation; each later one is a row of its own. What the user says then "
+        "is in the prompt file, or else the target makes it up, as with --self-chat",
+        minimum=1,
+    )
+    exclude: tuple[Path, ...] = setting(
+        (),
+        "files of prompts, the test sets: prompts that occur in them are dropped",
+        metavar="FILE",
+    )
+    licences: tuple[str, ...] = setting(
+        (),
+        "licence of the prompts, for the manifest; `NAME=TEXT` for those of one source",
+        flag="licence",
+        metavar="[NAME=]TEXT",
+    )
+    greedy_share: float = setting(0.7, "share of rows answered greedily", minimum=0, maximum=1)
+    temperature: float = setting(0.7, "of the other rows", above=0)
+    seed: int = setting(
+        0,
+        "all randomness follows from it: each row's own seed is made from this and the row's id",
+        minimum=0,
+    )
+    max_tokens: int = setting(256, "most tokens of an answer; a longer one is cut", minimum=1)
+    max_prompt_tokens: int = setting(
+        256, "most tokens of a prompt, chat template included; a longer one is dropped", minimum=1
+    )
+    limit: int | None = setting(
+        None, "most conversations, those of --prompts first; unset: all", minimum=1
+    )
+    batch_size: int = setting(
+        32, "answers in the making at once; changes the speed, not the answers", minimum=1
+    )
+    dtype: Dtype = setting(
+        "auto", "element type of weights and cache; `auto` is bfloat16 on TPU, float32 elsewhere"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done."""
+        check(self)
+        if self.output.suffix != ".jsonl":
+            raise ValueError(f"--output must be a .jsonl file, got {self.output}")
+        if not self.prompts and not self.self_chat:
+            raise ValueError("there is nothing to answer: give --prompts or --self-chat")
+        if not self.openings:
+            raise ValueError("--self-prefix must be at least one text; it may be empty")
+
+    def licence(self, source: str) -> str | None:
+        """Return the licence of the prompts of one source, or None if it was not given."""
+        by_source: dict[str, str] = {}
+        for text in self.licences:
+            name, separator, licence = text.partition("=")
+            by_source[name if separator else ""] = licence if separator else text
+        return by_source.get(source, by_source.get(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +134,7 @@ class TrainSettings:
         "was begun there is resumed",
         metavar="DIR",
     )
-    target: str = setting(
-        DEFAULT_TARGET,
-        "target model: a known name, a directory, a `.gguf` file or a hub id",
-        metavar="SPEC",
-    )
+    target: str = setting(DEFAULT_TARGET, _TARGET, metavar="SPEC")
     init: str = setting(
         "target",
         "where weights start: `target` (copies of its layers), `random`, or a drafter's directory",
@@ -47,9 +154,8 @@ class TrainSettings:
     max_length: int | None = setting(
         None, "cut longer rows to this many tokens; unset: as long as the longest", minimum=1
     )
-    learning_rate: float = setting(6e-4, "the peak", above=0)
-    warmup_share: float = setting(
-        0.04, "share of the steps with a linearly rising rate", minimum=0, maximum=1
+    learning_rate: float = setting(
+        6e-4, "the peak, which the first 4 % of the steps rise to", above=0
     )
     optimizer: Optimizer = setting(
         "adamw", "`muon` orthogonalizes the updates of matrices, and leaves the rest to AdamW"
@@ -57,11 +163,8 @@ class TrainSettings:
     weight_decay: float = setting(0.01, "of the optimizer", minimum=0)
     position_weights: PositionWeights = setting(
         "decay",
-        "of the drafted positions in the loss: falling as `--decay` says, or by the chance that a "
-        "draft survives until there (`survival`, D-PACE)",
-    )
-    decay: float | None = setting(
-        None, "γ of the position weights; unset: as published for the method and block size"
+        "of the drafted positions in the loss: falling as published for the method, or by the "
+        "chance that a draft survives until there (`survival`, D-PACE)",
     )
     distillation: float = setting(
         0.5, "share of the target's own distribution in the labels", minimum=0, maximum=1
@@ -87,43 +190,40 @@ class TrainSettings:
     seed: int = setting(0, "of weights, batches and anchors", minimum=0)
 
     def __post_init__(self) -> None:
-        """Refuse what no run can do.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
+        """Refuse what no run can do."""
         check(self)
         if not self.corpus:
             raise ValueError("--corpus must name at least one file")
 
     def identity(self) -> dict[str, Any]:
-        """Return what two runs must share for one to continue the other, as JSON values."""
+        """Return what two runs must share for one to continue the other, as JSON values.
+
+        What is a constant now but was a setting stays among them: runs begun then go on.
+        """
         free = {"corpus", "output", "checkpoint_every", "report_every", "features", "online"}
-        return {
+        values = {
             field.name: _plain(getattr(self, field.name))
             for field in fields(self)
             if field.name not in free
         }
+        return {**values, "decay": None, "warmup_share": WARMUP_SHARE}
 
 
 @dataclass(frozen=True, slots=True)
 class DFlashSettings(TrainSettings):
     """A run of `blockdraft train dflash`."""
 
-    layers: int = setting(2, "draft layers of a random start", minimum=1)
-    copied_layers: tuple[int, ...] = setting(
-        (),
-        "target layers that the draft layers start from, such as `0,29`; their number is that of "
-        "the draft layers; unset: the first and the last ones",
-        metavar="I,J,...",
-        separator=",",
-    )
+    layers: int = setting(2, "draft layers, of a start that is no earlier drafter", minimum=1)
     sample_from_anchor: bool = setting(
         False, "let the anchor's slot draft too: one mask fewer per block"
     )
     markov_rank: int = setting(
         0, "rank of a bias on each token by the one before it, as in DSpark; 0: none", minimum=0
     )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what two runs must share for one to continue the other, as JSON values."""
+        return {**TrainSettings.identity(self), "copied_layers": []}
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from blockdraft_training.corpus.maker import CorpusMaker, CorpusSummary
-from blockdraft_training.corpus.prompts import PromptFile
-from blockdraft_training.corpus.settings import CorpusSettings
+from blockdraft_training.settings import CorpusSettings, PromptFile
 
 
 def settings(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSettings:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,18 +13,18 @@ import pytest
 from tests.conftest import CACHE
 from tests.models.tiny import IM_END
 from tests.training.corpus.making import lines, make, make_until, settings, silent
-from tests.training.corpus.test_line_file import largest_file
+from tests.training.corpus.test_lines import largest_file
 from tests.training.talkative_target import write_talkative_target
 
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config
-from blockdraft_training.command import run as run_train
-from blockdraft_training.corpus.command import add_arguments, run
-from blockdraft_training.corpus.line_file import LineFile
+from blockdraft_training import command
+from blockdraft_training.corpus.lines import LineFile
 from blockdraft_training.corpus.maker import CorpusMaker
-from blockdraft_training.corpus.prompts import PromptFile, read_prompts
+from blockdraft_training.corpus.prompts import read_prompts
 from blockdraft_training.corpus.rows import manifest_path, read_corpus, read_manifest, read_rows
 from blockdraft_training.errors import CorpusError
+from blockdraft_training.settings import PromptFile
 
 COUNT = 9
 TEXTS = [f"Question {'x' * (index % 4)}{index}" for index in range(COUNT)]
@@ -101,20 +102,21 @@ def test_resumes_to_the_same_rows(
 def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path) -> None:
     code = (
         "import os, signal;"
-        "from blockdraft_training.corpus.line_file import LineFile;"
+        "from blockdraft_training.corpus.lines import LineFile;"
         "append = LineFile.append; left = iter('abc');\n"
         "def dying(file, line):\n"
         "    append(file, line)\n"
         "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
         "LineFile.append = dying\n"
-        "import argparse; from blockdraft_training.corpus.command import add_arguments, run;"
+        "import argparse; from blockdraft_training.command import add_arguments, run;"
         "parser = argparse.ArgumentParser(); add_arguments(parser); run(parser.parse_args())"
     )
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    flags = ["--prompts", f"q={questions}", "--target", str(target), "--batch-size", "4"]
+    flags = ["corpus", "--prompts", f"q={questions}", "--target", str(target), "--batch-size", "4"]
     flags += ["--max-tokens", "24", "--max-prompt-tokens", "56", "--greedy-share", "0.5"]
-    flags += ["--compilation-cache", str(CACHE), "--output", str(killed)]
-    done = subprocess.run([sys.executable, "-c", code, *flags], check=False)
+    flags += ["--output", str(killed)]
+    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(CACHE)}
+    done = subprocess.run([sys.executable, "-c", code, *flags], check=False, env=environment)
     assert done.returncode == -9
     assert len(lines(killed)) == 4
     make(target, whole, questions)
@@ -241,25 +243,25 @@ def test_full_disk_leaves_a_valid_corpus(
 
 def parse(*arguments: str | Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    parser.set_defaults(run_subcommand=run)
-    return parser.parse_args([str(argument) for argument in arguments])
+    command.add_arguments(parser)
+    return parser.parse_args(["corpus", *map(str, arguments)])
 
 
 def flags(target: Path, output: Path) -> list[str | Path]:
-    return ["--target", target, "--output", output, "--compilation-cache", CACHE]
+    return ["--target", target, "--output", output]
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_command_prints_one_line(
     target: Path, tmp_path: Path, questions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [*flags(target, tmp_path / "c.jsonl"), "--prompts", f"q={questions}"]
     arguments += ["--licence", "q=CC0", "--limit", "3", "--max-tokens", "8"]
-    assert run_train(parse(*arguments)) == 0
+    assert command.run(parse(*arguments)) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert "c.jsonl: 3 rows (3 new)," in line
     assert line.endswith("dropped: 0 excluded, 0 duplicate, 0 too_long, 0 unusable")
-    assert run_train(parse(*arguments, "--json")) == 0
+    assert command.run(parse(*arguments, "--json")) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) == {
         *("rows", "new_rows", "response_tokens", "tokens_per_second", "dropped", "path")
@@ -270,6 +272,7 @@ def test_command_prints_one_line(
     assert manifest.prompts[0]["licence"] == "CC0"
 
 
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
@@ -300,7 +303,7 @@ def test_errors_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) if code == 2 else contextlib.nullcontext() as caught:
-        assert run_train(parse(*flags(target, tmp_path / "c.jsonl"), *arguments)) == code
+        assert command.run(parse(*flags(target, tmp_path / "c.jsonl"), *arguments)) == code
     assert caught is None or caught.value.code == code
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("blockdraft train")

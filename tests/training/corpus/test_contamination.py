@@ -8,8 +8,7 @@ from tests.models.shared_data import SHARED, corpus_rows, gsm8k_questions
 
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_training.corpus.contamination import ExcludedTexts, read_excluded
-from blockdraft_training.corpus.prompts import normalized
+from blockdraft_training.corpus.prompts import ExcludedTexts, normalized, read_excluded
 from blockdraft_training.errors import CorpusError
 
 # In ChatML: what the user says, between the role and the end of the turn.

@@ -9,9 +9,10 @@ from tests.training.corpus.making import lines, make, make_until, settings
 from tests.training.talkative_target import write_talkative_target
 
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, answered, begun
-from blockdraft_training.corpus.prompts import Prompt, PromptFile, read_prompts
+from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, answered
+from blockdraft_training.corpus.prompts import Prompt, read_prompts
 from blockdraft_training.corpus.rows import CorpusRow, read_rows
+from blockdraft_training.settings import PromptFile
 
 COUNT = 6
 LONG = {"max_tokens": 40, "max_prompt_tokens": 240}
@@ -84,7 +85,8 @@ def test_only_a_whole_answer_is_followed(tokenizer: Tokenizer) -> None:
     broken = next((token,) for token in range(256) if REPLACEMENT in tokenizer.decode((token,)))
     responses = {"whole": (*said, IM_END), "cut": said, "broken": (*broken, IM_END)}
     rows = {name: CorpusRow(name, "q", 0.0, (1,), each) for name, each in responses.items()}
-    heard = answered(begun(prompts), rows, tokenizer)
+    begun = [Conversation(prompt, prompt.turns) for prompt in prompts]
+    heard = answered(begun, rows, tokenizer)
     assert [(each.prompt.id, each.said) for each in heard] == [("whole", ("Hello", "Hi"))]
 
 

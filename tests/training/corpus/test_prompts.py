@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,10 @@ from tests.training.talkative_target import write_talkative_target
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_training.corpus.prompts import (
-    Prompt,
-    PromptFile,
-    read_prompts,
-    select,
-)
-from blockdraft_training.corpus.self_chat import opening_ids
+from blockdraft_training.corpus.conversations import opening_ids
+from blockdraft_training.corpus.prompts import Prompt, read_prompts, select
 from blockdraft_training.errors import CorpusError
+from blockdraft_training.settings import PromptFile
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -71,22 +68,17 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         list(read_prompts(PromptFile("some", path)))
 
 
-def test_excluded_prompts_are_dropped() -> None:
-    selection = select(prompts("Fine.", "Known?", "Fine, too."), {"Known?"})
-    assert [prompt.text for prompt in selection.prompts] == ["Fine.", "Fine, too."]
-    assert selection.excluded == 1
-
-
-def test_each_text_is_kept_once() -> None:
-    selection = select(prompts("One", "Two", "ONE ", "two"), frozenset())
-    assert [prompt.id for prompt in selection.prompts] == ["p/0", "p/1"]
-    assert selection.duplicates == 2
+def test_each_text_is_kept_once_and_excluded_ones_are_dropped() -> None:
+    dropped: Counter[str] = Counter()
+    selected = select(prompts("One", "Known?", "Two", "ONE ", "two"), {"Known?"}, dropped)
+    assert [prompt.id for prompt in selected] == ["p/0", "p/2"]
+    assert dropped == {"excluded": 1, "duplicate": 2}
 
 
 def test_ids_must_differ() -> None:
     both = [Prompt("same", "p", ("x",)), Prompt("same", "q", ("y",))]
     with pytest.raises(CorpusError, match="two different prompts have the id same"):
-        select(both, frozenset())
+        select(both, frozenset(), Counter())
 
 
 @pytest.fixture(scope="module")

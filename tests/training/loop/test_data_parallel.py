@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_peak")
 def test_eight_devices_train_like_one(pair: Pair, tmp_path: Path) -> None:
     settings = pair.settings(tmp_path / "eight", batch_size=DEVICES)
     pickled = tmp_path / "settings"

@@ -19,15 +19,12 @@ from blockdraft_training import command
 from blockdraft_training.corpus.rows import read_corpus
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.features.cache import FeatureCache
-from blockdraft_training.features.target_pass import FeatureSpec
+from blockdraft_training.feature_cache import FeatureCache
 from blockdraft_training.loop.held_out import split_validation
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.eagle3 import Eagle3Recipe
-from blockdraft_training.methods.initialize import eagle3_from_target
 from blockdraft_training.settings import TrainSettings
-
-pytestmark = pytest.mark.usefixtures("known_peak")
+from blockdraft_training.target import FeatureSpec
 
 
 def recipe(pair: Pair, output: Path, **changes: Any) -> Eagle3Recipe:
@@ -122,7 +119,7 @@ def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> No
     other = eagle3_drafter().model.config
     wide = replace(other, decoder=replace(other.decoder, num_heads=8, head_dim=16))
     with pytest.raises(TrainingError, match="only layers of the target's shape"):
-        eagle3_from_target(wide, pair.decoder, seed=0)
+        made.from_target(wide, pair.decoder)
 
 
 @pytest.mark.slow

@@ -16,21 +16,18 @@ import pytest
 from tests.training.pair import Pair, reporter, write_rows
 
 from blockdraft_models.errors import ModelError
+from blockdraft_training.batches import batch_numbers
 from blockdraft_training.corpus.rows import CorpusManifest, read_rows, write_manifest
 from blockdraft_training.errors import CorpusError, DivergedError, TrainingError
-from blockdraft_training.features.batches import batch_numbers
 from blockdraft_training.loop.held_out import split_validation
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.dflash import DFlashRecipe
 
-pytestmark = pytest.mark.usefixtures("known_peak")
 STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def finished(
-    pair: Pair, tmp_path_factory: pytest.TempPathFactory, known_peak: None
-) -> Callable[[Path], Path]:
+def finished(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     """Copies a run that made all its steps."""
     output = tmp_path_factory.mktemp("finished")
     train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())

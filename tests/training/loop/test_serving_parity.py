@@ -19,11 +19,11 @@ from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.method import ContextRow
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import Frozen, HotVocabulary, freeze, frequencies
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.loop.held_out import drafted_tokens
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
+from blockdraft_training.target import Frozen, HotVocabulary, freeze, frequencies
 
 FEATURE_LAYERS = (1, 2)
 BLOCK_SIZE = 6

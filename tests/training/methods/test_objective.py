@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.drafting import random_batch
 
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import HotVocabulary, frequencies
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.methods.objective import (
     Labels,
@@ -23,6 +22,7 @@ from blockdraft_training.methods.objective import (
     survival_weights,
 )
 from blockdraft_training.settings import DFlashSettings
+from blockdraft_training.target import HotVocabulary, frequencies
 
 BATCH, BLOCKS, SLOTS, HOT, TEACHER = 2, 4, 3, 7, 3
 SHAPE = (BATCH, BLOCKS, SLOTS)
@@ -127,10 +127,10 @@ def test_metrics(seed: int) -> None:
 
 
 def test_published_decays() -> None:
-    default_decay = DFlashRecipe(DFlashSettings((Path("c"),), Path("o"))).default_decay
-    assert [default_decay(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
-    assert default_decay(4) == pytest.approx(2.0)
-    assert default_decay(32) == pytest.approx(14.0)
+    decay = DFlashRecipe(DFlashSettings((Path("c"),), Path("o"))).decay
+    assert [decay(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
+    assert decay(4) == pytest.approx(2.0)
+    assert decay(32) == pytest.approx(14.0)
 
 
 def test_position_weights_fall_as_published() -> None:

@@ -11,11 +11,11 @@ from flax import nnx
 from tests.drafter.builders import drafter_config
 
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import Frozen, HotVocabulary
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.settings import LearnSettings
+from blockdraft_training.target import Frozen, HotVocabulary
 
 
 def products(jaxpr: Any) -> list[tuple[Any, ...]]:

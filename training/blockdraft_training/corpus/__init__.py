@@ -1,8 +1,7 @@
 """A corpus: answers of the target to prompts, as token ids, one JSON object a line.
 
-Read `rows` (what is in the files), `maker` (prompts in, rows out), `prompts` and `self_chat`
-(where prompts come from), `conversations` (what follows an answer), `contamination` (test sets kept
-out), `requests` (how each row is sampled), `writer` and `line_file` (resumable writing),
-`progress`; `command` and `settings` are `blockdraft train corpus`. It must not import features,
-methods or the loop.
+Read `rows` (what is in the files, and writing them so that a run can be resumed), `maker` (prompts
+in, rows out), `prompts` (prompt files, test sets kept out), `conversations` (what is said in turn,
+also by a target that makes up the user's part), `generator` and `decoding` (answers to many prompts
+at once), `lines` (files of whole lines).
 """

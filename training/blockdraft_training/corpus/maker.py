@@ -1,9 +1,10 @@
 """Prompts in, the target's own answers out."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +14,24 @@ from blockdraft_models.precision import cache_dtype, compute_dtype
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_training.corpus.contamination import ExcludedTexts, read_excluded
-from blockdraft_training.corpus.conversations import Conversation, answered, begun
-from blockdraft_training.corpus.progress import show_answers
-from blockdraft_training.corpus.prompts import read_prompts, select
-from blockdraft_training.corpus.requests import answer_requests
-from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, manifest_path
-from blockdraft_training.corpus.self_chat import (
-    made_up_messages,
-    made_up_prompts,
+from blockdraft_training.corpus.conversations import (
+    Conversation,
+    SelfChat,
+    answer_requests,
+    answered,
     self_chat_path,
 )
-from blockdraft_training.corpus.settings import CorpusSettings
-from blockdraft_training.corpus.writer import CorpusWriter
+from blockdraft_training.corpus.generator import Answer, BatchGenerator, BatchShape, Request
+from blockdraft_training.corpus.prompts import ExcludedTexts, read_excluded, read_prompts, select
+from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, CorpusWriter, manifest_path
 from blockdraft_training.errors import CorpusError
-from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
+from blockdraft_training.settings import CorpusSettings
 
+_TERMINAL_SECONDS = 2.0
+# Where nobody watches, a log should still grow slowly.
+_LOG_SECONDS = 60.0
+
+# Given what is made and how many, yields a callback that takes the tokens of each finished row.
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -59,21 +62,38 @@ class CorpusSummary:
         return {**asdict(self), "path": str(self.path)}
 
 
+@contextmanager
+def show_answers(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Say on stderr, now and then, how many rows are done, how fast, and how long it takes yet."""
+    pause = _TERMINAL_SECONDS if sys.stderr.isatty() else _LOG_SECONDS
+    started = said = time.monotonic()
+    tokens = rows = 0
+
+    def done(count: int) -> None:
+        nonlocal tokens, rows, said
+        tokens, rows, now = tokens + count, rows + 1, time.monotonic()
+        if now - said >= pause:
+            said = now
+            speed, left = tokens / (now - started), (now - started) * (total - rows) / rows
+            print(
+                f"{title}: {rows} of {total} rows, {speed:.0f} tokens/s, {left:.0f} s left",
+                file=sys.stderr,
+            )
+
+    yield done
+
+
 class CorpusMaker:
     """Lets one target answer prompts; `make` may be called again to go on."""
 
     def __init__(
         self, settings: CorpusSettings, show_progress: ShowProgress = show_answers
     ) -> None:
-        """Find the target; its weights are loaded when the first prompt needs them.
-
-        Raises:
-            ModelError: If the target or its tokenizer cannot be loaded.
-            ValueError: If the target's context is too short.
-        """
+        """Find the target; its weights are loaded when the first prompt needs them."""
         self._settings, self._show_progress = settings, show_progress
         self._checkpoint = load_checkpoint_config(resolve_target(settings.target))
         self._tokenizer = load_tokenizer(self._checkpoint.path)
+        self._self_chat = SelfChat(settings, self._tokenizer, self._make_up)
         self._dtype = compute_dtype(settings.dtype)
         longest = settings.max_prompt_tokens + settings.max_tokens
         context = self._checkpoint.config.max_position_embeddings
@@ -81,28 +101,18 @@ class CorpusMaker:
             raise ValueError(f"prompt and answer may have {longest} tokens, the target {context}")
 
     def make(self) -> CorpusSummary:
-        """Answer every prompt that has no answer yet.
-
-        Raises:
-            CorpusError: If prompts are damaged, the corpus was begun with other settings, or it
-                cannot be written.
-            ValueError: If the chat template cannot be used.
-        """
+        """Answer every prompt that has no answer yet."""
         settings = self._settings
         excluded = read_excluded(settings.exclude)
         prompts = [prompt for file in settings.prompts for prompt in read_prompts(file)]
+        dropped: Counter[str] = Counter(excluded=0, duplicate=0, too_long=0, unusable=0)
         with self._open(excluded) as writer:
             rows_before, tokens_before = len(writer.rows), writer.response_tokens
-            made_up = made_up_prompts(settings, self._tokenizer, self._make_up)
+            made_up = self._self_chat.prompts()
             usable = [prompt for prompt in made_up if prompt.text]
-            selection = select([*prompts, *usable], excluded)
-            dropped = Counter(
-                excluded=selection.excluded,
-                duplicate=selection.duplicates,
-                too_long=0,
-                unusable=len(made_up) - len(usable),
-            )
-            conversations = begun(selection.prompts)
+            dropped["unusable"] += len(made_up) - len(usable)
+            selected = select([*prompts, *usable], excluded, dropped)
+            conversations = [Conversation(prompt, prompt.turns[:1]) for prompt in selected]
             seconds = self._answer(conversations, writer, dropped)
             for _ in range(1, settings.turns):
                 conversations = self._gone_on(conversations, writer, excluded, dropped)
@@ -128,8 +138,7 @@ class CorpusMaker:
         heard = answered(conversations, writer.rows, self._tokenizer)
         asked = [each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)]
         silent = [each for each in heard if _at_end(each)]
-        said = made_up_messages(self._settings, silent, self._tokenizer, self._make_up)
-        for each, text in zip(silent, said, strict=True):
+        for each, text in zip(silent, self._self_chat.messages(silent), strict=True):
             if text:
                 asked.append(each.then(text))
             else:
@@ -147,20 +156,32 @@ class CorpusMaker:
         return BatchGenerator(decoder, shape, end_ids, dtype=cache_dtype(self._dtype))
 
     def _open(self, excluded: ExcludedTexts) -> CorpusWriter:
-        output, checkpoint = self._settings.output, self._checkpoint
-        left_over = self_chat_path(output)
-        if left_over.exists() and not manifest_path(output).exists():
+        settings, checkpoint = self._settings, self._checkpoint
+        left_over = self_chat_path(settings.output)
+        if left_over.exists() and not manifest_path(settings.output).exists():
             raise CorpusError(f"{left_over} belongs to a corpus that is gone: remove it")
+        # What every row depends on. Number of prompts, turns, limit and batch size are no part of
+        # it: a corpus may grow.
+        sampling = {
+            "greedy_share": settings.greedy_share,
+            "temperature": settings.temperature,
+            "seed": settings.seed,
+            "max_tokens": settings.max_tokens,
+            "max_prompt_tokens": settings.max_prompt_tokens,
+            "openings": list(settings.openings),
+            "dtype": self._dtype.name,
+            "excluded": {"texts": len(excluded), "digest": excluded.digest},
+        }
         manifest = CorpusManifest(
             target_name=checkpoint.config.name,
             target_fingerprint=checkpoint.fingerprint,
             vocab_size=checkpoint.config.vocab_size,
             prompts=(),
-            sampling=self._settings.sampling(dtype=self._dtype.name, excluded=excluded),
+            sampling=sampling,
             rows=0,
             response_tokens=0,
         )
-        return CorpusWriter(output, manifest, self._settings.licence)
+        return CorpusWriter(settings.output, manifest, settings.licence)
 
     def _make_up(self, requests: Sequence[Request]) -> Iterator[Answer]:
         if not requests:

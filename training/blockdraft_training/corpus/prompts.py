@@ -1,29 +1,28 @@
-"""Prompt files, and which of their prompts are answered.
+"""Prompt files, which of their prompts are answered, and test sets kept out of what is trained on.
 
 A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Those
 after the first are answered in conversations of several turns (`conversations`).
 """
 
+import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from blockdraft_training.corpus.line_file import read_lines
+from blockdraft_training.corpus.lines import read_lines
 from blockdraft_training.errors import CorpusError
+from blockdraft_training.settings import PromptFile
 
-_SUFFIXES = (".gz", ".jsonl")
+# Fewer words within a longer text are a phrase, not a copy.
+SHORTEST_COPY_WORDS = 8
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a user asks.
-
-    Attributes:
-        id: Unique among the prompts of a corpus.
-        source: Where it comes from.
-        turns: The user's messages.
-    """
+    """The messages of a user; the id is unique among the prompts of a corpus."""
 
     id: str
     source: str
@@ -35,89 +34,94 @@ class Prompt:
         return self.turns[0]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptFile:
-    """A file of prompts.
-
-    Attributes:
-        source: Name of the source; rows of one source share a domain.
-        path: A .jsonl or .jsonl.gz file.
-    """
-
-    source: str
-    path: Path
-
-    @classmethod
-    def parse(cls, text: str) -> "PromptFile":
-        """Read `NAME=FILE`, or `FILE`, which is called like the file."""
-        name, separator, path = text.partition("=")
-        if separator and not Path(text).exists():
-            return cls(name, Path(path))
-        stem = Path(text).name
-        for suffix in _SUFFIXES:
-            stem = stem.removesuffix(suffix)
-        return cls(stem, Path(text))
-
-    def __str__(self) -> str:
-        """Return what `parse` reads."""
-        return f"{self.source}={self.path}"
-
-
-@dataclass(slots=True)
-class Selection:
-    """Prompts that may be answered, and how many of the others there were.
-
-    Attributes:
-        prompts: In order, each text once.
-        excluded: Dropped because they must not occur.
-        duplicates: Dropped because an earlier prompt has the same text.
-    """
-
-    prompts: list[Prompt] = field(default_factory=list)
-    excluded: int = 0
-    duplicates: int = 0
-
-
 def normalized(text: str) -> str:
     """Return the text without differences of case and white space, by which copies are found."""
     return " ".join(text.casefold().split())
 
 
 def read_prompts(file: PromptFile) -> Iterator[Prompt]:
-    """Yield the prompts of one file, in order.
-
-    Raises:
-        CorpusError: If the file cannot be read, or a line is damaged; names the line.
-    """
+    """Yield the prompts of one file, in order."""
     return read_lines(file.path, lambda line: _parse(line, file.source))
 
 
-def select(prompts: Iterable[Prompt], excluded: Container[str]) -> Selection:
-    """Keep each text once, and none that is excluded.
-
-    Args:
-        prompts: All prompts; of equal texts the first is kept.
-        excluded: Texts that must not occur.
-
-    Raises:
-        CorpusError: If two different prompts have the same id.
-    """
-    selection = Selection()
+def select(
+    prompts: Iterable[Prompt], excluded: Container[str], dropped: Counter[str]
+) -> list[Prompt]:
+    """Keep each text once, where it occurs first, and none that is excluded; count the others."""
+    selected: list[Prompt] = []
     seen: set[str] = set()
     ids: set[str] = set()
     for prompt in prompts:
         text = normalized(prompt.text)
         if prompt.text in excluded:
-            selection.excluded += 1
+            dropped["excluded"] += 1
         elif text in seen:
-            selection.duplicates += 1
+            dropped["duplicate"] += 1
         elif prompt.id in ids:
             raise CorpusError(f"two different prompts have the id {prompt.id}")
         else:
             seen.add(text)
             ids.add(prompt.id)
-            selection.prompts.append(prompt)
-    return selection
+            selected.append(prompt)
+    return selected
+
+
+class ExcludedTexts:
+    """Texts that must not occur among training prompts; `texts` has them normalized.
+
+    Copies are found up to case and white space, also with something around them: test sets often
+    add an instruction to a question, which a set of plain questions does not have.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Index the texts."""
+        self.texts = frozenset(normalized(text) for text in texts)
+        self._containing: defaultdict[str, list[str]] = defaultdict(list)
+        self._beginning: defaultdict[str, list[str]] = defaultdict(list)
+        # Sorted: hashes of texts differ between processes, and nothing here should.
+        for text in sorted(self.texts):
+            for index, window in enumerate(_windows(text)):
+                self._containing[window].append(text)
+                if index == 0:
+                    self._beginning[window].append(text)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.texts)
+
+    def __contains__(self, text: object) -> bool:
+        """Return whether a text is one of these, is part of one, or has one as a part."""
+        plain = normalized(str(text))
+        if plain in self.texts:
+            return True
+        windows = list(_windows(plain))
+        longer = (longer for window in windows[:1] for longer in self._containing.get(window, ()))
+        shorter = (short for window in windows for short in self._beginning.get(window, ()))
+        return any(plain in text for text in longer) or any(text in plain for text in shorter)
+
+    @property
+    def digest(self) -> str:
+        """What tells one set of texts from another, in hex digits."""
+        joined = "\0".join(sorted(self.texts)).encode()
+        return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def read_excluded(paths: Sequence[Path]) -> ExcludedTexts:
+    """Return every turn in these prompt files, each of which must have some."""
+    texts: list[str] = []
+    for path in paths:
+        before = len(texts)
+        for prompt in read_prompts(PromptFile.parse(str(path))):
+            texts.extend(prompt.turns)
+        if len(texts) == before:
+            raise CorpusError(f"{path} excludes nothing: it has no prompts")
+    return ExcludedTexts(texts)
+
+
+def _windows(text: str) -> Iterator[str]:
+    words = text.split(" ")
+    for start in range(len(words) - SHORTEST_COPY_WORDS + 1):
+        yield " ".join(words[start : start + SHORTEST_COPY_WORDS])
 
 
 def _parse(line: bytes, source: str) -> Prompt:

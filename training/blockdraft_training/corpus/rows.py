@@ -1,4 +1,4 @@
-"""A corpus: answers of the target to prompts, as token ids, one JSON object a line.
+"""The files of a corpus, read and written.
 
 Beside `NAME.jsonl` (or `NAME.jsonl.gz`) lies `NAME.manifest.json`: which target answered, whose
 prompts they were and how the answers were sampled. A corpus without one can be read too; its rows
@@ -6,12 +6,13 @@ are then checked against the target when features are computed.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blockdraft_training.corpus.line_file import read_lines
+from blockdraft_training.corpus.lines import LineFile, read_lines
 from blockdraft_training.errors import CorpusError
 
 
@@ -46,11 +47,7 @@ class CorpusRow:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "CorpusRow":
-        """Parse one line.
-
-        Raises:
-            ValueError: If it is no such row.
-        """
+        """Parse one line; a ValueError says why it is no such row."""
         fields = json.loads(line)
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
@@ -74,12 +71,10 @@ class CorpusManifest:
     """What a corpus is.
 
     Attributes:
-        target_name: The target that answered.
-        target_fingerprint: Its fingerprint.
         vocab_size: Of the target; every id is below it.
         prompts: One `{source, licence, rows}` for each source of prompts.
         sampling: Temperatures, shares, longest answer and seed.
-        rows: Rows written.
+        rows: How many there are.
         response_tokens: Tokens of all answers.
     """
 
@@ -99,11 +94,7 @@ def manifest_path(corpus: Path) -> Path:
 
 
 def read_manifest(corpus: Path) -> CorpusManifest | None:
-    """Return a corpus' manifest, or None if it has none.
-
-    Raises:
-        CorpusError: If there is one and it cannot be understood.
-    """
+    """Return a corpus' manifest, or None if it has none."""
     path = manifest_path(corpus)
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -124,17 +115,7 @@ def write_manifest(corpus: Path, manifest: CorpusManifest) -> None:
 
 
 def read_corpus(paths: Sequence[Path], *, vocab_size: int, fingerprint: str) -> list[CorpusRow]:
-    """Read corpora of one target; rows with equal tokens are kept once.
-
-    Args:
-        paths: Files ending in .jsonl or .jsonl.gz.
-        vocab_size: Of the target.
-        fingerprint: Of the target.
-
-    Raises:
-        CorpusError: If a file is missing, damaged or empty, has ids outside the vocabulary, or was
-            made with another target.
-    """
+    """Read corpora of the target that is described; rows with equal tokens are kept once."""
     rows: dict[tuple[int, ...], CorpusRow] = {}
     for path in paths:
         manifest = read_manifest(path)
@@ -158,12 +139,96 @@ def read_corpus(paths: Sequence[Path], *, vocab_size: int, fingerprint: str) -> 
 
 
 def read_rows(path: Path) -> Iterator[CorpusRow]:
-    """Yield the rows of one file, in order.
-
-    Raises:
-        CorpusError: If the file cannot be read, or a line is damaged; names the line.
-    """
+    """Yield the rows of one file, in order."""
     return read_lines(path, CorpusRow.from_json)
+
+
+class CorpusWriter:
+    """Appends complete rows to a corpus, which may have some already; a context manager.
+
+    Attributes:
+        rows: Those that are there, by id.
+        response_tokens: Tokens of all answers that are there.
+    """
+
+    def __init__(
+        self, path: Path, manifest: CorpusManifest, licence: Callable[[str], str | None]
+    ) -> None:
+        """Start a corpus, or go on with one of the same target and sampling.
+
+        The manifest's own counts are ignored; `licence` says that of the prompts of a source.
+        """
+        earlier = read_manifest(path)
+        if earlier is None and path.exists() and path.stat().st_size:
+            raise CorpusError(f"{path} exists and has no manifest {manifest_path(path).name}")
+        if earlier is not None:
+            _check_same(path, earlier, manifest)
+        self._path, self._manifest, self._licence = path, manifest, licence
+        self._licences = {
+            entry["source"]: entry["licence"] for entry in (earlier.prompts if earlier else ())
+        }
+        self.rows: dict[str, CorpusRow] = {}
+        self.response_tokens = 0
+        self._rows_by_source: Counter[str] = Counter()
+        self._file = LineFile(path)
+        try:
+            for row in read_rows(path):
+                self._count(row)
+            self._write_manifest()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "CorpusWriter":
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """Close the corpus; its counts are brought up to date unless something went wrong."""
+        try:
+            if kind is None:
+                self._write_manifest()
+        finally:
+            self._file.close()
+
+    def append(self, row: CorpusRow) -> None:
+        """Append one row; where it cannot be written, the rows before it stay."""
+        self._file.append(row.to_json())
+        self._count(row)
+
+    def _count(self, row: CorpusRow) -> None:
+        self.rows[row.id] = row
+        self.response_tokens += len(row.response)
+        self._rows_by_source[row.source] += 1
+
+    def _write_manifest(self) -> None:
+        prompts: list[dict[str, Any]] = []
+        for source, rows in sorted(self._rows_by_source.items()):
+            licence = self._licence(source) or self._licences.get(source)
+            prompts.append({"source": source, "licence": licence, "rows": rows})
+        manifest = replace(
+            self._manifest,
+            prompts=tuple(prompts),
+            rows=len(self.rows),
+            response_tokens=self.response_tokens,
+        )
+        write_manifest(self._path, manifest)
+
+
+def _check_same(path: Path, earlier: CorpusManifest, now: CorpusManifest) -> None:
+    """Refuse to mix rows that were made differently; say where they differ."""
+    before = {"target": earlier.target_fingerprint, **earlier.sampling}
+    after = {"target": now.target_fingerprint, **now.sampling}
+    differences = [
+        f"{name} {before.get(name)!r}, not {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+    if differences:
+        raise CorpusError(
+            f"{path} was begun with {'; '.join(differences)}: go on with the same settings, or"
+            " choose another output"
+        )
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:

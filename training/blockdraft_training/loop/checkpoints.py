@@ -18,15 +18,7 @@ class Checkpoints:
     """The checkpoints of one run, newest last."""
 
     def __init__(self, directory: Path, identity: dict[str, Any]) -> None:
-        """Open a run's checkpoints, or start a run.
-
-        Args:
-            directory: Of the run.
-            identity: What the run is; a directory of another run is refused.
-
-        Raises:
-            TrainingError: If the directory holds another run.
-        """
+        """Open a run's checkpoints, or start a run; a directory of another one is refused."""
         self.directory = directory.resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._check_identity(identity)
@@ -50,11 +42,7 @@ class Checkpoints:
         return f"the last good checkpoint is {self.directory / 'checkpoints' / str(self.latest)}"
 
     def save(self, state: TrainState) -> None:
-        """Write a checkpoint; older ones beyond two are deleted.
-
-        Raises:
-            TrainingError: If it cannot be written; the earlier ones stay.
-        """
+        """Write a checkpoint; where it cannot be written, the earlier ones stay."""
         step = int(state.step)
         if step == self.latest:
             return
@@ -67,11 +55,7 @@ class Checkpoints:
             ) from error
 
     def restore(self, like: TrainState) -> TrainState:
-        """Return the newest checkpoint, placed as `like` is.
-
-        Raises:
-            TrainingError: If there is none, or it is damaged.
-        """
+        """Return the newest checkpoint, placed as `like` is."""
         if self.latest is None:
             raise TrainingError(f"{self.directory} has no checkpoint")
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _tree(like))
@@ -105,10 +89,10 @@ class Checkpoints:
 
 
 def _tree(state: TrainState) -> dict[str, Any]:
-    metrics = state.metrics
+    metrics = {name: getattr(state.metrics, name) for name in BlockMetrics.__slots__}
     return {
         "step": state.step,
         "params": state.params,
         "optimizer": state.optimizer,
-        "metrics": {name: getattr(metrics, name) for name in BlockMetrics.__slots__},
+        "metrics": metrics,
     }

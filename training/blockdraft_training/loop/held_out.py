@@ -16,15 +16,15 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Int
 
 from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_training.batches import BatchBuilder, SequenceBatch
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.batches import BatchBuilder, SequenceBatch
-from blockdraft_training.features.frozen import Completion, Frozen
 from blockdraft_training.methods.recipe import (
     AnyRecipe,
     draft_logits,
     tokens_before,
     with_weights,
 )
+from blockdraft_training.target import Completion, Frozen
 
 # Rows of the head computed at once: logits of every slot of a long answer would be large.
 _HEAD_ROWS = 512
@@ -96,11 +96,10 @@ def drafted_tokens(
 
 
 def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list[int]:
-    """Return tokens gained by each verification of an answer.
+    """Return tokens gained by each verification of an answer of so many tokens.
 
-    Args:
-        matches: For each token of the answer as anchor, whether each slot was drafted right.
-        answer_tokens: Tokens of the answer; blocks that reach beyond it are left out.
+    Matches say for each of them as anchor whether each slot was drafted right; blocks that reach
+    beyond the answer are left out.
     """
     slots = matches.shape[1]
     gained: list[int] = []
@@ -118,13 +117,7 @@ def make_matches(
     """Return the function that drafts from every token of an answer and says what was right.
 
     It takes weights, target, a batch of one row and the tokens of the answer, padding included,
-    and is compiled for each shape.
-
-    Args:
-        recipe: How the method drafts.
-        model: The drafter; only the weights that are given to the function are not its own.
-        complete: Adds the features a batch lacks, as in training.
-        dtype: Of activations.
+    and is compiled for each shape. The arguments are those of `make_gradients`.
     """
     rebuilt = with_weights(model)
     slots = model.config.block_size - 1
@@ -155,15 +148,9 @@ def make_validation(
     complete: Completion,
     dtype: DTypeLike,
 ) -> Callable[[Any, Frozen], Acceptance | None]:
-    """Return a function of weights and target that measures acceptance.
+    """Return a function of weights and target that measures acceptance on held-out rows.
 
-    Args:
-        recipe: As for `make_matches`.
-        model: Likewise.
-        builder: Makes batches.
-        numbers: Held-out rows; the greedy ones are used, all if none is greedy.
-        complete: As for `make_matches`.
-        dtype: Likewise.
+    Of their numbers those of greedy answers are used, all if none is greedy.
     """
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]

@@ -1,5 +1,7 @@
 """A training run, from corpus to trained drafter, of whichever draft method."""
 
+import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,34 +11,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.precision import compute_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
+from blockdraft_training.batches import BatchBuilder, batches
 from blockdraft_training.corpus.rows import CorpusRow, read_corpus
-from blockdraft_training.errors import TrainingError
-from blockdraft_training.features.batches import BatchBuilder
-from blockdraft_training.features.cache import FeatureCache
-from blockdraft_training.features.frozen import (
+from blockdraft_training.errors import DivergedError, TrainingError
+from blockdraft_training.feature_cache import FeatureCache
+from blockdraft_training.loop.checkpoints import Checkpoints
+from blockdraft_training.loop.held_out import Acceptance, make_validation, split_validation
+from blockdraft_training.loop.records import History, Reading, Reporter, Throughput
+from blockdraft_training.loop.step import (
+    TrainState,
+    cosine,
+    initial_state,
+    make_optimizer,
+    make_step,
+)
+from blockdraft_training.methods.objective import BlockMetrics
+from blockdraft_training.methods.recipe import AnyRecipe, with_weights
+from blockdraft_training.settings import TrainSettings
+from blockdraft_training.target import (
     Completion,
+    FeatureSpec,
+    Frozen,
     HotVocabulary,
     as_cached,
     computed_online,
     freeze,
     frequencies,
 )
-from blockdraft_training.features.target_pass import FeatureSpec
-from blockdraft_training.loop.checkpoints import Checkpoints
-from blockdraft_training.loop.held_out import Acceptance, split_validation
-from blockdraft_training.loop.progress import Reporter
-from blockdraft_training.loop.trainer import Trainer
-from blockdraft_training.methods.recipe import AnyRecipe, with_weights
-from blockdraft_training.settings import TrainSettings
-
-# Tokens of one forward pass of the target when features are computed ahead.
-_FEATURE_BATCH_TOKENS = 1280
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +85,8 @@ class TrainedDrafter:
 def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
     """Train a drafter; continues the run in the output directory if there is one.
 
-    Args:
-        recipe: The method and its settings.
-        report: Hears how far it is.
-
-    Raises:
-        TrainingError: If the corpus, the directory or the settings do not fit, or the disk is
-            full.
-        DivergedError: If the loss is no longer a number.
-        ModelError: If the target or the drafter to start from cannot be loaded.
+    What does not fit, a full disk too, is a `TrainingError`; a target or a drafter that cannot be
+    loaded is a `ModelError`.
     """
     settings = recipe.settings
     decoder, target = load_decoder(resolve_target(settings.target), dtype=jnp.float32)
@@ -107,11 +108,18 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
         builder = BatchBuilder.of(rows, None)
         complete: Completion = computed_online(decoder, spec, builder.answer_length)
     else:
-        cache = _filled_cache(settings, rows, spec, _in_dtype(decoder, dtype), target, report)
+        cache = FeatureCache(
+            settings.features or settings.output / "features",
+            rows,
+            spec,
+            hidden_size=target.config.hidden_size,
+            fingerprint=target.fingerprint,
+        )
+        cache.fill(_in_dtype(decoder, dtype), report.features)
         builder, complete = BatchBuilder.of(rows, cache), as_cached
     frozen = freeze(decoder, hot, online=settings.online)
     del decoder
-    trainer = Trainer(recipe, model, builder, numbers, held_out, frozen, complete, dtype)
+    trainer = _Trainer(recipe, model, builder, numbers, held_out, frozen, complete, dtype)
     try:
         state, history = trainer.run(checkpoints, report)
     finally:
@@ -126,6 +134,93 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
         sources=dict(Counter(row.source for row in training)),
         acceptance=trainer.validate(state.params, trainer.frozen),
     )
+
+
+class _Trainer:
+    """The compiled parts of a run and the loop over them.
+
+    `frozen` is what the steps read of the target, on all devices; `validate` measures acceptance on
+    the held-out rows, given weights and `frozen`.
+    """
+
+    def __init__(
+        self,
+        recipe: AnyRecipe,
+        model: DraftModel,
+        builder: BatchBuilder,
+        training: Sequence[int],
+        held_out: Sequence[int],
+        frozen: Frozen,
+        complete: Completion,
+        dtype: jnp.dtype,
+    ) -> None:
+        """Put everything onto the devices; `training` and `held_out` are numbers of rows."""
+        settings = recipe.settings
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+        if settings.batch_size % mesh.size:
+            raise TrainingError(
+                f"batch_size {settings.batch_size} cannot be split over {mesh.size} devices"
+            )
+        self._settings, self._builder, self._training = settings, builder, training
+        self._by_row = NamedSharding(mesh, PartitionSpec("data"))
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        self.frozen: Frozen = jax.device_put(frozen, everywhere)
+        optimizer = make_optimizer(settings, cosine(settings))
+        self._step = make_step(recipe, model, optimizer, complete=complete, dtype=dtype)
+        self._initial: TrainState = jax.device_put(initial_state(model, optimizer), everywhere)
+        self._slots = model.config.block_size - 1
+        self.validate = make_validation(
+            recipe, model, builder, held_out, complete=complete, dtype=dtype
+        )
+
+    def run(self, checkpoints: Checkpoints, report: Reporter) -> tuple[TrainState, History]:
+        """Make all steps that are not made yet."""
+        settings, state = self._settings, self._initial
+        if checkpoints.latest is not None:
+            state = checkpoints.restore(state)
+        step = int(state.step)
+        history = History(settings.output, step)
+        stream = batches(
+            self._builder,
+            self._training,
+            settings.batch_size,
+            seed=settings.seed,
+            steps=range(step, settings.steps),
+            sharding=self._by_row,
+        )
+        compiled: Any = None
+        began = read = time.perf_counter()
+        read_step = step
+        for batch in stream:
+            if compiled is None:
+                compiled = self._step.lower(state, self.frozen, batch).compile()
+                read = time.perf_counter()
+            state = compiled(state, self.frozen, batch)
+            step += 1
+            saving = step == settings.steps or step % settings.checkpoint_every == 0
+            if not (saving or step % settings.report_every == 0):
+                continue
+            metrics: BlockMetrics = jax.block_until_ready(state.metrics)
+            now = time.perf_counter()
+            tokens = (step - read_step) * settings.batch_size * self._builder.length
+            speed = Throughput(
+                positions_per_second=float(metrics.seen.sum()) / (now - read),
+                tokens_per_second=tokens / (now - read),
+            )
+            reading = Reading.of(step, metrics, now - began, speed)
+            if not math.isfinite(float(metrics.gradient_norm)) or not math.isfinite(reading.loss):
+                raise DivergedError(
+                    f"the loss is not a number at step {step}; {checkpoints.path()};"
+                    " start again with a lower --learning-rate and another --output"
+                )
+            state = replace(state, metrics=BlockMetrics.zero(self._slots))
+            if saving:
+                checkpoints.save(state)
+                reading = replace(reading, validation=self.validate(state.params, self.frozen))
+            history.add(reading)
+            report.reading(reading, settings.steps)
+            read, read_step = time.perf_counter(), step
+        return state, history
 
 
 def _rows(settings: TrainSettings, target: Checkpoint) -> list[CorpusRow]:
@@ -143,25 +238,6 @@ def _rows(settings: TrainSettings, target: Checkpoint) -> list[CorpusRow]:
     if not cut:
         raise TrainingError(f"no row has two tokens of an answer within {longest} tokens")
     return cut
-
-
-def _filled_cache(
-    settings: TrainSettings,
-    rows: Sequence[CorpusRow],
-    spec: FeatureSpec,
-    decoder: Decoder,
-    target: Checkpoint,
-    report: Reporter,
-) -> FeatureCache:
-    cache = FeatureCache(
-        settings.features or settings.output / "features",
-        rows,
-        spec,
-        hidden_size=target.config.hidden_size,
-        fingerprint=target.fingerprint,
-    )
-    cache.fill(decoder, batch_tokens=_FEATURE_BATCH_TOKENS, report=report.features)
-    return cache
 
 
 def activation_dtype(name: str) -> jnp.dtype:

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
+from optax import contrib
 
 from blockdraft_drafter.compiled.definition import DraftModel
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import Completion, Frozen
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.methods.objective import (
     BlockMetrics,
     block_loss,
@@ -28,6 +28,17 @@ from blockdraft_training.methods.recipe import (
     tokens_before,
     with_weights,
 )
+from blockdraft_training.settings import WARMUP_SHARE, TrainSettings
+from blockdraft_training.target import Completion, Frozen
+
+_CLIP_NORM = 1.0
+# Of the peak; the last steps still move.
+_FINAL_RATE_SHARE = 0.02
+# Few steps, large batches: a short memory of squared gradients follows them better.
+_SQUARES_DECAY = 0.95
+# Muon's updates are made as large as AdamW's usually are (arXiv 2502.16982, section 2.2), so that
+# one rate serves both.
+_UPDATE_RMS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +65,56 @@ jax.tree_util.register_dataclass(TrainState)
 Gradients = Callable[[Any, Frozen, SequenceBatch, Array], tuple[Any, BlockMetrics]]
 
 
+def cosine(settings: TrainSettings) -> optax.Schedule:
+    """Return the rates of a run that ends: a cosine with warm-up (arXiv 2602.06036, app. A.1)."""
+    return optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=settings.learning_rate,
+        warmup_steps=max(1, round(settings.steps * WARMUP_SHARE)),
+        decay_steps=max(2, settings.steps),
+        end_value=settings.learning_rate * _FINAL_RATE_SHARE,
+    )
+
+
+def make_optimizer(
+    settings: TrainSettings, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Return the rule, at rates by step, gradients clipped."""
+    decay = settings.weight_decay
+    if settings.optimizer == "muon":
+        rule = contrib.muon(
+            schedule,
+            weight_decay=decay,
+            adam_b2=_SQUARES_DECAY,
+            adam_weight_decay=decay,
+            consistent_rms=_UPDATE_RMS,
+            muon_weight_dimension_numbers=_matrices,
+        )
+    else:
+        rule = optax.adamw(schedule, b2=_SQUARES_DECAY, weight_decay=decay)
+    return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), rule)
+
+
+def _matrices(params: Any) -> Any:
+    """Mark the weights that Muon orthogonalizes; None for the others, which AdamW moves.
+
+    Tables that are looked up by token are no maps between spaces: most of their rows have no
+    gradient in a step.
+    """
+
+    def mark(path: tuple[Any, ...], weight: jax.Array) -> contrib.MuonDimensionNumbers | None:
+        table = any(getattr(key, "key", None) == "markov_head" for key in path)
+        return contrib.MuonDimensionNumbers() if weight.ndim == 2 and not table else None
+
+    return jax.tree_util.tree_map_with_path(mark, params)
+
+
 def initial_state(
     model: DraftModel,
     optimizer: optax.GradientTransformation,
     frozen: frozenset[str] = frozenset(),
 ) -> TrainState:
-    """Return the state before the first step.
-
-    Args:
-        model: The drafter.
-        optimizer: Of the weights.
-        frozen: Parts of the model that keep their weights, which are then not in the state.
-    """
+    """Return the state before the first step, without the parts of the model named frozen."""
     weights = nnx.to_pure_dict(nnx.state(model))
     # Copied: a step donates them, and copied layers may share arrays with the target.
     params = jax.tree.map(jnp.copy, {k: v for k, v in weights.items() if k not in frozen})
@@ -80,15 +129,12 @@ def make_gradients(
 ) -> Gradients:
     """Return the function that gives the gradients of a batch and its sums.
 
-    Args:
-        recipe: How the method drafts; its seed is that of the anchors: step n draws the same ones
-            in every run.
-        model: The drafter; only the weights that are given to the function are not its own.
-        complete: Adds the features a batch lacks.
-        dtype: Of activations and the weights' copies they meet; the weights stay float32.
+    Anchors follow from the recipe's seed and the step: step n draws the same ones in every run. Of
+    the model only the weights that are given to the function are not its own. `dtype` is that of
+    activations and the weights' copies they meet; the weights stay float32.
     """
     settings, rebuilt, slots = recipe.settings, with_weights(model), model.config.block_size - 1
-    decay = settings.decay or recipe.default_decay(model.config.block_size)
+    decay = recipe.decay(model.config.block_size)
 
     def loss_of(
         params: Any, frozen: Frozen, batch: SequenceBatch, step: Array
@@ -125,15 +171,7 @@ def updated(
     metrics: BlockMetrics,
     rate: float | Array = 1.0,
 ) -> TrainState:
-    """Return the state after a step with these gradients.
-
-    Args:
-        state: Before.
-        optimizer: Of the weights.
-        gradients: Of the weights.
-        metrics: Sums over the blocks that they come from.
-        rate: What the optimizer's own learning rate is multiplied by.
-    """
+    """Return the state after a step; `rate` multiplies the optimizer's own."""
     # Summed, so that one bad step shows whenever the sums are read.
     metrics = replace(metrics, gradient_norm=optax.tree.norm(gradients))
     # optax divides floats by its integer step count, also where promotion is strict.

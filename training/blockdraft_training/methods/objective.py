@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import HotVocabulary
+from blockdraft_training.batches import SequenceBatch
+from blockdraft_training.target import HotVocabulary
 
 # α of `survival_weights`, as published.
 _SURVIVAL_FLOOR = 0.5
@@ -79,8 +79,7 @@ def sample_anchors(
 ) -> Int[Array, "batch blocks"]:
     """Draw distinct anchors among each answer's tokens that have a token after them.
 
-    Returns:
-        Positions; `length` where a sequence has fewer candidates than `blocks`.
+    Where a sequence has fewer candidates than `blocks`, the rest are at `length`.
     """
     positions = jnp.arange(length)
     candidate = (positions[None] >= starts[:, None]) & (positions[None] < ends[:, None] - 1)
@@ -125,12 +124,8 @@ def block_loss(
 ) -> tuple[Float[Array, ""], BlockMetrics]:
     """Return the loss, averaged by weight, and the sums it is made of.
 
-    Args:
-        logits: Over the hot vocabulary.
-        labels: From `labels_of`.
-        decay: γ of the position weights.
-        distillation: Share of the target's distribution in the label, 0 to 1.
-        survival: Weigh positions by `survival_weights` instead.
+    Positions are weighed by γ, `decay`, or by `survival_weights`; `distillation` is the share of
+    the target's distribution in the label.
     """
     slots = logits.shape[2]
     logits = logits.astype(jnp.float32)
@@ -174,10 +169,7 @@ def survival_weights(
     """Return how much of a block's expected length hangs on each of its positions.
 
     w_j = Σ_{m ≥ j} Π_{i ≤ m} ((1 - α) q_i + α): what is lost when position j is wrong, by the
-    drafter's own probability of the true tokens (D-PACE, arXiv 2605.18810). No gradient.
-
-    Args:
-        probabilities: q, of the true token at each position.
+    drafter's own probabilities q of the true tokens (D-PACE, arXiv 2605.18810). No gradient.
     """
     smoothed = (1 - _SURVIVAL_FLOOR) * jax.lax.stop_gradient(probabilities) + _SURVIVAL_FLOOR
     survived = jnp.cumprod(smoothed, axis=-1)

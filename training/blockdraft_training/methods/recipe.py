@@ -20,14 +20,18 @@ from blockdraft_drafter.compiled.definition import (
     MethodDefinition,
 )
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.settings import TrainSettings
 
 Config = TypeVar("Config", bound=DraftConfig)
 Model = TypeVar("Model", bound=DraftModel)
+
+# Share of random weights kept beside copied ones: what is not copied starts with some say.
+COPY_NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,7 @@ class Recipe(ABC, Generic[Config, Model]):
     ) -> Model:
         """Return the model before the first step, in float32.
 
-        Args:
-            decoder: The target.
-            target: Its identity.
-            draft_ids: Int[ndarray, "draft"], what the model shall be able to propose; None for
-                all.
-
-        Raises:
-            TrainingError: If the settings do not fit the target.
-            ModelError: If the drafter to start from cannot be loaded.
+        `draft_ids` is what it shall be able to propose, None for all.
         """
         settings = self.settings
         given = {
@@ -112,7 +108,7 @@ class Recipe(ABC, Generic[Config, Model]):
         """Return the input of the head for every token drafted after each anchor."""
 
     @abstractmethod
-    def default_decay(self, block_size: int) -> float:
+    def decay(self, block_size: int) -> float:
         """Return the published γ of the position weights."""
 
     def save(self, model: Model, directory: Path, draft_ids: np.ndarray | None) -> None:
@@ -124,6 +120,12 @@ class Recipe(ABC, Generic[Config, Model]):
 
 
 AnyRecipe = Recipe[Any, Any]
+
+
+def pass_last_feature(fc: Linear, hidden: int) -> None:
+    """Let the projection of features pass the last captured layer through."""
+    passing = fc.weight[...] * COPY_NOISE
+    fc.weight[...] = passing.at[:, -hidden:].add(jnp.eye(hidden))
 
 
 def with_weights(model: Model) -> Callable[[Any, DTypeLike], Model]:
@@ -159,11 +161,7 @@ def draft_logits(
 ) -> Float[Array, "rows hot"]:
     """Return the logits over the hot vocabulary, float32, in training as in its measurement.
 
-    Args:
-        model: The drafter.
-        head: The target's output head, its hot rows.
-        hidden: Input of the head.
-        previous: The token before each row's.
+    `head` are the hot rows of the target's, `previous` is the token before each row's.
     """
     logits = project(hidden, head.astype(hidden.dtype), dtype=jnp.float32)
     if isinstance(model, DFlash) and model.markov_head is not None:

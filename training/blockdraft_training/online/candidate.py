@@ -17,15 +17,20 @@ import optax
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.frozen import Frozen, as_cached
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.loop.held_out import make_matches, walk
-from blockdraft_training.loop.optimizer import make_optimizer
-from blockdraft_training.loop.step import TrainState, initial_state, make_gradients, updated
+from blockdraft_training.loop.step import (
+    TrainState,
+    initial_state,
+    make_gradients,
+    make_optimizer,
+    updated,
+)
 from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe, with_weights
 from blockdraft_training.online.promotion import Gains
 from blockdraft_training.online.traffic import Slice, padded
+from blockdraft_training.target import Frozen, as_cached
 
 # What projected features went through already: DFlash's first linear map and its norm.
 _PROJECTION = frozenset({"fc", "hidden_norm"})

@@ -24,7 +24,6 @@ from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.features.frozen import HotVocabulary, freeze_shared
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.methods.dflash import DFlashRecipe
@@ -42,6 +41,7 @@ from blockdraft_training.online.promotion import (
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, add_version, exported, find_start
 from blockdraft_training.online.traffic import Slice, Traffic
+from blockdraft_training.target import HotVocabulary, freeze_shared
 
 logger = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.features.frozen import HotVocabulary
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.traffic import Form
+from blockdraft_training.target import HotVocabulary
 
 logger = logging.getLogger(__name__)
 

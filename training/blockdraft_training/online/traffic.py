@@ -19,8 +19,8 @@ from blockdraft_drafter.learning.recordings import (
     RecordingError,
     Recordings,
 )
+from blockdraft_training.batches import BatchBuilder
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.batches import BatchBuilder
 from blockdraft_training.loop.held_out import digest
 from blockdraft_training.online.settings import LearnSettings
 

@@ -11,7 +11,13 @@ import numpy as np
 from jaxtyping import Int
 
 from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.target_pass import padded_length
+
+_LENGTH_STEP = 32
+
+
+def padded_length(tokens: int) -> int:
+    """Return a length rounded up, so that few shapes are compiled."""
+    return -(-tokens // _LENGTH_STEP) * _LENGTH_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +127,8 @@ def batch_numbers(
     numbers: Sequence[int], batch_size: int, *, seed: int, step: int
 ) -> Int[np.ndarray, " batch"]:
     """Return the rows of batch `step`: shuffled epochs, one after another without a gap."""
-    first = step * batch_size
-    picked = []
-    for place in range(first, first + batch_size):
-        epoch, index = divmod(place, len(numbers))
-        picked.append((epoch, index))
+    places = range(step * batch_size, (step + 1) * batch_size)
+    picked = [divmod(place, len(numbers)) for place in places]
     orders = {
         epoch: np.random.default_rng((seed, epoch)).permutation(len(numbers))
         for epoch in {epoch for epoch, _ in picked}

@@ -12,10 +12,10 @@ from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import seed_words
-from blockdraft_training.generation.attention import LayerKV, allocate
-from blockdraft_training.generation.step import (
+from blockdraft_training.corpus.decoding import (
     NO_TOKEN,
     RowPrompt,
+    allocate,
     continue_rows,
     free_rows,
     start_row,
@@ -42,12 +42,6 @@ class BatchShape:
     max_tokens: int
     steps: int = 8
 
-    def __post_init__(self) -> None:
-        """Refuse empty shapes."""
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
     def padded_length(self, tokens: int) -> int:
         """Return to how many tokens a prompt is padded."""
         return max(SHORTEST_PADDED_PROMPT, 1 << (tokens - 1).bit_length())
@@ -61,13 +55,13 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to be answered.
+    """A prompt to be answered, of which the answer is a function.
 
     Attributes:
         id: The caller's name for it.
         prompt: Token ids.
         temperature: 0 for greedy.
-        seed: Of the noise; with temperature and prompt it determines the answer.
+        seed: Of the noise.
         max_tokens: Longest answer; None for the batch's.
     """
 
@@ -80,13 +74,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished request.
-
-    Attributes:
-        request: What was asked.
-        token_ids: The answer, the end token included.
-        cut: Whether it ends for length rather than with an end token.
-    """
+    """A finished request: the answer with its end token, or cut for its length."""
 
     request: Request
     token_ids: tuple[int, ...]
@@ -99,19 +87,12 @@ class BatchGenerator:
     def __init__(
         self, decoder: Decoder, shape: BatchShape, end_ids: Sequence[int], *, dtype: DTypeLike
     ) -> None:
-        """Allocate the cache.
-
-        Args:
-            decoder: The target.
-            shape: Of the batch.
-            end_ids: Tokens that end an answer.
-            dtype: Element type of the cache.
-        """
+        """Allocate the cache, of type `dtype`."""
         self._graph, self._weights = nnx.split(decoder)
         self._shape = shape
         self._end_ids = frozenset(end_ids)
         self._ends = jnp.asarray(tuple(end_ids), jnp.int32)
-        self._caches: Sequence[LayerKV] = allocate(
+        self._caches = allocate(
             decoder.config, rows=shape.rows, capacity=shape.capacity, dtype=dtype
         )
         self._rows = free_rows(shape.rows)
@@ -120,11 +101,7 @@ class BatchGenerator:
         self._steps: Any = None
 
     def prepare(self, requests: Sequence[Request]) -> None:
-        """Compile what these requests need; otherwise `generate` does it.
-
-        Raises:
-            ValueError: If a request does not fit.
-        """
+        """Compile what these requests need; a ValueError says which of them does not fit."""
         for request in requests:
             self._check(request)
         state = (self._graph, self._weights, self._caches, self._rows)
@@ -137,12 +114,9 @@ class BatchGenerator:
             self._steps = continue_rows.lower(*state, self._ends, steps=self._shape.steps).compile()
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answer all requests; yields answers as they finish.
+        """Answer all requests, which must fit; yields answers as they finish.
 
         Every answer depends on its own request only, up to the rounding of another batch size.
-
-        Raises:
-            ValueError: If a request does not fit; before any is answered.
         """
         self.prepare(requests)
         # Greedy ones first: noise is computed for the whole batch as soon as one row wants it.
@@ -181,12 +155,9 @@ class BatchGenerator:
 
     def _begin(self, row: int, request: Request) -> None:
         padded = self._shape.padded_length(len(request.prompt))
+        prompt = self._row_prompt(row, request, padded)
         self._caches, self._rows = self._starts[padded](
-            self._weights,
-            self._caches,
-            self._rows,
-            self._row_prompt(row, request, padded),
-            self._ends,
+            self._weights, self._caches, self._rows, prompt, self._ends
         )
 
     def _row_prompt(self, row: int, request: Request, padded: int) -> RowPrompt:

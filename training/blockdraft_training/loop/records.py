@@ -1,16 +1,34 @@
-"""The record of a run: readings of the metrics, one JSON object a line, and their curves."""
+"""Readings of a run while it goes on, on disk and on the terminal."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from blockdraft_training.loop.held_out import Acceptance
-from blockdraft_training.loop.throughput import Throughput
 from blockdraft_training.methods.objective import BlockMetrics
+
+_SHOWN_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Speed of a stretch of training.
+
+    Attributes:
+        positions_per_second: Drafted positions trained on.
+        tokens_per_second: Context tokens read, padding included.
+    """
+
+    positions_per_second: float
+    tokens_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +41,7 @@ class Reading:
         accuracy: Of each drafted position by itself.
         acceptance_length: Expected τ at random anchors of the training batches.
         seconds: Of training since this process began.
-        throughput: Speed, or None for a reading that includes compilation.
+        throughput: Speed, where it was measured.
         validation: Acceptance on held-out answers, where it was measured.
     """
 
@@ -37,7 +55,7 @@ class Reading:
 
     @classmethod
     def of(
-        cls, step: int, metrics: BlockMetrics, seconds: float, throughput: Throughput | None
+        cls, step: int, metrics: BlockMetrics, seconds: float, throughput: Throughput
     ) -> "Reading":
         """Read sums off the device."""
         correct, seen = np.asarray(metrics.correct), np.asarray(metrics.seen)
@@ -50,9 +68,27 @@ class Reading:
             throughput,
         )
 
+    def line(self, steps: int) -> str:
+        """Return what people see of it, in a run of so many steps."""
+        accuracy = " ".join(f"{share:.2f}" for share in self.accuracy[:_SHOWN_POSITIONS])
+        line = (
+            f"step {self.step}/{steps}  loss {self.loss:.3f}"
+            f"  τ {self.acceptance_length:.2f}  accuracy {accuracy}"
+        )
+        if (speed := self.throughput) is not None:
+            left = (steps - self.step) / self.step * self.seconds
+            line += (
+                f"  {speed.positions_per_second:,.0f} positions/s"
+                f"  {speed.tokens_per_second:,.0f} tokens/s  {left / 60:.0f} min left"
+            )
+        if self.validation is not None:
+            by_source = " ".join(f"{k} {v:.2f}" for k, v in self.validation.by_source.items())
+            line += f"  held out τ {self.validation.acceptance_length:.2f} ({by_source})"
+        return line
+
 
 class History:
-    """The readings of a run, on disk and in memory."""
+    """The readings of a run, one JSON object a line, on disk and in memory."""
 
     def __init__(self, directory: Path, step: int) -> None:
         """Open the history as it was at `step`: what an interrupted run did after is dropped."""
@@ -96,6 +132,39 @@ def plot_history(entries: Sequence[dict[str, Any]], path: Path) -> None:
     right.legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """What a run tells while it goes on.
+
+    Attributes:
+        features: Called with tokens done and in all while features are computed.
+        reading: Called with each reading and the steps in all.
+    """
+
+    features: Callable[[int, int], None]
+    reading: Callable[[Reading, int], None]
+
+
+@contextlib.contextmanager
+def progress_reporter() -> Iterator[Reporter]:
+    """Yield a reporter that draws on stderr; without a terminal it prints lines only."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
+
+        def reading(reading: Reading, steps: int) -> None:
+            show("training", reading.step, steps)
+            console.print(reading.line(steps), highlight=False)
+
+        yield Reporter(partial(show, "features"), reading)
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -16,18 +16,15 @@ from tests.training.serving import decoded, serving_method
 
 from blockdraft_drafter.checkpoint import load_drafter
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
+from blockdraft_training.batches import BatchBuilder
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.features.batches import BatchBuilder
-from blockdraft_training.features.cache import FeatureCache
-from blockdraft_training.features.frozen import HotVocabulary, as_cached, freeze
-from blockdraft_training.features.target_pass import FeatureSpec
+from blockdraft_training.feature_cache import FeatureCache
 from blockdraft_training.loop.held_out import make_validation
-from blockdraft_training.loop.history import Reading
+from blockdraft_training.loop.records import Reading
 from blockdraft_training.loop.run import TrainedDrafter, train
 from blockdraft_training.methods.dflash import DFlashRecipe
-
-pytestmark = pytest.mark.usefixtures("known_peak")
+from blockdraft_training.target import FeatureSpec, HotVocabulary, as_cached, freeze
 
 
 def weights_of(trained: TrainedDrafter) -> dict[str, np.ndarray]:
@@ -158,7 +155,6 @@ def test_training_continues_from_an_exported_drafter(pair: Pair, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"copied_layers": (0, 4)}, "copied layers"),
         ({"layers": 5}, "5 draft layers cannot copy 4 target layers"),
         ({"feature_layers": (1, 9)}, "target layer 9"),
         ({"validation_rows": 64}, "leave none to train on"),

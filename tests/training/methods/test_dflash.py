@@ -13,7 +13,7 @@ from tests.drafter.builders import drafter_config, random_drafter, target_parts
 from tests.training.drafting import drafted_hidden, random_batch, reference_hidden
 
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_training.features.batches import SequenceBatch
+from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.methods.objective import sample_anchors
 
 LENGTH = 12

@@ -17,14 +17,10 @@ _SCAN_BYTES = 1 << 16
 
 
 def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
-    """Yield what each line of a file says, in order.
+    """Yield what each line of a file says; `parse` raises a ValueError for a damaged one.
 
-    Args:
-        path: A text file, compressed if its name ends in .gz.
-        parse: Reads one line; raises a ValueError if it is damaged.
-
-    Raises:
-        CorpusError: If the file cannot be read, or a line is damaged; names the line.
+    A name that ends in .gz says that the file is compressed. An unreadable file and a damaged line
+    are a `CorpusError` that names the line.
     """
     number = 0
     try:
@@ -40,19 +36,14 @@ def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
 
 
 class LineFile:
-    """Appends whole lines to a file; a context manager.
+    """Appends whole lines to a file, which it locks; a context manager.
 
     A killed writer leaves at most one line without its newline, and the next writer drops it. A
     line that does not fit onto the disk is taken back.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file, made if needed, and drop a line that was cut short.
-
-        Raises:
-            CorpusError: If another process is writing it.
-            OSError: If it cannot be opened.
-        """
+        """Open the file, made if needed, and drop a line that was cut short."""
         self.path = path
         # Unbuffered: a line that was appended is the system's, not lost with the process.
         self._file = path.open("a+b", buffering=0)
@@ -77,11 +68,7 @@ class LineFile:
         self._file.close()
 
     def append(self, line: str) -> None:
-        """Append one line, given without its newline.
-
-        Raises:
-            CorpusError: If it cannot be written; the lines before it stay.
-        """
+        """Append one line, given without its newline; where it fails, the lines before stay."""
         rest = memoryview(line.encode() + _NEWLINE)
         size = len(rest)
         try:

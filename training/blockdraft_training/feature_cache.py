@@ -22,22 +22,20 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_training.batches import padded_length
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
-from blockdraft_training.features.target_pass import (
-    FeatureSpec,
-    TargetPass,
-    padded_length,
-    target_pass,
-)
+from blockdraft_training.target import FeatureSpec, target_pass
 
 _SHUFFLE_SEED = 0
+# Tokens of one forward pass of the target.
+_BATCH_TOKENS = 1280
 # A greedy answer of this target agrees with it but for rounding; another target's seldom does.
 _MIN_GREEDY_AGREEMENT = 0.9
 
 
 class FeatureCache:
-    """Features and teacher of every token of a corpus, in memory-mapped files.
+    """The `KeptFeatures` of a corpus, in memory-mapped files.
 
     A folder that keeps more layers than are asked for serves too, so that drafters which look at
     different layers can be trained from the same features.
@@ -59,12 +57,7 @@ class FeatureCache:
         hidden_size: int,
         fingerprint: str,
     ) -> None:
-        """Open the cache of these rows, or make an empty one.
-
-        Raises:
-            TrainingError: If the directory holds features of something else or damaged ones, or
-                the disk has no room for them.
-        """
+        """Open the cache of these rows, or make an empty one and reserve its room on disk."""
         self._directory = directory
         self._rows = rows
         self.offsets = np.concatenate([[0], np.cumsum([len(row.token_ids) for row in rows])])
@@ -100,25 +93,22 @@ class FeatureCache:
         return features.reshape(end - begin, self.width)
 
     def fill(
-        self, decoder: Decoder, *, batch_tokens: int, report: Callable[[int, int], None]
+        self,
+        decoder: Decoder,
+        report: Callable[[int, int], None],
+        batch_tokens: int = _BATCH_TOKENS,
     ) -> None:
-        """Compute what is missing.
+        """Compute what is missing, in passes of so many tokens, padding included.
 
-        Args:
-            decoder: The target.
-            batch_tokens: Tokens per forward pass, padding included.
-            report: Called with tokens done and in all after each pass.
-
-        Raises:
-            CorpusError: If the greedy answers are not what this target answers.
-            OSError: If the disk is full; what was computed is kept.
+        After each of them `report` is called with the tokens done and in all. Greedy answers that
+        this target would not give are a `CorpusError`.
         """
         graph, state = nnx.split(decoder)
 
         @partial(jax.jit, static_argnames="answer_length")
         def run(
             state: Any, ids: Int[Array, "batch length"], starts: Array, answer_length: int
-        ) -> TargetPass:
+        ) -> tuple[Array, Array, Array]:
             return target_pass(nnx.merge(graph, state), ids, starts, answer_length, self.spec)
 
         done, rows = 0, self._rows
@@ -126,12 +116,14 @@ class FeatureCache:
             done += sum(len(rows[row].token_ids) for row in batch)
             if number < self._done:
                 continue
-            token_ids = padded(rows, batch, length)
+            token_ids = np.zeros((len(batch), length), np.int32)
+            for index, row in enumerate(batch):
+                token_ids[index, : len(rows[row].token_ids)] = rows[row].token_ids
             starts = np.array([len(rows[row].prompt) for row in batch], np.int32)
             answer_length = padded_length(max(len(rows[row].response) for row in batch))
-            out = run(state, token_ids, starts, answer_length)
-            features = np.asarray(out.features.astype(jnp.bfloat16))
-            ids, logits = np.asarray(out.teacher_ids), np.asarray(out.teacher_logits)
+            computed, *teacher = run(state, token_ids, starts, answer_length)
+            features = np.asarray(computed.astype(jnp.bfloat16))
+            ids, logits = map(np.asarray, teacher)
             for index, row in enumerate(batch):
                 begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
                 kept = features[index, : end - begin]
@@ -195,8 +187,7 @@ class FeatureCache:
         self._done = done
         path = self._progress_path
         scratch = path.with_suffix(".tmp")
-        layers = {"layer_ids": self.spec.layer_ids}
-        progress = {**self._identity, **layers, "batches_done": done}
+        progress = {**self._identity, "layer_ids": self.spec.layer_ids, "batches_done": done}
         scratch.write_text(json.dumps(progress), encoding="utf-8")
         scratch.replace(path)
 
@@ -220,15 +211,6 @@ def length_batches(
         batches.append((tuple(batch), length))
     shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(len(batches))
     yield from (batches[index] for index in shuffled)
-
-
-def padded(rows: Sequence[CorpusRow], batch: Sequence[int], length: int) -> np.ndarray:
-    """Return the tokens of some rows as int32 [batch, length], padded with 0."""
-    token_ids = np.zeros((len(batch), length), np.int32)
-    for index, row in enumerate(batch):
-        tokens = rows[row].token_ids
-        token_ids[index, : len(tokens)] = tokens
-    return token_ids
 
 
 def _digest(rows: Sequence[CorpusRow]) -> str:

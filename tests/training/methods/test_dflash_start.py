@@ -1,7 +1,8 @@
-"""A drafter copied from its target starts as the target."""
+"""A drafter copied from its target starts as the target; one that goes on keeps what fits."""
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jaxtyping import Array
+from tests.drafter.builders import drafter_config, random_drafter
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config
 
@@ -19,7 +21,8 @@ from blockdraft_models.decoder.attention import DenseAttend, rotary_tables
 from blockdraft_models.decoder.layer import DecoderLayer
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.methods.initialize import from_target
+from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.settings import DFlashSettings
 
 LENGTH, HIDDEN = 12, 32
 SHAPE: dict[str, Any] = {
@@ -29,6 +32,8 @@ SHAPE: dict[str, Any] = {
     "eos_token_ids": (2,),
 }
 Kind = Literal["llama", "qwen3"]
+OLD, NEW = np.array([1, 4, 9, 20]), np.array([0, 4, 20, 33, 40])
+RECIPE = DFlashRecipe(DFlashSettings(corpus=(Path("none"),), output=Path("none")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,7 @@ def make(kind: Kind) -> tuple[Decoder, DFlash]:
     """Return a target whose norms are random, and its first and last layer as a drafter."""
     decoder = random_decoder(tiny_config(kind, **SHAPE))
     config = DFlashConfig.default_for(decoder.config, block_size=4)
-    config = replace(config, target_layer_ids=(0, 1))
-    return decoder, from_target(config, decoder, (0, 2), seed=0)
+    return decoder, RECIPE.from_target(replace(config, target_layer_ids=(0, 1)), decoder)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -110,18 +114,37 @@ def test_fc_passes_the_last_feature_through_and_hears_the_others() -> None:
     assert np.abs(noise[:, :HIDDEN]).min() > 0
 
 
-def test_the_target_stays_as_it_is() -> None:
+def test_the_target_stays_as_it_is_and_must_have_the_shape() -> None:
     decoder = random_decoder(tiny_config("qwen3", **SHAPE))
     before = jax.tree.map(np.array, nnx.to_pure_dict(nnx.state(decoder)))
     config = DFlashConfig.default_for(decoder.config, block_size=4)
-    from_target(config, decoder, (0, 2), seed=0)
+    RECIPE.from_target(config, decoder)
     after = nnx.to_pure_dict(nnx.state(decoder))
     jax.tree.map(np.testing.assert_array_equal, after, before)
-
-
-def test_layers_of_another_shape_are_refused() -> None:
-    decoder = random_decoder(tiny_config(**SHAPE))
-    config = DFlashConfig.default_for(decoder.config, block_size=4)
     wide = replace(config, decoder=replace(config.decoder, intermediate_size=48))
     with pytest.raises(TrainingError, match=r"mlp\..*only layers of the target's shape"):
-        from_target(wide, decoder, (0, 2), seed=0)
+        RECIPE.from_target(wide, decoder)
+
+
+def test_a_markov_head_moves_to_another_vocabulary() -> None:
+    config = drafter_config(markov_rank=3, draft_vocab_size=len(OLD))
+    earlier = replace(random_drafter(config), draft_ids=OLD)
+    model = RECIPE.from_drafter(replace(config, draft_vocab_size=len(NEW)), earlier, NEW)
+    old, new = earlier.model.markov_head, model.markov_head
+    assert old is not None
+    assert new is not None
+    np.testing.assert_array_equal(new.markov_w1[...], old.markov_w1[...])
+    moved = np.asarray(new.markov_w2[...])
+    np.testing.assert_array_equal(moved[[1, 2]], np.asarray(old.markov_w2[...])[[1, 3]])
+    assert not moved[[0, 3, 4]].any()
+    np.testing.assert_array_equal(model.fc.weight[...], earlier.model.fc.weight[...])
+
+
+@pytest.mark.parametrize(("had", "wanted"), [(0, 3), (2, 3), (3, 0)])
+def test_a_head_of_another_rank_starts_anew(had: int, wanted: int) -> None:
+    earlier = random_drafter(drafter_config(markov_rank=had))
+    model = RECIPE.from_drafter(drafter_config(markov_rank=wanted), earlier, None)
+    assert (model.markov_head is not None) == bool(wanted)
+    if model.markov_head is not None:
+        assert not np.asarray(model.markov_head.markov_w2[...]).any()
+    np.testing.assert_array_equal(model.norm.scale[...], earlier.model.norm.scale[...])

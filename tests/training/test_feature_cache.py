@@ -19,8 +19,8 @@ from tests.training.pair import PROMPT, greedy_rows
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
-from blockdraft_training.features.cache import FeatureCache, length_batches
-from blockdraft_training.features.target_pass import FeatureSpec
+from blockdraft_training.feature_cache import FeatureCache, length_batches
+from blockdraft_training.target import FeatureSpec
 
 VOCAB = 64
 FINGERPRINT = "0123456789abcdef"
@@ -68,7 +68,7 @@ def fill(cache: FeatureCache, decoder: Decoder, stop_after: int | None = None) -
             raise StoppedError
 
     with contextlib.suppress(StoppedError):
-        cache.fill(decoder, batch_tokens=BATCH_TOKENS, report=report)
+        cache.fill(decoder, report, BATCH_TOKENS)
     return done
 
 
@@ -154,17 +154,12 @@ def test_a_part_of_the_layers_can_be_asked_for(
         assert np.abs(every[0].astype(np.float32) - every[2].astype(np.float32)).max() > 0
 
 
-def test_greedy_answers_of_another_target_are_refused(tmp_path: Path, decoder: Decoder) -> None:
-    greedy = greedy_rows(decoder, 4, 32, seed=1)
-    other = random_decoder(decoder.config, seed=9)
-    with pytest.raises(CorpusError, match="made with another target"):
-        fill(open_cache(tmp_path, greedy), other)
-
-
-def test_greedy_answers_of_this_target_are_its_first_choices(
+def test_greedy_answers_are_the_first_choices_of_this_target_and_of_no_other(
     tmp_path: Path, decoder: Decoder
 ) -> None:
     greedy = greedy_rows(decoder, 4, 32, seed=1)
+    with pytest.raises(CorpusError, match="made with another target"):
+        fill(open_cache(tmp_path / "other", greedy), random_decoder(decoder.config, seed=9))
     cache = open_cache(tmp_path, greedy)
     fill(cache, decoder)
     for number, row in enumerate(greedy):

@@ -1,23 +1,42 @@
-"""The two computations of batched generation, each compiled whole.
+"""The two computations of batched generation, each compiled whole, over a dense KV cache.
 
-Weights are arguments: as constants they would be compiled into every shape.
+Weights are arguments: as constants they would be compiled into every shape. A row of the cache
+belongs to one answer at a time; whatever a previous one left behind its end is overwritten before
+it is seen. The layout is the one in which XLA's CPU backend multiplies fastest: keys by their
+elements, values by their positions, and always a whole array, for a slice of one is copied before
+it is multiplied. That the whole capacity is read costs little: of many rows there is nearly always
+one that is near its end.
 """
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, UInt
 
+from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import gumbel_noise
-from blockdraft_training.generation.attention import LayerKV, PromptAttend, RowAttend
 
 # What a row without an answer in the making puts out.
 NO_TOKEN = -1
+
+
+class LayerKV(NamedTuple):
+    """Keys and values of one layer; a pytree.
+
+    Attributes:
+        keys: Float[Array, "rows kv_heads head_dim capacity"], normalized and rotated.
+        values: Float[Array, "rows kv_heads capacity head_dim"].
+    """
+
+    keys: Array
+    values: Array
 
 
 class RowState(NamedTuple):
@@ -39,16 +58,7 @@ class RowState(NamedTuple):
 
 
 class RowPrompt(NamedTuple):
-    """One prompt and the row it goes to; a pytree.
-
-    Attributes:
-        token_ids: The prompt, padded at its end.
-        length: Tokens of the prompt.
-        row: Which row it fills.
-        max_tokens: Longest answer.
-        temperature: 0 for greedy.
-        seed: The halves of the seed.
-    """
+    """One prompt, padded at its end, and the row it goes to; a pytree."""
 
     token_ids: Int[Array, " padded"]
     length: Int[Array, ""]
@@ -58,11 +68,84 @@ class RowPrompt(NamedTuple):
     seed: UInt[Array, "2"]
 
 
+def allocate(
+    config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
+) -> Sequence[LayerKV]:
+    """Return an empty cache of so many positions for every layer."""
+    keys = (rows, config.num_kv_heads, config.head_dim, capacity)
+    values = (rows, config.num_kv_heads, capacity, config.head_dim)
+    return [
+        LayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(config.num_layers)
+    ]
+
+
 def free_rows(rows: int) -> RowState:
     """Return the state of `rows` rows that are all free."""
     # No buffer may be shared: the state is donated, and none can be given away twice.
     token, position, remaining = (jnp.zeros(rows, jnp.int32) for _ in range(3))
     return RowState(token, position, remaining, jnp.zeros(rows), jnp.zeros((rows, 2), jnp.uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAttend:
+    """Attention of one padded prompt, which fills a row from its start; an `Attend`."""
+
+    row: Int[Array, ""]
+    length: int
+
+    def __call__(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: LayerKV,
+        /,
+    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
+        """Attend within the prompt and store its keys and values, padding included."""
+        attended, _ = DenseAttend(1, self.length)(q, k, v, cache)
+        start = (self.row, 0, 0, 0)
+        new = LayerKV(k.transpose(1, 2, 0), v.transpose(1, 0, 2))
+        keys, values = (
+            jax.lax.dynamic_update_slice(old, part[None].astype(old.dtype), start)
+            for old, part in zip(cache, new, strict=True)
+        )
+        return attended, LayerKV(keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class RowAttend:
+    """Attention of the newest token of every row, at its position, over its row; an `Attend`.
+
+    What a row does not see adds exactly nothing, and all rows read as much, so a row's result does
+    not depend on the others.
+    """
+
+    positions: Int[Array, " rows"]
+
+    def __call__(
+        self,
+        q: Float[Array, "rows heads head_dim"],
+        k: Float[Array, "rows kv_heads head_dim"],
+        v: Float[Array, "rows kv_heads head_dim"],
+        cache: LayerKV,
+        /,
+    ) -> tuple[Float[Array, "rows heads head_dim"], LayerKV]:
+        """Store each token's key and value, then attend up to and including it."""
+        rows, heads, head_dim = q.shape
+        kv_heads = k.shape[1]
+        row = jnp.arange(rows, dtype=jnp.int32)[:, None]
+        head = jnp.arange(kv_heads, dtype=jnp.int32)[None, :]
+        position = self.positions[:, None]
+        # A finished row may run past its end within a dispatch: that is dropped.
+        keys = cache.keys.at[row, head, :, position].set(k.astype(cache.keys.dtype), mode="drop")
+        values = cache.values.at[row, head, position].set(v.astype(cache.values.dtype), mode="drop")
+        queries = q.reshape(rows, kv_heads, heads // kv_heads, head_dim).astype(keys.dtype)
+        scores = jnp.einsum("rkgd,rkds->rkgs", queries, keys, preferred_element_type=jnp.float32)
+        visible = jnp.arange(keys.shape[-1], dtype=jnp.int32)[None, :] <= position
+        scores = jnp.where(visible[:, None, None], scores * head_dim**-0.5, -jnp.inf)
+        weights = jax.nn.softmax(scores).astype(values.dtype)
+        mixed = jnp.einsum("rkgs,rksd->rkgd", weights, values, preferred_element_type=jnp.float32)
+        return mixed.astype(q.dtype).reshape(rows, heads, head_dim), LayerKV(keys, values)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
@@ -74,19 +157,7 @@ def start_row(
     prompt: RowPrompt,
     end_ids: Int[Array, " ends"],
 ) -> tuple[list[LayerKV], RowState]:
-    """Run a prompt and choose the first token of its answer.
-
-    Args:
-        graph: Of the target.
-        weights: The target's.
-        caches: One per layer; given away.
-        rows: All rows; given away.
-        prompt: The prompt; its row is overwritten.
-        end_ids: Tokens that end an answer.
-
-    Returns:
-        Caches and rows with the new row in place.
-    """
+    """Run a prompt into its row and choose the first token of its answer; caches and rows go."""
     decoder = nnx.merge(graph, weights)
     padded = prompt.token_ids.shape[0]
     positions = jnp.arange(padded, dtype=jnp.int32)
@@ -112,19 +183,10 @@ def continue_rows(
     *,
     steps: int,
 ) -> tuple[list[LayerKV], RowState, Int[Array, "steps_and_start rows"]]:
-    """Choose the next tokens of every row, up to `steps` of each.
+    """Choose the next `steps` tokens of every row; a loop on the device, which asks the host once.
 
-    Args:
-        graph: Of the target.
-        weights: The target's.
-        caches: One per layer; given away.
-        rows: All rows; given away.
-        end_ids: Tokens that end an answer.
-        steps: Tokens per row; a loop on the device, so that the host is asked once for all.
-
-    Returns:
-        Caches, rows, and the tokens: first each row's newest token before the steps, then what
-        every step chose, `NO_TOKEN` where a row had finished.
+    The tokens returned are first each row's newest before the steps, then what every step chose,
+    `NO_TOKEN` where a row had finished. Caches and rows are given away.
     """
     decoder = nnx.merge(graph, weights)
 
@@ -159,13 +221,8 @@ def choose(
 ) -> Int[Array, " rows"]:
     """Return `argmax(logits / temperature + gumbel(seed, position))`, plain argmax at 0.
 
-    This is the choice that serving makes of a request with the same seed and temperature.
-
-    Args:
-        logits: float32.
-        position: Absolute position of the token to be chosen.
-        temperature: 0 for greedy.
-        seed: The halves of each row's seed.
+    Positions are those of the tokens to be chosen. This is the choice that serving makes of a
+    request with the same seed and temperature.
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
 

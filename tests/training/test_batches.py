@@ -8,22 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdraft_training.corpus.rows import CorpusRow
-from blockdraft_training.features.batches import (
+from blockdraft_training.batches import (
     BatchBuilder,
     SequenceBatch,
     batch_numbers,
     batches,
 )
-from blockdraft_training.features.cache import FeatureCache
-from blockdraft_training.features.target_pass import FeatureSpec
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.feature_cache import FeatureCache
+from blockdraft_training.target import FeatureSpec
 
 FIELDS = ("token_ids", "starts", "ends", "features", "teacher_ids", "teacher_logits")
 HERE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-
-
-def row(number: int, prompt: tuple[int, ...], source: str = "math") -> CorpusRow:
-    return CorpusRow(f"r{number}", source, 0.0, prompt, (number % 50, 7))
 
 
 @pytest.fixture
@@ -111,9 +107,6 @@ def test_batches_come_in_order_and_as_if_made_directly(builder: BatchBuilder) ->
             value = getattr(batch, field)
             assert isinstance(value, jax.Array)
             np.testing.assert_array_equal(np.asarray(value), getattr(direct, field))
-
-
-def test_no_steps_are_no_batches(builder: BatchBuilder) -> None:
     assert list(batches(builder, [0], 1, seed=0, steps=range(3, 3), sharding=HERE)) == []
 
 

@@ -15,8 +15,8 @@ from tests.models.tiny import tiny_config
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
-from blockdraft_training.generation.generator import Answer, BatchGenerator, BatchShape, Request
-from blockdraft_training.generation.step import choose
+from blockdraft_training.corpus.decoding import choose
+from blockdraft_training.corpus.generator import Answer, BatchGenerator, BatchShape, Request
 from blockdraft_verifier.device.accept import choose_tokens
 
 VOCAB = 64
@@ -164,11 +164,6 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         list(generator.generate([request_]))
-
-
-def test_empty_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
-        BatchShape(0, 1, 1)
 
 
 def test_choices_are_those_of_serving() -> None:

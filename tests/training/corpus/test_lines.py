@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_training.corpus.line_file import LineFile
+from blockdraft_training.corpus.lines import LineFile
 from blockdraft_training.errors import CorpusError
 
 

@@ -1,4 +1,7 @@
-"""What training reads of the target and never changes, over the tokens that matter."""
+"""What the frozen target says of a corpus, and what a training step reads of it.
+
+A drafter sees the target only through its features, in training as in serving.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +11,57 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
+from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import EmbeddingAndHead
-from blockdraft_training.features.batches import SequenceBatch
-from blockdraft_training.features.target_pass import FeatureSpec, target_pass
+from blockdraft_training.batches import SequenceBatch
 
-# Adds features and teacher to a batch, given the decoder's state.
-Completion = Callable[[Any, SequenceBatch], SequenceBatch]
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """What is computed of each token.
+
+    Attributes:
+        layer_ids: Target layers whose outputs, side by side, are a feature.
+        teacher_size: How many of the target's likeliest next tokens are kept for distillation.
+    """
+
+    layer_ids: tuple[int, ...]
+    teacher_size: int = 16
+
+
+def target_pass(
+    decoder: Decoder,
+    token_ids: Int[Array, "batch length"],
+    answer_starts: Int[Array, " batch"],
+    answer_length: int,
+    spec: FeatureSpec,
+) -> tuple[
+    Float[Array, "batch length width"],
+    Int[Array, "batch answer teacher"],
+    Float[Array, "batch answer teacher"],
+]:
+    """Return features, and the likeliest tokens at each position of the answers with their logits.
+
+    What follows a padded sequence's end means nothing. Answers start at 1 at least. Only
+    `answer_length` positions of each are scored: head and top-k are a third of the work.
+    """
+    batch, length = token_ids.shape
+    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
+    caches = [None] * decoder.config.num_layers
+    attend = DenseAttend(batch, length)
+    output = decoder(token_ids.reshape(-1), positions, caches, attend, spec.layer_ids)
+    # The choice of a token is scored at the position before it.
+    scored = answer_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
+    hidden = output.hidden.reshape(batch, length, -1)
+    hidden = jnp.take_along_axis(hidden, scored[..., None], axis=1, mode="clip")
+    logits = decoder.logits(hidden.reshape(batch * answer_length, -1))
+    best, ids = jax.lax.top_k(logits, spec.teacher_size)
+    shape = (batch, answer_length, spec.teacher_size)
+    features = output.captured.reshape(batch, length, -1)
+    return features, ids.reshape(shape), best.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +92,9 @@ class HotVocabulary:
         return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
 
 
-jax.tree_util.register_dataclass(HotVocabulary)
-
-
 def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
     """Count how often each id occurs in some answers."""
-    counts = np.zeros(vocab_size, np.int64)
-    for answer in answers:
-        np.add.at(counts, np.asarray(answer), 1)
-    return counts
+    return np.bincount(np.concatenate([np.asarray(a) for a in answers]), minlength=vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +115,8 @@ class Frozen:
     decoder: Any = None
 
 
-jax.tree_util.register_dataclass(Frozen)
+for _pytree in (HotVocabulary, Frozen):
+    jax.tree_util.register_dataclass(_pytree)
 
 
 def freeze(decoder: Decoder, hot: HotVocabulary, *, online: bool) -> Frozen:
@@ -93,31 +133,24 @@ def freeze_shared(shared: EmbeddingAndHead, hot: HotVocabulary) -> Frozen:
     return Frozen(shared.embedding, head[hot.ids], hot)
 
 
+# Adds features and teacher to a batch, given the decoder's state.
+Completion = Callable[[Any, SequenceBatch], SequenceBatch]
+
+
 def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:
     """Add nothing: the batch came with its features."""
     return batch
 
 
 def computed_online(decoder: Decoder, spec: FeatureSpec, answer_length: int) -> Completion:
-    """Return the completion that runs the target inside the step.
-
-    Args:
-        decoder: The target; its weights are not used.
-        spec: What to compute.
-        answer_length: Longest answer of the corpus.
-    """
+    """Return the completion that runs the target, of which only the shape is taken, in the step."""
     graph = nnx.graphdef(decoder)
 
     def complete(state: Any, batch: SequenceBatch) -> SequenceBatch:
         # Gradients stop here by themselves: nothing in the target is differentiated.
-        out = target_pass(
+        features, ids, logits = target_pass(
             nnx.merge(graph, state), batch.token_ids, batch.starts, answer_length, spec
         )
-        return replace(
-            batch,
-            features=out.features,
-            teacher_ids=out.teacher_ids,
-            teacher_logits=out.teacher_logits,
-        )
+        return replace(batch, features=features, teacher_ids=ids, teacher_logits=logits)
 
     return complete

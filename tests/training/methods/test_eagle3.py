@@ -1,9 +1,13 @@
 """EAGLE-3 drafts in training against the float64 reference, and against what serves."""
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from tests.drafter.builders import (
     CHAIN_SIZE,
     VOCAB,
@@ -16,9 +20,14 @@ from tests.training.drafting import random_batch
 
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.method import ContextRow
-from blockdraft_training.methods.chains import draft_chains
+from blockdraft_training.methods.eagle3 import draft_chains
 
 STEPS = CHAIN_SIZE - 1
+
+
+@partial(jax.jit, static_argnums=0)
+def chains(graph: Any, state: Any, *inputs: Any) -> jax.Array:
+    return draft_chains(nnx.merge(graph, state), *inputs)
 
 
 @pytest.mark.parametrize("norm_before_residual", [False, True])
@@ -46,9 +55,7 @@ def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> 
             tokens,
         )
         batch.token_ids[row, anchor + 1 : anchor + STEPS] = chosen[: STEPS - 1]
-    hidden = draft_chains(
-        model, target.embedding, jax.tree.map(jnp.asarray, batch), jnp.asarray(anchors, jnp.int32)
-    )
+    hidden = chains(*nnx.split(model), target.embedding, batch, jnp.asarray(anchors, jnp.int32))
     drafted = np.asarray(target.logits(hidden.reshape(-1, hidden.shape[-1])))
     best = drafted.argmax(-1).reshape(2, 3, STEPS)
     method = make_method(drafter, target_parts(), max_feature_rows=16)
