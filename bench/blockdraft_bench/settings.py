@@ -16,6 +16,9 @@ RESULTS = Path("bench-results")
 DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
 DTYPE_HELP = "of weights, cache and contexts; `auto` as when serving"
+BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor included"
+LENGTH_HELP = "tokens of a proposal; unset: all that a block holds beside its anchor"
+POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole proposal"
 TARGET_SHAPE = "target"
 
 DraftMethod = Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup", "eagle3+lookup"]
@@ -84,10 +87,8 @@ class AcceptanceSettings:
         lambda: PromptSettings(samples=32, max_tokens=256, max_prompt_tokens=1024)
     )
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
-    block_size: int = setting(8, "block of a random drafter, the anchor included", minimum=2)
-    draft_length: int | None = setting(
-        None, "tokens of a proposal; unset: all that a block holds beside its anchor", minimum=1
-    )
+    block_size: int = setting(8, BLOCK_HELP, minimum=2)
+    draft_length: int | None = setting(None, LENGTH_HELP, minimum=1)
     temperature: tuple[float, ...] = setting(
         (0.0, 1.0), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
     )
@@ -117,17 +118,9 @@ class DecodeSettings:
     )
     dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
     eagle3: str = setting("eagle3", "the EAGLE-3 drafter, likewise", metavar="DRAFTER")
-    block_size: int = setting(
-        8, "block of a drafter that is random or leaves it open, the anchor included", minimum=2
-    )
-    draft_length: int | None = setting(
-        None, "tokens of a proposal; unset: all that each block holds beside its anchor", minimum=1
-    )
-    draft_policy: DraftPolicy = setting(
-        "adaptive",
-        "`adaptive`: draft as far as measured costs say it pays, as the service does; `fixed`: "
-        "always the whole proposal",
-    )
+    block_size: int = setting(8, BLOCK_HELP, minimum=2)
+    draft_length: int | None = setting(None, LENGTH_HELP, minimum=1)
+    draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     temperature: tuple[float, ...] = setting(
         (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
     )
@@ -145,9 +138,7 @@ class PeersSettings:
 
     prompts: PromptSettings = group(lambda: PromptSettings(dataset=("gsm8k", "humaneval")))
     rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
-    drafter: str = setting(
-        "auto", f"of this project's drafted decoding, {DRAFTER_HELP}", metavar="SPEC"
-    )
+    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     peer: tuple[PeerName, ...] = setting(
         ("llama.cpp", "transformers"),
         "one or both; what is not there yet is fetched into the cache folder",

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockdraft_bench.serve.record import LoadLevel, Method, RequestRecord
-from blockdraft_bench.settings import DRAFTER_HELP, OutputSettings, PromptSettings
+from blockdraft_bench.settings import (
+    DRAFTER_HELP,
+    DTYPE_HELP,
+    POLICY_HELP,
+    OutputSettings,
+    PromptSettings,
+)
 from blockdraft_runtime.configuration.definition import group, setting
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
@@ -134,11 +140,11 @@ class ServiceSettings:
     client_cert: Path | None = setting(None, "PEM client certificate", metavar="FILE")
     client_key: Path | None = setting(None, "PEM key of --client-cert", metavar="FILE")
     server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
-    drafter: str = setting("auto", f"{DRAFTER_HELP}, of the service started here", metavar="SPEC")
+    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     no_drafter: bool = setting(False, "start the service without a drafter")
     lookup: bool = setting(False, "let the service started here draft by lookup too")
-    dtype: Dtype = setting("auto", "of weights, cache and contexts of the service started here")
-    draft_policy: DraftPolicy = setting("adaptive", "draft length of the service started here")
+    dtype: Dtype = setting("auto", DTYPE_HELP)
+    draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     max_sequences: int | None = setting(
         None,
         "sequences that the service started here decodes at once; unset: the most in flight, at "
