@@ -20,7 +20,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
-from tests.fakes.verifier import unix_address
+from tests.fakes.verifier import FakeVerifier, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
@@ -147,6 +147,31 @@ async def running_server(
             await channel.close()
             stop_requested.set()
             await asyncio.wait_for(serving, PATIENCE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *fakes: FakeVerifier,
+    api_keys: Collection[str] = (),
+    traces: Traces | None = None,
+    channel_credentials: grpc.ChannelCredentials | None = None,
+    drain_seconds: float = 2.0,
+    **settings: object,
+) -> AsyncIterator[Running]:
+    """Run verifiers and a server before them; waits until it knows them all."""
+    async with contextlib.AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(running_verifier(fake)) for fake in fakes]
+        server = running_server(
+            settings_for(*addresses, **settings),
+            api_keys=api_keys,
+            traces=traces,
+            channel_credentials=channel_credentials,
+            drain_seconds=drain_seconds,
+        )
+        running = await stack.enter_async_context(server)
+        most = sum(fake.description.max_sequences for fake in fakes)
+        await until(lambda: running.app._pool.capacity == most)
+        yield running
 
 
 @contextlib.contextmanager

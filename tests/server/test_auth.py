@@ -11,6 +11,7 @@ from tests.server.support import (
     Running,
     failure,
     running_server,
+    serving,
     settings_for,
     text_request,
     until,
@@ -73,10 +74,7 @@ def test_without_keys_everyone_is_one_tenant() -> None:
 
 
 async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address), api_keys=["alpha"]) as server,
-    ):
+    async with serving(FakeVerifier(), api_keys=["alpha"]) as server:
         request = inference_pb2.GetModelRequest()
         error = await failure(server.stub.GetModel(request))
         assert error.reason == "UNAUTHENTICATED"
@@ -97,10 +95,7 @@ async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
 
 async def salts(api_keys: list[str], headers: list[str | None]) -> list[bytes]:
     fake = FakeVerifier()
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address), api_keys=api_keys) as server,
-    ):
+    async with serving(fake, api_keys=api_keys) as server:
         for header in headers:
             metadata = () if header is None else (("authorization", header),)
             await server.stub.Generate(whole(text_request()), metadata=metadata)

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.certificates import Authority, Pem
-from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import Running, running_server, settings_for, text_request, until
+from tests.server.support import Running, serving, text_request, until
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.credentials import read_certificate
@@ -28,12 +28,11 @@ def tls(tmp_path: Path) -> TlsSettings:
 
 
 @contextlib.asynccontextmanager
-async def serving(tls: TlsSettings) -> AsyncIterator[Running]:
+async def over_tls(tls: TlsSettings) -> AsyncIterator[Running]:
     credentials = grpc.ssl_channel_credentials(OLD.certificate)
-    async with (
-        running_verifier(FakeVerifier(delay_seconds=0.05)) as address,
-        running_server(settings_for(address, tls=tls), channel_credentials=credentials) as server,
-    ):
+    async with serving(
+        FakeVerifier(delay_seconds=0.05), tls=tls, channel_credentials=credentials
+    ) as server:
         yield server
 
 
@@ -68,7 +67,7 @@ async def until_answered(
 async def test_new_connections_get_the_new_certificate_and_old_ones_go_on(
     tls: TlsSettings, tmp_path: Path
 ) -> None:
-    async with serving(tls) as server:
+    async with over_tls(tls) as server:
         request = text_request(max_output_tokens=60)
         stream = server.stub.StreamGenerate(request).__aiter__()
         await anext(stream)
@@ -82,7 +81,7 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_go_on(
 
 
 async def test_the_expiry_of_the_certificate_is_told(tls: TlsSettings, tmp_path: Path) -> None:
-    async with serving(tls) as server:
+    async with over_tls(tls) as server:
 
         def days() -> float:
             expiry = server.metric("tls_certificate_expiry_timestamp_seconds")
@@ -97,7 +96,7 @@ async def test_half_an_exchange_changes_nothing(
     tls: TlsSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     new = NEW.issue()
-    async with serving(tls) as server:
+    async with over_tls(tls) as server:
         tls.certificate.write_bytes(new.certificate)
         await until(lambda: "is not the key of the first certificate" in caplog.text)
         assert await answered(server, OLD)
@@ -112,7 +111,7 @@ async def test_half_an_exchange_changes_nothing(
 async def test_callers_may_have_to_show_a_certificate(tls: TlsSettings, tmp_path: Path) -> None:
     authorities = tmp_path / "callers.pem"
     authorities.write_bytes(CALLERS.certificate)
-    async with serving(replace(tls, client_authorities=authorities)) as server:
+    async with over_tls(replace(tls, client_authorities=authorities)) as server:
         caller, stranger = CALLERS.issue("caller"), NEW.issue("caller")
         assert await answered(server, OLD, caller)
         assert not await answered(server, OLD)

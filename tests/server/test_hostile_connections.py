@@ -11,9 +11,15 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.certificates import Authority
-from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import Running, running_server, settings_for, text_request, until, whole
+from tests.server.support import (
+    Running,
+    serving,
+    text_request,
+    until,
+    whole,
+)
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import TlsSettings
@@ -46,12 +52,9 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         AUTHORITY.issue().write(tmp_path)
         tls = TlsSettings(tmp_path / "cert.pem", tmp_path / "key.pem")
         credentials = grpc.ssl_channel_credentials(AUTHORITY.certificate)
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(
-            settings_for(address, tls=tls), api_keys=["key"], channel_credentials=credentials
-        ) as server,
-    ):
+    async with serving(
+        FakeVerifier(), tls=tls, api_keys=["key"], channel_credentials=credentials
+    ) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import failure, running_server, settings_for, text_request, whole
+from tests.server.support import failure, running_server, serving, settings_for, text_request, whole
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.credentials import peer_server_credentials
@@ -40,10 +40,7 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
 
 async def test_a_stop_lets_calls_in_flight_end() -> None:
     fake = FakeVerifier(delay_seconds=0.05)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address), drain_seconds=PATIENCE_SECONDS) as server,
-    ):
+    async with serving(fake, drain_seconds=PATIENCE_SECONDS) as server:
         call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
         messages = []
         async for message in call:
@@ -56,10 +53,7 @@ async def test_a_stop_lets_calls_in_flight_end() -> None:
 async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
     fake = FakeVerifier(delay_seconds=0.25)
     limits = LimitsSettings(max_connection_age_seconds=0.5)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(fake, limits=limits) as server:
         call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
         messages = aiter(call)
         await anext(messages)
@@ -120,10 +114,7 @@ async def test_a_verifier_that_comes_back_with_another_authority_is_believed_wit
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(FakeVerifier()) as server:
         await server.app.drain()
         error = await failure(server.stub.Generate(whole(text_request())))
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
@@ -152,12 +143,7 @@ def certificate(tmp_path: Path) -> TlsSettings:
 
 async def test_serves_over_tls(certificate: TlsSettings) -> None:
     credentials = grpc.ssl_channel_credentials(certificate.certificate.read_bytes())
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(
-            settings_for(address, tls=certificate), channel_credentials=credentials
-        ) as server,
-    ):
+    async with serving(FakeVerifier(), tls=certificate, channel_credentials=credentials) as server:
         response = await server.stub.Generate(whole(text_request(max_output_tokens=3)))
         assert list(response.token_ids) == answer([1, 2], 3)
         assert await server.healthy()

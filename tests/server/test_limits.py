@@ -6,13 +6,12 @@ import threading
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     Running,
     failure,
-    running_server,
-    settings_for,
+    serving,
     text_request,
     until,
     whole,
@@ -36,10 +35,7 @@ async def generate(server: Running, key: str, output_tokens: int) -> None:
 async def test_who_is_over_its_limits_is_refused_and_others_are_not() -> None:
     fake = FakeVerifier(hold_after=1)
     keys = [line("acme", "a", "max-requests=1"), line("beta", "b", "max-tokens=20"), "c"]
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address), api_keys=keys) as server,
-    ):
+    async with serving(fake, api_keys=keys) as server:
         first = asyncio.ensure_future(generate(server, "a", 40))
         await until(lambda: len(fake.requests) == 1)
         error = await failure(generate(server, "a", 1))
@@ -77,10 +73,7 @@ async def test_who_is_over_its_limits_is_refused_and_others_are_not() -> None:
 
 async def test_the_names_of_many_tenants_make_few_series() -> None:
     keys = [line(f"tenant-{number}", f"key-{number}") for number in range(102)]
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address), api_keys=keys) as server,
-    ):
+    async with serving(FakeVerifier(), api_keys=keys) as server:
         for number in range(102):
             await generate(server, f"key-{number}", 1)
         named = [
@@ -96,10 +89,7 @@ async def test_who_does_not_wait_any_longer_gives_the_place_back_at_once(how: st
     # The first message never comes: as from a verifier whose places are all taken.
     fake = FakeVerifier(delay_seconds=2 * PATIENCE_SECONDS)
     keys = [line("acme", "a", "max-requests=1 max-tokens=42"), "other"]
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address), api_keys=keys) as server,
-    ):
+    async with serving(fake, api_keys=keys) as server:
         for number in (1, 2):
             seconds = 0.3
             request = whole(text_request(max_output_tokens=40))
@@ -129,10 +119,7 @@ async def test_a_text_that_waits_for_a_tokenizer_waits_no_longer_than_its_deadli
         return [1, 2]
 
     limits = LimitsSettings(default_timeout_seconds=0.3)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(fake, limits=limits) as server:
         tokenizer = server.app._tokenizer
         assert tokenizer is not None
         tokenizer.encode = encode  # type: ignore[method-assign]

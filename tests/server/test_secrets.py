@@ -10,7 +10,14 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import ByteTokenizer, running_server, settings_for, text_request, whole
+from tests.server.support import (
+    ByteTokenizer,
+    running_server,
+    serving,
+    settings_for,
+    text_request,
+    whole,
+)
 
 from blockdraft_protos.v1 import inference_pb2
 
@@ -32,10 +39,7 @@ async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
     # Replays, refusals, unknown failures: all that writes to the log.
     fake = FakeVerifier(break_after=[1, 2])
     fake.description.max_context_tokens = 512
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address), api_keys=[KEY, "other"]) as server,
-    ):
+    async with serving(fake, api_keys=[KEY, "other"]) as server:
         server.app._service._tokenizer = FailingTokenizer()
         generate, stream = server.stub.Generate, server.stub.StreamGenerate
         texts = text_request(MARKER, stop_sequences=[MARKER])

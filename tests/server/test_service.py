@@ -5,14 +5,13 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.fakes.verifier import FakeVerifier, answer
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     EOS,
     Running,
     failure,
-    running_server,
-    settings_for,
+    serving,
     text_request,
     until,
     whole,
@@ -33,10 +32,7 @@ def verifier() -> FakeVerifier:
 
 @pytest.fixture
 async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
-    async with (
-        running_verifier(verifier) as address,
-        running_server(settings_for(address, limits=LimitsSettings(max_waiting=1))) as running,
-    ):
+    async with serving(verifier, limits=LimitsSettings(max_waiting=1)) as running:
         yield running
 
 
@@ -230,10 +226,7 @@ async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(
 async def test_the_servers_own_deadline_ends_calls_without_one(verifier: FakeVerifier) -> None:
     verifier.delay_seconds = 0.05
     limits = LimitsSettings(default_timeout_seconds=0.2)
-    async with (
-        running_verifier(verifier) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(verifier, limits=limits) as server:
         error = await failure(server.stub.Generate(whole(text_request())))
     assert error.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert error.reason == "DEADLINE_EXCEEDED"

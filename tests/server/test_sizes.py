@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import Running, failure, running_server, settings_for, until
+from tests.server.support import Running, failure, serving, until
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime import status
@@ -39,10 +39,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 async def server(decoded: list[int]) -> AsyncIterator[Running]:
     limits = LimitsSettings(max_prompt_bytes=8 << 20)
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address, limits=limits)) as running,
-    ):
+    async with serving(FakeVerifier(), limits=limits) as running:
         yield running
 
 
@@ -135,10 +132,7 @@ async def test_others_are_answered_while_a_long_prompt_is_listed(server: Running
 
 async def test_tokenizing_is_bounded_in_number() -> None:
     limits = LimitsSettings(max_waiting=1)
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(FakeVerifier(), limits=limits) as server:
         _, goes_on = blocked(server, "encode")
         request = inference_pb2.TokenizeRequest(prompt=inference_pb2.Prompt(text="a" * 100_000))
         calls = [asyncio.ensure_future(server.stub.Tokenize(request)) for _ in range(12)]
@@ -154,10 +148,7 @@ async def test_tokenizing_is_bounded_in_number() -> None:
 
 async def test_a_message_beyond_all_limits_is_refused_by_the_transport() -> None:
     limits = LimitsSettings(max_prompt_bytes=1000)
-    async with (
-        running_verifier(FakeVerifier()) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(FakeVerifier(), limits=limits) as server:
         raw: Any = server.channel.unary_unary(METHOD + "Generate")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await raw(long_text().SerializeToString())

@@ -11,6 +11,7 @@ from tests.server.support import (
     Running,
     failure,
     running_server,
+    serving,
     settings_for,
     text_request,
     until,
@@ -37,10 +38,7 @@ async def test_a_request_that_kills_verifiers_is_refused_after_two_deaths(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fake = poisoned()
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         with caplog.at_level(logging.ERROR, logger="blockdraft_server"):
             error = await failure(generate(server, POISON))
         assert list((await generate(server, [1, 2])).token_ids) == answer([1, 2], COUNT)
@@ -79,10 +77,7 @@ async def test_the_innocent_beside_it_get_their_answers(verifiers: int, poison_a
 
 async def test_verifiers_that_die_of_something_else_cost_nobody_an_answer() -> None:
     fake = FakeVerifier(delay_seconds=0.01, tokens_per_step=1)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         prompts = [[number, 3] for number in range(1, 5)]
         calls = [asyncio.ensure_future(generate(server, prompt)) for prompt in prompts]
         for started in (4, 8):
@@ -101,10 +96,7 @@ async def test_what_another_server_may_have_caused_convicts_nobody() -> None:
     # More than this server has there: somebody else's.
     fake.load.running_sequences = 3
     limits = LimitsSettings(max_replays=1)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(fake, limits=limits) as server:
         error = await failure(generate(server, POISON))
     # Nor does it go on for ever.
     assert error.reason == "VERIFIER_UNAVAILABLE"
@@ -114,10 +106,7 @@ async def test_what_another_server_may_have_caused_convicts_nobody() -> None:
 
 async def test_a_suspect_that_finds_no_place_is_still_tried_alone() -> None:
     fake = FakeVerifier(delay_seconds=0.01, tokens_per_step=1)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         prompts = [[number, 5] for number in range(1, 4)]
         calls = [asyncio.ensure_future(generate(server, prompt)) for prompt in prompts]
         await until(lambda: len(fake.requests) == 3)

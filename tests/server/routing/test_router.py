@@ -8,6 +8,7 @@ from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_ad
 from tests.server.support import (
     failure,
     running_server,
+    serving,
     settings_for,
     text_request,
     until,
@@ -35,10 +36,7 @@ async def test_an_answer_broken_at_any_message_is_the_same(
     broken_after: int, code: grpc.StatusCode
 ) -> None:
     fake = FakeVerifier(break_after=[broken_after], break_code=code)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         request = text_request(max_output_tokens=COUNT)
         messages = [message async for message in server.stub.StreamGenerate(request)]
         replays = server.metric("replays_total")
@@ -56,10 +54,7 @@ async def test_an_answer_broken_at_any_message_is_the_same(
 async def test_an_answer_broken_at_every_message_is_the_same() -> None:
     # After a replay the first message holds one token, so each call gains exactly one.
     fake = FakeVerifier(break_after=[1] * (COUNT - 1))
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert response.usage.output_tokens == COUNT
@@ -69,10 +64,7 @@ async def test_an_answer_broken_at_every_message_is_the_same() -> None:
 async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
     fake = FakeVerifier(break_always=True)
     limits = LimitsSettings(max_replays=2)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address, limits=limits)) as server,
-    ):
+    async with serving(fake, limits=limits) as server:
         error = await failure(server.stub.Generate(whole(text_request())))
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
     assert error.metadata["replays"] == "2"
@@ -221,10 +213,7 @@ async def test_own_calls_count_before_a_verifier_reports_them() -> None:
 async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> None:
     # The second to come breaks the stream that both are on.
     fake = FakeVerifier(hold_after=2, break_after=[None, 2])
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         texts = ["\x01\x02", "\x03\x04\x05"]
         requests = [whole(text_request(text, max_output_tokens=COUNT)) for text in texts]
         answers = asyncio.gather(*map(server.stub.Generate, requests))
@@ -239,10 +228,7 @@ async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> No
 
 async def test_a_refused_sequence_disturbs_no_other() -> None:
     fake = FakeVerifier(hold_after=1)
-    async with (
-        running_verifier(fake) as address,
-        running_server(settings_for(address)) as server,
-    ):
+    async with serving(fake) as server:
         stream = aiter(server.stub.StreamGenerate(text_request(max_output_tokens=COUNT)))
         first = await anext(stream)
         fake.refusal = invalid_argument("sampling.seed", "no such seed")
@@ -262,12 +248,7 @@ async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> 
     draining, other = FakeVerifier(), FakeVerifier()
     draining.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
     other.load.waiting_sequences = 100
-    async with (
-        running_verifier(draining) as first,
-        running_verifier(other) as second,
-        running_server(settings_for(first, second)) as server,
-    ):
-        await until(lambda: server.app._pool.capacity == 8)
+    async with serving(draining, other) as server:
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert len(draining.requests) == len(other.requests) == 1
@@ -276,12 +257,7 @@ async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> 
 async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_room() -> None:
     breaking, full = FakeVerifier(break_after=[2]), FakeVerifier(full=3)
     full.load.waiting_sequences = 100
-    async with (
-        running_verifier(breaking) as first,
-        running_verifier(full) as second,
-        running_server(settings_for(first, second)) as server,
-    ):
-        await until(lambda: server.app._pool.capacity == 8)
+    async with serving(breaking, full) as server:
         # It goes nowhere else: the one that broke stays away.
         breaking.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
@@ -294,12 +270,7 @@ async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_roo
 async def test_a_new_request_that_one_verifier_refuses_goes_to_another() -> None:
     full, other = FakeVerifier(full=1), FakeVerifier()
     other.load.waiting_sequences = 100
-    async with (
-        running_verifier(full) as first,
-        running_verifier(other) as second,
-        running_server(settings_for(first, second)) as server,
-    ):
-        await until(lambda: server.app._pool.capacity == 8)
+    async with serving(full, other) as server:
         response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
         assert server.metric("replays_total") == 0
         # Only when all refuse is the caller told, once each was asked.
