@@ -9,6 +9,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -192,6 +193,16 @@ def text_request(text: str = "\x01\x02", **sampling: object) -> inference_pb2.St
         prompt=inference_pb2.Prompt(text=text),
         sampling=inference_pb2.SamplingOptions(**sampling),  # type: ignore[arg-type]
     )
+
+
+def tokens_of(messages: Iterable[inference_pb2.StreamGenerateResponse]) -> list[int]:
+    """Return the tokens of a stream's messages."""
+    return [token for message in messages for token in message.token_ids]
+
+
+def bearer(key: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a caller with a key."""
+    return (("authorization", f"Bearer {key}"),)
 
 
 def whole(request: inference_pb2.StreamGenerateRequest) -> inference_pb2.GenerateRequest:

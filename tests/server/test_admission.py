@@ -8,37 +8,26 @@ from blockdraft_server.admission import Admission
 from blockdraft_server.keys import EVERYONE, ApiKeys, Tenant, parse_keys
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+def refusal(admission: Admission, tenant: Tenant = EVERYONE, **more: bool) -> ServiceError:
+    with pytest.raises(ServiceError) as caught, admission.admit(tenant, **more):
+        pass
+    return caught.value
 
 
-def test_holds_capacity_and_queue_and_no_more() -> None:
-    admission = Admission(max_waiting=1, capacity=lambda: 2)
+@pytest.mark.parametrize(("max_waiting", "servers"), [(1, 1), (3, 2)])
+def test_holds_capacity_and_queue_or_a_share_of_them_and_no_more(
+    max_waiting: int, servers: int
+) -> None:
+    admission = Admission(max_waiting, capacity=lambda: 2, servers=servers)
     with admission.admit(EVERYONE), admission.admit(EVERYONE):
         with admission.admit(EVERYONE):
             assert admission.admitted == 3
-            with pytest.raises(ServiceError) as caught, admission.admit(EVERYONE):
-                pass
+            error = refusal(admission)
         with admission.admit(EVERYONE):
             pass
     assert admission.admitted == 0
-    error = caught.value
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.metadata == {"requests": "3", "limit": "3"}
-
-
-def test_each_of_several_servers_has_its_share() -> None:
-    admission = Admission(max_waiting=3, capacity=lambda: 2, servers=2)
-    with contextlib.ExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(admission.admit(EVERYONE))
-        with pytest.raises(ServiceError) as caught:
-            stack.enter_context(admission.admit(EVERYONE))
-    assert caught.value.metadata["limit"] == "3"
 
 
 def test_a_place_is_free_again_after_an_error() -> None:
@@ -51,33 +40,25 @@ def test_a_place_is_free_again_after_an_error() -> None:
 def test_refuses_without_a_verifier_and_while_draining() -> None:
     capacity = [0]
     admission = Admission(max_waiting=5, capacity=lambda: capacity[0])
-    with pytest.raises(ServiceError) as caught, admission.admit(EVERYONE):
-        pass
-    assert caught.value.reason == "VERIFIER_UNAVAILABLE"
+    assert refusal(admission).reason == "VERIFIER_UNAVAILABLE"
     capacity[0] = 1
     with admission.admit(EVERYONE):
         admission.drain()
-        with pytest.raises(ServiceError) as caught, admission.admit(EVERYONE):
-            pass
-    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+        error = refusal(admission)
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
 def test_tells_when_the_next_place_is_likely_free() -> None:
-    clock = Clock()
-    admission = Admission(max_waiting=0, capacity=lambda: 1, clock=clock)
+    now = 0.0
+    admission = Admission(max_waiting=0, capacity=lambda: 1, clock=lambda: now)
 
     def retry_after() -> float | None:
-        with (
-            admission.admit(EVERYONE),
-            pytest.raises(ServiceError) as caught,
-            admission.admit(EVERYONE),
-        ):
-            pass
-        return caught.value.retry_after_seconds
+        with admission.admit(EVERYONE):
+            return refusal(admission).retry_after_seconds
 
     assert retry_after() == 1.0
     for _ in range(100):
-        clock.now += 4.0
+        now += 4.0
         with admission.admit(EVERYONE):
             pass
     assert retry_after() == pytest.approx(4.0, rel=0.01)
@@ -91,11 +72,9 @@ def test_a_tenant_holds_as_many_requests_as_it_may() -> None:
     admission = Admission(max_waiting=5, capacity=lambda: 5)
     acme, beta = Tenant("acme", b"a", max_requests=2), Tenant("beta", b"b")
     with admission.admit(acme), admission.admit(acme):
-        with pytest.raises(ServiceError) as caught, admission.admit(acme):
-            pass
+        error = refusal(admission, acme)
         with admission.admit(beta):
             assert admission.admitted == 3
-    error = caught.value
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TENANT_LIMIT")
     assert error.metadata == {"limit": "max-requests", "allowed": "2", "held": "2"}
     assert error.retry_after_seconds is not None
@@ -135,8 +114,7 @@ def test_limits_may_change_while_requests_are_held() -> None:
     with admission.admit(Tenant("acme", b"a", max_requests=1)):
         with admission.admit(Tenant("acme", b"a", max_requests=2)):
             pass
-        with pytest.raises(ServiceError), admission.admit(Tenant("acme", b"a", max_requests=1)):
-            pass
+        refusal(admission, Tenant("acme", b"a", max_requests=1))
 
 
 def test_each_of_several_servers_has_its_share_of_a_tenant() -> None:
@@ -144,8 +122,7 @@ def test_each_of_several_servers_has_its_share_of_a_tenant() -> None:
     acme = Tenant("acme", b"a", max_requests=3, max_tokens=9)
     with admission.admit(acme) as place, admission.admit(acme):
         place(5)
-        with pytest.raises(ServiceError), admission.admit(acme):
-            pass
+        refusal(admission, acme)
         with pytest.raises(ServiceError):
             place(1)
 
@@ -177,10 +154,8 @@ def test_the_background_fills_half_of_the_room_for_waiting() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(2 + 3):
             stack.enter_context(admission.admit(EVERYONE, background=True))
-        with pytest.raises(ServiceError) as caught, admission.admit(EVERYONE, background=True):
-            pass
-        assert caught.value.reason == "QUEUE_FULL"
-        assert caught.value.metadata["limit"] == "5"
+        error = refusal(admission, background=True)
+        assert (error.reason, error.metadata["limit"]) == ("QUEUE_FULL", "5")
         for _ in range(3):
             stack.enter_context(admission.admit(EVERYONE))
 
@@ -192,10 +167,9 @@ def test_what_nobody_waits_for_may_be_one_tenant_s() -> None:
         with contextlib.ExitStack() as stack:
             for _ in range(expected):
                 stack.enter_context(admission.admit(alone))
-            with pytest.raises(ServiceError) as caught:
-                stack.enter_context(admission.admit(alone))
-        assert caught.value.reason == ("TENANT_LIMIT" if shared else "QUEUE_FULL")
-        assert caught.value.metadata["limit"] == ("fair-share" if shared else "5")
+            error = refusal(admission, alone)
+        assert error.reason == ("TENANT_LIMIT" if shared else "QUEUE_FULL")
+        assert error.metadata["limit"] == ("fair-share" if shared else "5")
 
 
 def test_keys_of_one_tenant_or_of_several() -> None:

@@ -9,6 +9,7 @@ from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     Running,
+    bearer,
     failure,
     running_server,
     serving,
@@ -78,7 +79,7 @@ async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
         request = inference_pb2.GetModelRequest()
         error = await failure(server.stub.GetModel(request))
         assert error.reason == "UNAUTHENTICATED"
-        metadata = (("authorization", "Bearer wrong"),)
+        metadata = bearer("wrong")
         error = await failure(server.stub.GetModel(request, metadata=metadata))
         assert error.code is grpc.StatusCode.UNAUTHENTICATED
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -86,7 +87,7 @@ async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
         refusal = received_error(caught.value)
         assert refusal is not None
         assert refusal.reason == "UNAUTHENTICATED"
-        metadata = (("authorization", "Bearer alpha"),)
+        metadata = bearer("alpha")
         assert (await server.stub.GetModel(request, metadata=metadata)).model
         call = server.stub.StreamGenerate(text_request(max_output_tokens=2), metadata=metadata)
         assert len([message async for message in call]) == 2
@@ -116,7 +117,7 @@ async def test_each_tenant_has_a_prefix_cache_of_its_own() -> None:
 
 
 async def outcome(server: Running, key: str) -> str:
-    metadata = (("authorization", f"Bearer {key}"),)
+    metadata = bearer(key)
     try:
         await server.stub.GetModel(inference_pb2.GetModelRequest(), metadata=metadata)
     except grpc.aio.AioRpcError as error:
@@ -132,7 +133,7 @@ async def test_keys_come_and_go_without_a_restart(
     async with running_verifier(FakeVerifier(delay_seconds=0.05)) as address:
         settings = dataclasses.replace(settings_for(address), api_key_file=path)
         async with running_server(settings) as server:
-            metadata = (("authorization", "Bearer old"),)
+            metadata = bearer("old")
             request = text_request(max_output_tokens=60)
             stream = server.stub.StreamGenerate(request, metadata=metadata).__aiter__()
             await anext(stream)

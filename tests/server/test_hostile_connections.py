@@ -15,6 +15,7 @@ from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     Running,
+    bearer,
     serving,
     text_request,
     until,
@@ -27,7 +28,7 @@ from blockdraft_server import app
 
 AUTHORITY = Authority("hostile")
 CONNECTIONS = 300
-METADATA = (("authorization", "Bearer key"),)
+METADATA = bearer("key")
 # Nothing, parts of what TLS and HTTP/2 begin with, something else, and noise.
 BEGINNINGS = (
     b"",
@@ -113,7 +114,7 @@ async def test_hundreds_of_connections_that_say_nothing_sensible_hold_up_nobody(
 
 
 async def test_calls_without_a_key_by_the_hundred_reach_nothing(server: Running) -> None:
-    wrong = (("authorization", "Bearer wrong"),)
+    wrong = bearer("wrong")
     request = whole(text_request())
     calls = [server.stub.Generate(request, metadata=wrong) for _ in range(CONNECTIONS)]
     await answered(server)

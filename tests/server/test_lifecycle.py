@@ -1,19 +1,24 @@
 import asyncio
 import contextlib
-import shutil
-import subprocess
 from pathlib import Path
 
 import grpc
-import pytest
 from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import failure, running_server, serving, settings_for, text_request, whole
+from tests.server.support import (
+    failure,
+    running_server,
+    serving,
+    settings_for,
+    text_request,
+    tokens_of,
+    whole,
+)
 
-from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.credentials import peer_server_credentials
-from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
+from blockdraft_runtime.settings.server import LimitsSettings
 
 
 async def test_serves_only_once_a_verifier_is_healthy() -> None:
@@ -46,7 +51,7 @@ async def test_a_stop_lets_calls_in_flight_end() -> None:
         async for message in call:
             messages.append(message)
             server.stop_requested.set()
-    token_ids = [token for message in messages for token in message.token_ids]
+    token_ids = tokens_of(messages)
     assert token_ids == answer([1, 2], 20)
 
 
@@ -125,29 +130,3 @@ async def test_a_stop_while_waiting_for_a_verifier_is_prompt() -> None:
         async with running_server(settings_for(address), wait=False) as server:
             await asyncio.sleep(0.1)
             server.stop_requested.set()
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> TlsSettings:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    files = TlsSettings(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost"]
-    command += ["-keyout", str(files.key), "-out", str(files.certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-    return files
-
-
-async def test_serves_over_tls(certificate: TlsSettings) -> None:
-    credentials = grpc.ssl_channel_credentials(certificate.certificate.read_bytes())
-    async with serving(FakeVerifier(), tls=certificate, channel_credentials=credentials) as server:
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=3)))
-        assert list(response.token_ids) == answer([1, 2], 3)
-        assert await server.healthy()
-        async with grpc.aio.insecure_channel(server.address) as plaintext:
-            stub = inference_pb2_grpc.InferenceServiceStub(plaintext)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.GetModel(inference_pb2.GetModelRequest(), timeout=PATIENCE_SECONDS)

@@ -10,6 +10,7 @@ from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     Running,
+    bearer,
     failure,
     serving,
     text_request,
@@ -29,7 +30,7 @@ def line(name: str, key: str, limits: str = "") -> str:
 
 async def generate(server: Running, key: str, output_tokens: int) -> None:
     request = whole(text_request(max_output_tokens=output_tokens))
-    await server.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
+    await server.stub.Generate(request, metadata=bearer(key))
 
 
 async def test_who_is_over_its_limits_is_refused_and_others_are_not() -> None:
@@ -93,7 +94,7 @@ async def test_who_does_not_wait_any_longer_gives_the_place_back_at_once(how: st
         for number in (1, 2):
             seconds = 0.3
             request = whole(text_request(max_output_tokens=40))
-            metadata = (("authorization", "Bearer a"),)
+            metadata = bearer("a")
             while len(fake.requests) < number:
                 timeout = seconds if how == "deadline" else None
                 call = server.stub.Generate(request, metadata=metadata, timeout=timeout)

@@ -51,19 +51,22 @@ def test_the_bounds_of_sampling(field: str, good: list[Any], bad: list[Any]) -> 
         assert caught.value.field == f"sampling.{field}"
 
 
-def test_the_offending_item_is_named() -> None:
+@pytest.mark.parametrize(
+    ("field", "index", "values"),
+    [
+        ("stop_sequences", 1, ["a", ""]),
+        ("stop_sequences", 0, ["é" * 513]),
+        ("stop_token_ids", 2, [0, 299, 300]),
+        ("stop_token_ids", 0, [-1]),
+    ],
+)
+def test_the_offending_item_is_named(field: str, index: int, values: Any) -> None:
     with pytest.raises(ServiceError) as caught:
-        checked(text_request(stop_sequences=["a", ""]))
-    assert caught.value.field == "sampling.stop_sequences[1]"
-    with pytest.raises(ServiceError) as caught:
-        checked(text_request(stop_sequences=["é" * 513]))
-    assert caught.value.field == "sampling.stop_sequences[0]"
-    with pytest.raises(ServiceError) as caught:
-        checked(text_request(stop_token_ids=[0, 299, 300]))
-    assert caught.value.field == "sampling.stop_token_ids[2]"
-    with pytest.raises(ServiceError) as caught:
-        checked(text_request(stop_token_ids=[-1]))
-    assert caught.value.field == "sampling.stop_token_ids[0]"
+        checked(text_request(**{field: values}))
+    assert caught.value.field == f"sampling.{field}[{index}]"
+
+
+def test_the_offending_token_of_a_prompt_is_named() -> None:
     with pytest.raises(ServiceError) as caught:
         sequence_request(text_request(), [0, 299, 1, 300], LIMITS, ())
     assert caught.value.field == "prompt.token_ids.values[3]"

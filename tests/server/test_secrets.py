@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.server.support import (
     ByteTokenizer,
+    bearer,
     running_server,
     serving,
     settings_for,
@@ -22,7 +23,7 @@ from tests.server.support import (
 from blockdraft_protos.v1 import inference_pb2
 
 MARKER, KEY = "plover-marker", "key-that-nobody-may-see"
-METADATA = (("authorization", f"Bearer {KEY}"),)
+METADATA = bearer(KEY)
 
 
 class FailingTokenizer(ByteTokenizer):
@@ -62,7 +63,7 @@ async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
         fake.break_after = [1]
         with contextlib.suppress(grpc.aio.AioRpcError):
             await generate(whole(texts), metadata=METADATA)
-        wrong = (("authorization", f"Bearer {KEY}-wrong"),)
+        wrong = bearer(f"{KEY}-wrong")
         with pytest.raises(grpc.aio.AioRpcError):
             await generate(whole(texts), metadata=wrong)
         await server.stub.Tokenize(

@@ -13,6 +13,7 @@ from tests.server.support import (
     failure,
     serving,
     text_request,
+    tokens_of,
     until,
     whole,
 )
@@ -40,7 +41,7 @@ async def test_streams_a_message_for_a_verification_step_or_several(server: Runn
     request = text_request(max_output_tokens=8)
     messages = [message async for message in server.stub.StreamGenerate(request)]
     expected = answer(PROMPT, 8)
-    assert [token for message in messages for token in message.token_ids] == expected
+    assert tokens_of(messages) == expected
     # What comes late comes in the same message as what came before it.
     ends = list(itertools.accumulate(len(message.token_ids) for message in messages))
     assert set(ends) <= {1, 4, 7, 8}
@@ -78,7 +79,7 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
         other = await server.stub.Generate(whole(text_request("\x03", max_output_tokens=5)))
         assert list(other.token_ids) == verifier.script[:5]
         messages += [message async for message in stream]
-    token_ids = [token for message in messages for token in message.token_ids]
+    token_ids = tokens_of(messages)
     assert token_ids == verifier.script
     assert "".join(message.text for message in messages) == bytes(token_ids).decode()
     log_probs = [entry for message in messages for entry in message.log_probs]
@@ -135,7 +136,7 @@ async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
     messages = [message async for message in server.stub.StreamGenerate(request)]
     assert "".join(message.text for message in messages) == "one é "
     assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_STOP
-    token_ids = [token for message in messages for token in message.token_ids]
+    token_ids = tokens_of(messages)
     # Not what came with it: that depends on how many drafts were accepted.
     assert bytes(token_ids).decode() == "one é END"
     usage = messages[-1].usage

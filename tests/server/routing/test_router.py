@@ -11,6 +11,7 @@ from tests.server.support import (
     serving,
     settings_for,
     text_request,
+    tokens_of,
     until,
     whole,
 )
@@ -40,7 +41,7 @@ async def test_an_answer_broken_at_any_message_is_the_same(
         request = text_request(max_output_tokens=COUNT)
         messages = [message async for message in server.stub.StreamGenerate(request)]
         replays = server.metric("replays_total")
-    token_ids = [token for message in messages for token in message.token_ids]
+    token_ids = tokens_of(messages)
     assert token_ids == answer(PROMPT, COUNT)
     assert "".join(message.text for message in messages) == bytes(token_ids).decode()
     assert messages[-1].usage.output_tokens == COUNT
@@ -105,7 +106,7 @@ async def test_requests_wait_for_a_restarted_verifier() -> None:
             async with running_verifier(FakeVerifier(), address):
                 rest = [message async for message in stream]
                 await server.until_healthy(True)
-    token_ids = [t for message in (first, *rest) for t in message.token_ids]
+    token_ids = tokens_of((first, *rest))
     assert token_ids == answer(PROMPT, COUNT)
 
 
@@ -240,7 +241,7 @@ async def test_a_refused_sequence_disturbs_no_other() -> None:
         fake.go_on.set()
         rest = [message async for message in stream]
         assert server.metric("replays_total") == 0
-    assert [t for message in (first, *rest) for t in message.token_ids] == answer(PROMPT, COUNT)
+    assert tokens_of((first, *rest)) == answer(PROMPT, COUNT)
     assert fake.streams == 1
 
 
