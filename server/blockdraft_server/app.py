@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,27 +200,14 @@ class ServerApp:
             )
 
 
-async def run_server(
-    settings: ServerSettings,
-    *,
-    tokenizer: Tokenizer | None = None,
-    traces: Traces | None = None,
-    registry: CollectorRegistry = REGISTRY,
-    stop_requested: asyncio.Event | None = None,
-    on_ready: Callable[[], Awaitable[None]] | None = None,
-) -> None:
-    """Run the server until a signal or `stop_requested` stops it; `on_ready` is called once.
-
-    Errors and the rest are those of `ServerApp`.
-    """
-    app = ServerApp(settings, tokenizer=tokenizer, traces=traces, registry=registry)
+async def run_server(settings: ServerSettings, traces: Traces) -> None:
+    """Run the server until a signal stops it; errors are those of `ServerApp`."""
+    app = ServerApp(settings, traces=traces)
     started = time.monotonic()
 
-    async def ready() -> None:
+    async def on_ready() -> None:
         seconds, process = time.monotonic() - started, settings.process
         logger.info("%s on %s after %.1f s", settings.served_name, process.address, seconds)
-        if on_ready is not None:
-            await on_ready()
 
     await serve(
         app,
@@ -229,9 +216,7 @@ async def run_server(
         credentials=app.credentials(),
         health=app.health,
         reflection=not settings.production,
-        registry=registry,
-        stop_requested=stop_requested,
-        on_ready=ready,
+        on_ready=on_ready,
     )
 
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     traces = traces_to(settings.trace_endpoint, version())
     try:
-        uvloop.run(run_server(settings, traces=traces))
+        uvloop.run(run_server(settings, traces))
     except (UnusableFilesError, OSError) as error:
         logger.error("%s", error)
         return 2

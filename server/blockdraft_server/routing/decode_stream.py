@@ -63,22 +63,6 @@ class BrokenOffError(Exception):
         self.death = death
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """What a stream should know of the verifier it leads to.
-
-    Attributes:
-        process: Random name of the process.
-        max_sequences: Most sequences it runs at once; those of a tenant in the order in which they
-            were begun.
-        others: Returns how many sequences of other servers it held when last asked.
-    """
-
-    process: str
-    max_sequences: int
-    others: Callable[[], int]
-
-
 class _EngineStoppedError(Exception):
     """The verifier's engine has failed, for all sequences."""
 
@@ -93,17 +77,23 @@ class DecodeStream:
     def __init__(
         self,
         stub: "VerifierServiceAsyncStub",
-        peer: Peer,
+        known: verifier_pb2.VerifierServiceDescribeResponse,
+        others: Callable[[], int],
         on_broken: Callable[[], None],
-        on_tried: Callable[[], None] = lambda: None,
+        on_tried: Callable[[], None],
     ) -> None:
         """Open a stream on the running event loop.
 
-        `on_broken` is called when the stream or a sequence of it broke off, `on_tried` when there
-        is one untried sequence less.
+        Args:
+            stub: Leads to the verifier.
+            known: What is known of it. Those of a tenant run in the order in which they were begun.
+            others: Returns how many sequences of other servers it held when last asked.
+            on_broken: Called when the stream or a sequence of it broke off.
+            on_tried: Called when there is one untried sequence less.
         """
         self.open = True
-        self._peer = peer
+        self._known = known
+        self._others = others
         self._on_broken = on_broken
         self._on_tried = on_tried
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
@@ -189,10 +179,10 @@ class DecodeStream:
     def _fail_dead(self, message: str) -> None:
         """Tell those who may have been running when the verifier died."""
         running = self._may_be_running()
-        untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._peer.others()
+        untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._others()
         for feed in running:
             alone = untried <= (feed.gained < TRIED_TOKENS)
-            feed.fail(BrokenOffError(message, Death(self._peer.process, alone)))
+            feed.fail(BrokenOffError(message, Death(self._known.process, alone)))
 
     def _may_be_running(self) -> list[Feed]:
         """Return whose sequences the verifier may be running; the others certainly wait.
@@ -202,7 +192,7 @@ class DecodeStream:
         """
         feeds = list(self._feeds.values())
         running = [feed for feed in feeds if feed.gained]
-        places = max(self._peer.max_sequences, 1) - len(running)
+        places = max(self._known.max_sequences, 1) - len(running)
         begun: Counter[Hashable] = Counter()
         for feed in feeds:
             if not feed.gained and begun[feed.queue] < places:

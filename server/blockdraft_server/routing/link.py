@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.credentials import OtherProcess
 from blockdraft_runtime.settings.process import PeerTlsSettings
-from blockdraft_server.routing.decode_stream import DecodeStream, Peer
+from blockdraft_server.routing.decode_stream import DecodeStream
 from blockdraft_server.routing.feed import Feed
 
 logger = logging.getLogger(__name__)
@@ -121,8 +121,9 @@ class VerifierLink:
         `DecodeStream.decode`.
         """
         if self._stream is None or not self._stream.open:
-            peer = Peer(self.known.process, self.known.max_sequences, lambda: self._others)
-            self._stream = DecodeStream(self._stub, peer, self.lost, self._on_tried)
+            self._stream = DecodeStream(
+                self._stub, self.known, lambda: self._others, self.lost, self._on_tried
+            )
         self._in_flight += 1
         try:
             with self._stream.decode(request) as feed:
