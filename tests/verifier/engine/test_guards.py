@@ -1,4 +1,4 @@
-"""Nothing is compiled after warm-up, and the guard would tell."""
+"""Steps that never end, and shapes that are compiled late, are noticed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,9 +22,40 @@ from tests.verifier.support import (
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.engine.guards import RecompilationGuard
+from blockdraft_verifier.engine.guards import OVERDUE_FACTOR, RecompilationGuard, StepWatch
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+
+
+def test_steps_may_take_their_time_and_no_more() -> None:
+    now = [0.0]
+    watch = StepWatch(10.0, lambda: now[0])
+    assert not watch.overdue
+    with watch.step():
+        now[0] += 10.0
+        assert not watch.overdue
+        now[0] += 1.0
+        assert watch.overdue
+    assert not watch.overdue
+
+
+def test_slow_targets_have_longer() -> None:
+    now = [0.0]
+    watch = StepWatch(10.0, lambda: now[0])
+    watch.expect(3.0)
+    with watch.step():
+        now[0] += OVERDUE_FACTOR * 3.0
+        assert not watch.overdue
+        now[0] += 1.0
+        assert watch.overdue
+    # What ends by an error has ended.
+    try:
+        with watch.step():
+            raise RuntimeError
+    except RuntimeError:
+        now[0] += 1000.0
+    assert not watch.overdue
+
 
 ENGINE = replace(
     TINY_ENGINE,
