@@ -15,7 +15,7 @@ from tests.drafter.requests import (
     whole_features,
 )
 
-from blockdraft_drafter.method import GREEDY, Sampling, all_finite
+from blockdraft_drafter.method import GREEDY, ContextsLostError, Sampling, all_finite
 from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
@@ -52,6 +52,40 @@ def test_one_refused_sequence_does_not_hinder_the_others(session: Session) -> No
     assert [proposal.sequence_id for proposal in response.proposals] == [1]
     assert [error.sequence_id for error in response.sequence_errors] == [2]
     assert context_lengths(session) == {1: 2}
+
+
+def test_contexts_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
+    method, pool = FakeMethod(), SlotPool(SPEC.max_sequences)
+    first, second = Session(method, pool), Session(method, pool)
+    features = whole_features(2)
+    for session in (first, second):
+        session.step(draft_request(1, [sequence_draft(1, 0, features)]))
+    method.fail_next = True
+    with pytest.raises(ContextsLostError):
+        first.step(draft_request(2, [sequence_draft(1, 2, features)]))
+    (error,) = second.step(draft_request(2, [sequence_draft(1, 2, features)])).sequence_errors
+    assert error.expected_context_start == 0
+    assert pool.used == 1, "of the first stream, until it ends"
+    second.step(draft_request(3, [sequence_draft(1, 0, features)]))
+    assert context_lengths(second) == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([0, SPEC.vocab_size - 1], ""),
+        ([0, SPEC.vocab_size], "token_ids are not all in [0, 10)"),
+        ([-1, 0], "token_ids are not all in [0, 10)"),
+        ([0], "1 token_ids for 2 feature rows"),
+    ],
+)
+def test_tokens_are_those_of_the_features(
+    session: Session, tokens: list[int], message: str
+) -> None:
+    part = sequence_draft(1, 0, whole_features(2))
+    part.draft.token_ids[:] = tokens
+    errors = session.step(draft_request(1, [part])).sequence_errors
+    assert [error.message for error in errors] == ([message] if message else [])
 
 
 def test_release_comes_before_the_step(session: Session) -> None:
