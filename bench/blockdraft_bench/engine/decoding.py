@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.answers import Answer
-from blockdraft_bench.engine.in_process import InProcessLink
+from blockdraft_bench.engine.in_process import InProcessTransport
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.provenance import Drafter
 from blockdraft_drafter.service import LoadedMethod
@@ -82,7 +82,12 @@ class InProcessDecoder:
             self_test: Finds at `warm_up` which steps round alike; None for never.
         """
         self.target = checkpoint
-        self._link = None if drafter is None else InProcessLink(drafter, checkpoint.fingerprint)
+        if drafter is not None and drafter.target_fingerprint != checkpoint.fingerprint:
+            raise ValueError(
+                f"the drafter drafts for target {drafter.target_fingerprint},"
+                f" not for {checkpoint.fingerprint}"
+            )
+        self._link = None if drafter is None else InProcessTransport(drafter)
         self._metrics = VerifierMetrics(CollectorRegistry())
         vocab_size = checkpoint.config.vocab_size
         self.runner = ModelRunner(decoder, config)
@@ -94,9 +99,8 @@ class InProcessDecoder:
     @property
     def drafter(self) -> DrafterDescription:
         """The drafter; there has to be one."""
-        transport = self._link.current() if self._link is not None else None
-        assert transport is not None
-        return transport.description
+        assert self._link is not None
+        return self._link.description
 
     @property
     def exactness(self) -> Exactness | None:

@@ -7,6 +7,7 @@ left out. Measurements of what is drafted and accepted need no more, and start i
 import mmap
 from collections import deque
 
+from blockdraft_bench.errors import BenchError
 from blockdraft_drafter.method import MethodSpec
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
@@ -22,7 +23,7 @@ from blockdraft_verifier.drafting.link import DraftTransport
 
 
 class InProcessTransport:
-    """A `DraftTransport` to a session of its own.
+    """A `DraftTransport` to a session of its own, and the `DraftLink` to it.
 
     What fails in the drafter is raised from `receive` as it is, not as a lost stream: an engine
     would decode on without drafts, and a measurement of drafts has to end instead.
@@ -64,6 +65,14 @@ class InProcessTransport:
         self.feature_writer.answered(answer.step_id)
         return answer
 
+    def current(self) -> DraftTransport:
+        """Return the transport."""
+        return self
+
+    def lost(self, transport: DraftTransport) -> None:
+        """Refuse to go on without it."""
+        raise BenchError("drafter and target got out of step; drafts were lost")
+
     def close(self) -> None:
         """Give the session's contexts back."""
         self._session.close()
@@ -74,34 +83,3 @@ def form_of(spec: MethodSpec) -> FeatureForm:
     if spec.projection is None:
         return FeatureForm(spec.target_layer_ids)
     return FeatureForm(spec.target_layer_ids, spec.projection, spec.projection.fingerprint())
-
-
-class InProcessLink:
-    """A `DraftLink` to a drafter in this process."""
-
-    def __init__(self, drafter: LoadedMethod, target_fingerprint: str) -> None:
-        """Connect a drafter, warmed up, to a target; one of another target is refused."""
-        if drafter.target_fingerprint != target_fingerprint:
-            raise ValueError(
-                f"the drafter drafts for target {drafter.target_fingerprint},"
-                f" not for {target_fingerprint}"
-            )
-        self._drafter = drafter
-        self._transport: InProcessTransport | None = InProcessTransport(drafter)
-
-    def current(self) -> DraftTransport | None:
-        """Return the transport."""
-        if self._transport is None:
-            self._transport = InProcessTransport(self._drafter)
-        return self._transport
-
-    def lost(self, transport: DraftTransport) -> None:
-        """Close a transport the engine has given up; the next one starts from nothing."""
-        transport.close()
-        if transport is self._transport:
-            self._transport = None
-
-    def close(self) -> None:
-        """Close the transport."""
-        if self._transport is not None:
-            self._transport.close()

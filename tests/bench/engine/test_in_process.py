@@ -1,14 +1,19 @@
 """The link without a wire: the protocol of a stream, and failures that are not hidden."""
 
+from pathlib import Path
+
 import pytest
+from tests.bench.support import CONFIG, ENGINE, tiny_decoder
 from tests.drafter.fake_method import SPEC, FakeMethod
 
-from blockdraft_bench.engine.in_process import InProcessLink
+from blockdraft_bench.engine.decoding import InProcessDecoder
+from blockdraft_bench.engine.in_process import InProcessTransport
+from blockdraft_bench.errors import BenchError
 from blockdraft_drafter.method import ContextsLostError
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool, StepOutOfOrderError
+from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.drafting.link import DraftLink, DraftTransport
 
 TARGET = "0123456789abcdef"
 
@@ -23,14 +28,8 @@ def draft_request(step_id: int = 1) -> pb.DraftRequest:
     return pb.DraftRequest(step_id=step_id, sequences=[part], features=rows)
 
 
-def transport_of(link: DraftLink) -> DraftTransport:
-    transport = link.current()
-    assert transport is not None
-    return transport
-
-
 def test_describes_the_method() -> None:
-    description = transport_of(InProcessLink(loaded(), TARGET)).description
+    description = InProcessTransport(loaded()).description
     assert description.method == SPEC.name
     assert description.block_size == SPEC.block_size
     assert description.features.layer_ids == SPEC.target_layer_ids
@@ -39,23 +38,29 @@ def test_describes_the_method() -> None:
 
 
 def test_refuses_the_drafter_of_another_target() -> None:
+    target = Checkpoint(CONFIG, "fedcba9876543210", Path("tiny"))
     with pytest.raises(ValueError, match=f"for target {TARGET}, not for fedcba9876543210"):
-        InProcessLink(loaded(), "fedcba9876543210")
+        InProcessDecoder(tiny_decoder(), target, loaded(), ENGINE)
 
 
-def test_answers_every_request_once() -> None:
-    transport = transport_of(InProcessLink(loaded(), TARGET))
+def test_answers_every_request_once_and_gives_contexts_back() -> None:
+    drafter = loaded()
+    transport = InProcessTransport(drafter)
+    assert transport.current() is transport
     assert transport.receive(0.0) is None
     transport.send(draft_request())
     answer = transport.receive(0.0)
     assert answer is not None
     assert len(answer.proposals[0].token_ids) == 3
     assert transport.receive(0.0) is None
+    assert drafter.pool.used == 1
+    transport.close()
+    assert drafter.pool.used == 0
 
 
 def test_failures_of_the_drafter_are_raised() -> None:
     drafter = loaded()
-    transport = transport_of(InProcessLink(drafter, TARGET))
+    transport = InProcessTransport(drafter)
     transport.send(draft_request(step_id=2))
     with pytest.raises(StepOutOfOrderError):
         transport.receive(0.0)
@@ -64,17 +69,5 @@ def test_failures_of_the_drafter_are_raised() -> None:
     transport.send(draft_request())
     with pytest.raises(ContextsLostError):
         transport.receive(0.0)
-
-
-def test_a_lost_transport_gives_its_contexts_back() -> None:
-    drafter = loaded()
-    link = InProcessLink(drafter, TARGET)
-    first = transport_of(link)
-    assert transport_of(link) is first
-    first.send(draft_request())
-    first.receive(0.0)
-    assert drafter.pool.used == 1
-    link.lost(first)
-    assert drafter.pool.used == 0
-    assert transport_of(link) is not first
-    link.close()
+    with pytest.raises(BenchError, match="out of step"):
+        transport.lost(transport)
