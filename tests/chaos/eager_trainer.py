@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 
-from blockdraft_training.online.commands.run import CONFIGURATION, learn
+from blockdraft_training.online.run import CONFIGURATION, learn
 from blockdraft_training.online.settings import Schedule
 
 EAGER = Schedule(

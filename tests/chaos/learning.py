@@ -26,7 +26,7 @@ from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_drafter.sources import load_any, obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_server.supervise.supervisor import Supervisor
-from blockdraft_training.online.commands.run import CONFIGURATION
+from blockdraft_training.online.run import CONFIGURATION
 from blockdraft_training.online.settings import LearnSettings
 
 BLOCK_SIZE = 8

@@ -13,7 +13,7 @@ PROGRAM = """
 import os
 import sys
 from pathlib import Path
-from blockdraft_training.online.commands.run import take_lowest_priority
+from blockdraft_training.online.run import take_lowest_priority
 take_lowest_priority()
 print(os.nice(0), *(Path(path).read_text().split()[-1] for path in sys.argv[1:]))
 """

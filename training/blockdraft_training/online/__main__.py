@@ -2,7 +2,7 @@
 
 import sys
 
-from blockdraft_training.online.commands.run import CONFIGURATION, run
+from blockdraft_training.online.run import CONFIGURATION, run_learner
 
 if __name__ == "__main__":
-    sys.exit(CONFIGURATION.main(run))
+    sys.exit(CONFIGURATION.main(run_learner))

@@ -22,11 +22,6 @@ _LOWEST_PRIORITY = 19
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
-    CONFIGURATION.add_arguments(parser)
-
-
 def take_lowest_priority() -> None:
     """Let everybody else compute first."""
     os.nice(_LOWEST_PRIORITY)
@@ -37,7 +32,7 @@ def take_lowest_priority() -> None:
             Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
 
 
-def run(args: argparse.Namespace) -> int:
+def run_learner(args: argparse.Namespace) -> int:
     """Learn until SIGTERM or SIGINT and return the exit code; 2 if it never can."""
     settings = CONFIGURATION.read(args)
     take_lowest_priority()
@@ -45,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def learn(settings: LearnSettings) -> int:
-    """Learn as `run` does, at this process's priority."""
+    """Learn as `run_learner` does, at this process's priority."""
     configure_logging("learn")
     # They narrate every checkpoint.
     for noisy in ("absl", "orbax"):

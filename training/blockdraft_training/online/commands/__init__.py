@@ -1,1 +1,0 @@
-"""What `blockdraft learn` can be asked for."""
