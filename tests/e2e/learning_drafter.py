@@ -88,6 +88,12 @@ class Learning:
             parent=1,
         ).number
 
+    def promoted(self, seed: int, value: float | None = None) -> int:
+        """Add such a version and promote it."""
+        number = self.learned(seed, value)
+        self.store.promote(number)
+        return number
+
     def recorded(self) -> list[Recording]:
         # A disk may be slower than a service that stops would wait for.
         self.learner._recorder.close(PATIENCE_SECONDS)

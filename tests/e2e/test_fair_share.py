@@ -16,20 +16,17 @@ from tests.verifier.support import CONFIG, TINY_ENGINE, make_engine, tiny_decode
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
-from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 from blockdraft_verifier.service import VerifierService
 
-PLACES, FLOOD = 2, 40
+PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 40
 # What prompts begin with.
 FLOODING, TRICKLING = 1, 2
-ENGINE = replace(
-    TINY_ENGINE,
-    scheduler=SchedulerSettings(PLACES, max_step_tokens=8, max_context_tokens=96, max_waiting=256),
-)
+# Of the shapes that most tests compile.
+ENGINE = replace(TINY_ENGINE, scheduler=replace(TINY_ENGINE.scheduler, max_waiting=256))
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
 
 

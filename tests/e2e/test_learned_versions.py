@@ -14,8 +14,7 @@ from blockdraft_drafter.sources import load_any
 
 
 def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Learning) -> None:
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     # It dies here: it was told of the version and has not taken it over.
     again = begin(learning.target, learning.directory)
     # What nobody knows to be harmless is not loaded before it serves.
@@ -41,8 +40,7 @@ def trials_of(learning: Learning, number: int) -> int:
 
 
 def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning) -> None:
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     die_trying(learning.store.path(number))
     die_trying(learning.store.path(number))
     learning.look()
@@ -63,8 +61,7 @@ def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning
 
 
 def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> None:
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     die_trying(learning.store.path(number))
     learning.look()
     assert learning.learner.serving.number == number
@@ -89,8 +86,7 @@ def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Le
 
 
 def test_a_version_that_is_refused_was_tried_by_nobody(learning: Learning) -> None:
-    number = learning.learned(1, float("nan"))
-    learning.store.promote(number)
+    number = learning.promoted(1, float("nan"))
     learning.look()
     assert learning.store.read(number).state == "rejected"
     assert trials_of(learning, number) == 0
@@ -124,7 +120,7 @@ def test_without_a_drafter_it_records_for_one_made_of_nothing(
 
 
 def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_path: Path) -> None:
-    learning.store.promote(learning.learned(1))
+    learning.promoted(1)
     shutil.copytree(learning.store.path(1), tmp_path / "named")
     config = json.loads((tmp_path / "named" / "config.json").read_text())
     config["blockdraft"]["trained"] = True

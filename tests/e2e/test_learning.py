@@ -28,7 +28,7 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
     requests = allowed(random_requests(3, count=6, max_output_tokens=24))
     plain = [replace(request, max_draft_tokens=0) for request in requests]
     expected = [outcome.tokens for outcome in decode(learning.engine(), plain)]
-    learning.store.promote(learning.learned(1))
+    learning.promoted(1)
     engine = learning.engine()
     outcomes = [Outcome() for _ in requests]
     for request, outcome in zip(requests, outcomes, strict=True):
@@ -42,7 +42,7 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
         if steps == 4:
             learning.look()
         if steps == 8:
-            learning.store.promote(learning.learned(2))
+            learning.promoted(2)
             learning.look()
         if steps == 12:
             learning.store.roll_back("by hand")
@@ -109,8 +109,7 @@ def test_sequences_for_which_nothing_is_drafted_are_recorded_too(learning: Learn
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_refused(learning: Learning, value: float) -> None:
     before = learning.method.spec.fingerprint
-    number = learning.learned(1, value)
-    learning.store.promote(number)
+    number = learning.promoted(1, value)
     learning.look()
     assert learning.method.spec.fingerprint == before
     assert learning.store.read(number).state == "rejected"
@@ -130,8 +129,7 @@ def test_what_the_trainer_does_is_shown(learning: Learning) -> None:
     assert learning.count("learning_steps_total") == 3
     assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
     (learning.directory / "journal.json").write_text("no journal", encoding="utf-8")
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     learning.look()
     # It stays as it was, and keeps no version from being taken over.
     assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
@@ -139,8 +137,7 @@ def test_what_the_trainer_does_is_shown(learning: Learning) -> None:
 
 
 def test_a_damaged_store_changes_nothing(learning: Learning) -> None:
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     current = learning.directory / "current.json"
     current.write_text(current.read_text()[: len(current.read_text()) // 2])
     learning.look()
@@ -164,8 +161,7 @@ def test_it_goes_back_by_itself_when_less_is_accepted(learning: Learning) -> Non
     for _ in range(200):
         learning.learner.ended(1, Ended(40, 20))
         learning.learner.ended(1, Ended(30, 20))
-    number = learning.learned(1)
-    learning.store.promote(number)
+    number = learning.promoted(1)
     learning.look()
     assert learning.learner.serving.number == number
     for _ in range(32):

@@ -11,18 +11,16 @@ from flax import nnx
 from prometheus_client import CollectorRegistry, Counter
 from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
-from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
-from tests.verifier.support import Outcome
+from tests.verifier.support import LAYER_IDS, Outcome, tiny_decoder
 
 from blockdraft_bench.engine.in_process import form_of
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.dflash.config import build_target_layer_ids
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import DraftMethod
-from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.precision import compute_dtype
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
@@ -207,16 +205,15 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 
 
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
-    decoder = Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0))
+    decoder = tiny_decoder()
     write_hf_checkpoint(decoder, tmp_path / "target")
     config = engine_config(8, 16, 96, 12)
     setting = Setting(tmp_path / "target", config, requests=10, prompt_tokens=56, output=20)
     # The same features for two, raw ones, so that the target's steps are compiled once for them.
-    layer_ids = build_target_layer_ids(decoder.config.num_layers, 2)
-    wrong = setting.wrong_drafter(layer_ids)
+    wrong = setting.wrong_drafter(LAYER_IDS)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(wrong))
     eagle3 = Eagle3Config.default_for(
-        setting.checkpoint.config, block_size=BLOCK_SIZE, target_layer_ids=layer_ids
+        setting.checkpoint.config, block_size=BLOCK_SIZE, target_layer_ids=LAYER_IDS
     )
     save_drafter(Eagle3(eagle3, rngs=nnx.Rngs(3)), tmp_path / "eagle3")
     drafters = {

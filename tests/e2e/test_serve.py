@@ -17,10 +17,10 @@ from typing import Any
 
 import psutil
 import pytest
-from flax import nnx
-from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tiny import write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
+from tests.verifier.support import tiny_decoder
 
 from blockdraft_client import (
     AsyncClient,
@@ -32,7 +32,6 @@ from blockdraft_client import (
 )
 from blockdraft_client.cli import debug
 from blockdraft_client.cli.main import main
-from blockdraft_models.decoder.model import Decoder
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
@@ -80,13 +79,12 @@ class Service:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     directory = tmp_path_factory.mktemp("serve")
-    config = tiny_config(num_layers=5)
-    write_hf_checkpoint(Decoder(config, rngs=nnx.Rngs(0)), directory / "target")
+    write_hf_checkpoint(tiny_decoder(), directory / "target")
     port = free_ports(4)
     address = f"127.0.0.1:{port + 3}"
     command = [sys.executable, "-m", "blockdraft_client", "serve", "--listen", address]
     command += ["--target", str(directory / "target"), "--drafter", "random"]
-    command += ["--max-sequences", "4", "--max-step-tokens", "32", "--max-context-tokens", "256"]
+    command += ["--max-sequences", "4", "--max-step-tokens", "16", "--max-context-tokens", "256"]
     command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
     command += ["--run-dir", str(directory), "--log-format", "json"]
     command += ["--draft-timeout", str(DRAFT_TIMEOUT_SECONDS)]
@@ -118,6 +116,11 @@ def until(condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def until_drafting(client: Client) -> None:
+    until(lambda: client.model().drafter is not None)
+    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
@@ -214,8 +217,7 @@ def test_a_killed_drafter_does_not_change_the_stream(service: Service, client: C
             tokens.extend(chunk.token_ids)
     assert tuple(tokens) == expected.token_ids
     # The supervisor starts it again, and drafting resumes.
-    until(lambda: client.model().drafter is not None)
-    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+    until_drafting(client)
 
 
 def test_a_verifier_that_hangs_is_killed_and_loses_nothing(
@@ -233,8 +235,7 @@ def test_a_verifier_that_hangs_is_killed_and_loses_nothing(
     assert [tuple(answer) for answer in answers] == expected
     # Where the answers had come so far that nothing was missing, they ended before it was killed.
     until(lambda: not verifier.is_running())
-    until(lambda: client.model().drafter is not None)
-    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+    until_drafting(client)
 
 
 def test_a_stopped_drafter_holds_nobody_up(service: Service, client: Client) -> None:
@@ -262,8 +263,7 @@ def test_a_stopped_drafter_holds_nobody_up(service: Service, client: Client) -> 
     # One step once waited until the connection was given up.
     longest = max(after - before for before, after in itertools.pairwise(times))
     assert longest < DRAFT_TIMEOUT_SECONDS / 2
-    until(lambda: client.model().drafter is not None)
-    until(lambda: client.generate("again", sampling=GREEDY).usage.drafted_tokens > 0)
+    until_drafting(client)
 
 
 def test_leaving_a_stream_frees_its_pages(service: Service, client: Client) -> None:

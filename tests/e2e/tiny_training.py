@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
+from tests.verifier.support import LAYER_IDS
 
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
@@ -65,8 +66,10 @@ def train_drafter(
     block_size: int,
 ) -> None:
     """Fit a drafter to `texts` (prompt and answer of the target) and save it in `directory`."""
-    config = DFlashConfig.default_for(decoder.config, block_size=block_size, num_features=2)
-    config = replace(config, target_fingerprint=fingerprint, trained=True)
+    config = DFlashConfig.default_for(decoder.config, block_size=block_size)
+    config = replace(
+        config, target_layer_ids=LAYER_IDS, target_fingerprint=fingerprint, trained=True
+    )
     model = DFlash(config, rngs=nnx.Rngs(1))
     ids = np.zeros((len(texts), LENGTH), np.int32)
     for row, text in enumerate(texts):

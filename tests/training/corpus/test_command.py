@@ -35,6 +35,15 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_talkative_target(tmp_path_factory.mktemp("target"))
 
 
+@pytest.fixture(scope="module")
+def whole(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus that one undisturbed run makes of the questions."""
+    directory = tmp_path_factory.mktemp("whole")
+    questions = write_prompts(directory / "questions.jsonl", TEXTS)
+    make(target, directory / "whole.jsonl", questions)
+    return directory / "whole.jsonl"
+
+
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     return write_prompts(tmp_path / "questions.jsonl", TEXTS)
@@ -71,13 +80,12 @@ def test_prompts_become_rows(target: Path, tmp_path: Path, questions: Path) -> N
 
 
 def test_batch_size_and_order_make_no_difference(
-    target: Path, tmp_path: Path, questions: Path
+    target: Path, tmp_path: Path, questions: Path, whole: Path
 ) -> None:
-    make(target, tmp_path / "one.jsonl", questions)
     turned = tmp_path / "turned.jsonl"
     turned.write_text("\n".join(reversed(questions.read_text().splitlines())) + "\n")
     make(target, tmp_path / "two.jsonl", turned, batch_size=2)
-    assert lines(tmp_path / "one.jsonl") == lines(tmp_path / "two.jsonl")
+    assert lines(tmp_path / "two.jsonl") == lines(whole)
 
 
 @pytest.mark.parametrize("self_chat", [0, 4])
@@ -99,7 +107,7 @@ def test_resumes_to_the_same_rows(
     assert CorpusMaker(chosen, silent).make().new_rows == 0
 
 
-def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path) -> None:
+def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path, whole: Path) -> None:
     code = (
         "import os, signal;"
         "from blockdraft_training.corpus.lines import LineFile;"
@@ -111,7 +119,7 @@ def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path) ->
         "import argparse; from blockdraft_training.command import add_arguments, run;"
         "parser = argparse.ArgumentParser(); add_arguments(parser); run(parser.parse_args())"
     )
-    whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    killed = tmp_path / "killed.jsonl"
     flags = ["corpus", "--prompts", f"q={questions}", "--target", str(target), "--batch-size", "4"]
     flags += ["--max-tokens", "24", "--max-prompt-tokens", "56", "--greedy-share", "0.5"]
     flags += ["--output", str(killed)]
@@ -119,42 +127,32 @@ def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path) ->
     done = subprocess.run([sys.executable, "-c", code, *flags], check=False, env=environment)
     assert done.returncode == -9
     assert len(lines(killed)) == 4
-    make(target, whole, questions)
     assert make(target, killed, questions).new_rows == COUNT - 4
     assert lines(killed) == lines(whole)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seed": 1}, "was begun with seed 0, not 1"),
-        ({"temperature": 0.9}, "temperature 0.7, not 0.9"),
-        ({"max_tokens": 8}, "max_tokens 24, not 8"),
-        ({"dtype": "bfloat16"}, "dtype 'float32', not 'bfloat16'"),
-        ({"openings": ("Write",)}, "openings"),
-    ],
-)
-def test_other_settings_are_refused(
-    target: Path, tmp_path: Path, questions: Path, change: dict[str, Any], message: str
-) -> None:
-    output = tmp_path / "corpus.jsonl"
-    make(target, output, questions, limit=2)
-    before = output.read_bytes()
-    with pytest.raises(CorpusError, match=message):
-        make(target, output, questions, **change)
-    assert output.read_bytes() == before
-
-
-def test_other_target_and_exclusions_are_refused(
+def test_a_corpus_that_was_begun_otherwise_is_refused(
     target: Path, tmp_path: Path, questions: Path
 ) -> None:
     output = tmp_path / "corpus.jsonl"
     make(target, output, questions, limit=2)
-    other = write_talkative_target(tmp_path / "other", seed=1)
-    with pytest.raises(CorpusError, match="begun with target"):
-        make(other, output, questions)
-    with pytest.raises(CorpusError, match="begun with excluded"):
-        make(target, output, questions, exclude=(questions,))
+    before = output.read_bytes()
+    other_target = write_talkative_target(tmp_path / "other", seed=1)
+    changed = write_prompts(tmp_path / "changed.jsonl", ["Something else", *TEXTS[1:]])
+    cases: list[tuple[Path, Path, dict[str, Any], str]] = [
+        (target, questions, {"seed": 1}, "was begun with seed 0, not 1"),
+        (target, questions, {"temperature": 0.9}, "temperature 0.7, not 0.9"),
+        (target, questions, {"max_tokens": 8}, "max_tokens 24, not 8"),
+        (target, questions, {"dtype": "bfloat16"}, "dtype 'float32', not 'bfloat16'"),
+        (target, questions, {"openings": ("Write",)}, "openings"),
+        (other_target, questions, {}, "begun with target"),
+        (target, questions, {"exclude": (questions,)}, "begun with excluded"),
+        (target, changed, {}, "has another prompt under the id q/0"),
+    ]
+    for of, prompts, change, message in cases:
+        with pytest.raises(CorpusError, match=message):
+            make(of, output, prompts, **change)
+        assert output.read_bytes() == before
 
 
 def test_foreign_files_are_not_touched(target: Path, tmp_path: Path, questions: Path) -> None:
@@ -166,14 +164,6 @@ def test_foreign_files_are_not_touched(target: Path, tmp_path: Path, questions: 
     (tmp_path / "new.self-chat.jsonl").touch()
     with pytest.raises(CorpusError, match="remove it"):
         make(target, tmp_path / "new.jsonl", questions)
-
-
-def test_changed_prompts_are_refused(target: Path, tmp_path: Path, questions: Path) -> None:
-    output = tmp_path / "corpus.jsonl"
-    make(target, output, questions, limit=2)
-    write_prompts(questions, ["Something else", *TEXTS[1:]])
-    with pytest.raises(CorpusError, match="has another prompt under the id q/0"):
-        make(target, output, questions)
 
 
 def test_a_corpus_may_grow(target: Path, tmp_path: Path, questions: Path) -> None:
@@ -221,10 +211,9 @@ def test_self_chat(target: Path, tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_a_valid_corpus(
-    target: Path, tmp_path: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, tmp_path: Path, questions: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, whole = tmp_path / "corpus.jsonl", tmp_path / "whole.jsonl"
-    make(target, whole, questions)
+    output = tmp_path / "corpus.jsonl"
     append, written = LineFile.append, iter(range(2))
 
     def append_until_full(file: LineFile, line: str) -> None:

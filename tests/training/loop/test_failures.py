@@ -24,11 +24,16 @@ from blockdraft_training.methods.dflash import DFlashRecipe
 STEPS = 4
 
 
+def recipe(pair: Pair, output: Path, **changes: Any) -> DFlashRecipe:
+    """Return a short run of one draft layer, which is soon compiled."""
+    return DFlashRecipe(pair.settings(output, **{"layers": 1, "steps": STEPS, **changes}))
+
+
 @pytest.fixture(scope="module")
 def finished(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     """Copies a run that made all its steps."""
     output = tmp_path_factory.mktemp("finished")
-    train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
+    train(recipe(pair, output), reporter())
 
     def copy(directory: Path) -> Path:
         shutil.copytree(output, directory)
@@ -41,7 +46,8 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint(
     pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
 ) -> None:
     kept = finished(tmp_path / "kept") / "features"
-    settings = pair.settings(tmp_path / "run", features=kept, batch_size=2, steps=7)
+    poisoned_run = recipe(pair, tmp_path / "run", features=kept, batch_size=2, steps=7)
+    settings = poisoned_run.settings
     rows = list(read_rows(pair.short))
     training, _ = split_validation(rows, settings.validation_rows)
     # A row of the epoch's last batch: none of the checkpoints before it has seen it.
@@ -52,16 +58,16 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint(
     features[begin : begin + lengths[poisoned]] = 0x7FC0
     features.flush()
     with pytest.raises(DivergedError, match=r"step 7; .*checkpoints/6;"):
-        train(DFlashRecipe(settings), reporter())
+        train(poisoned_run, reporter())
     saved = ocp.StandardCheckpointer().restore(settings.output.resolve() / "checkpoints/6/default")
     assert int(saved["step"]) == 6
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved))
 
 
 def test_a_learning_rate_beyond_reason_ends_the_run(pair: Pair, tmp_path: Path) -> None:
-    settings = pair.settings(tmp_path, learning_rate=1e30, checkpoint_every=10)
+    beyond = recipe(pair, tmp_path, learning_rate=1e30, checkpoint_every=10)
     with pytest.raises(DivergedError, match=r"not a number at step 3; there is no checkpoint yet"):
-        train(DFlashRecipe(settings), reporter())
+        train(beyond, reporter())
 
 
 @pytest.mark.parametrize(
@@ -81,14 +87,14 @@ def test_other_settings_need_another_directory(
 ) -> None:
     output = finished(tmp_path / "run")
     with pytest.raises(TrainingError, match=rf"run with other settings \({named}\)"):
-        train(DFlashRecipe(pair.settings(output, **{"steps": STEPS, **change})), reporter())
+        train(recipe(pair, output, **change), reporter())
 
 
 def test_reporting_and_saving_at_other_times_is_the_same_run(
     pair: Pair, tmp_path: Path, finished: Callable[[Path], Path]
 ) -> None:
-    settings = pair.settings(finished(tmp_path / "run"), report_every=2, checkpoint_every=3)
-    assert train(DFlashRecipe(settings), reporter()).history[-1]["step"] == STEPS
+    same = recipe(pair, finished(tmp_path / "run"), report_every=2, checkpoint_every=3)
+    assert train(same, reporter()).history[-1]["step"] == STEPS
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -101,7 +107,7 @@ def test_a_damaged_checkpoint_is_named(
             kept = path.read_bytes()[: path.stat().st_size // 2]
             path.unlink() if missing else path.write_bytes(kept)
     with pytest.raises(TrainingError, match=rf"checkpoints/{STEPS} is damaged"):
-        train(DFlashRecipe(pair.settings(output, steps=STEPS)), reporter())
+        train(recipe(pair, output), reporter())
 
 
 def test_a_full_disk_names_the_last_good_checkpoint(
@@ -114,15 +120,15 @@ def test_a_full_disk_names_the_last_good_checkpoint(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return save(manager, step, **arguments)
 
-    settings = pair.settings(tmp_path, steps=STEPS)
+    made = recipe(pair, tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(ocp.CheckpointManager, "save", full)
         message = r"checkpoint 4 cannot be written: .*No space left.*checkpoints/2"
         with pytest.raises(TrainingError, match=message):
-            train(DFlashRecipe(settings), reporter())
+            train(made, reporter())
     # With room again the run goes on from there.
     readings: list[int] = []
-    train(DFlashRecipe(settings), reporter(lambda reading: readings.append(reading.step)))
+    train(made, reporter(lambda reading: readings.append(reading.step)))
     assert readings == [3, 4]
 
 
@@ -130,11 +136,11 @@ def test_a_corpus_of_another_target_is_refused(pair: Pair, tmp_path: Path) -> No
     corpus = write_rows(pair.rows[:4], tmp_path / "corpus.jsonl")
     write_manifest(corpus, CorpusManifest("other", "f" * 16, 260, (), {}, 4, 4))
     with pytest.raises(CorpusError, match="made with target other"):
-        train(DFlashRecipe(pair.settings(tmp_path / "run", corpus=(corpus,))), reporter())
+        train(recipe(pair, tmp_path / "run", corpus=(corpus,)), reporter())
     assert not (tmp_path / "run").exists()
 
 
 def test_a_drafter_to_start_from_that_is_none(pair: Pair, tmp_path: Path) -> None:
-    settings = pair.settings(tmp_path / "run", init=str(tmp_path / "nowhere"))
+    made = recipe(pair, tmp_path / "run", init=str(tmp_path / "nowhere"))
     with pytest.raises((ModelError, TrainingError), match="nowhere"):
-        train(DFlashRecipe(settings), reporter())
+        train(made, reporter())

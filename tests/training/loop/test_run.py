@@ -95,13 +95,13 @@ class ProcessEndedError(Exception):
 
 
 def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> None:
-    make = partial(pair.settings, steps=20, checkpoint_every=10, report_every=5)
+    make = partial(pair.settings, layers=1, steps=8, checkpoint_every=4, report_every=2)
     once = train(DFlashRecipe(make(tmp_path / "once")), reporter())
     readings: list[int] = []
 
     def interrupt(reading: Reading) -> None:
         readings.append(reading.step)
-        if reading.step == 15:
+        if reading.step == 6:
             raise ProcessEndedError
 
     with pytest.raises(ProcessEndedError):
@@ -111,7 +111,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
         DFlashRecipe(make(tmp_path / "twice")),
         reporter(lambda reading: resumed.append(reading.step)),
     )
-    assert (readings, resumed) == ([5, 10, 15], [15, 20])
+    assert (readings, resumed) == ([2, 4, 6], [6, 8])
     first, second = weights_of(once), weights_of(twice)
     assert first.keys() == second.keys()
     for name, weight in first.items():
@@ -123,7 +123,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair: Pair, tmp_path: Path) -> N
     same = ("step", "loss", "accuracy", "acceptance_length", "validation")
     compared = [[{key: entry[key] for key in same} for entry in part] for part in histories]
     assert compared[0] == compared[1]
-    assert [entry["step"] for entry in histories[0]] == [5, 10, 15, 20]
+    assert [entry["step"] for entry in histories[0]] == [2, 4, 6, 8]
     assert [bool(entry["validation"]) for entry in histories[0]] == [False, True, False, True]
     # A finished run is not trained again.
     again = train(DFlashRecipe(make(tmp_path / "once")), reporter(interrupt))
