@@ -44,7 +44,14 @@ def predict(
 
 @pytest.mark.parametrize(
     ("from_anchor", "vocabulary", "rank"),
-    [(False, None, 0), (True, None, 3), (True, 40, 0), (False, 40, 3)],
+    [
+        (False, None, 0),
+        (True, 40, 3),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((True, None, 3), (True, 40, 0), (False, 40, 3))
+        ),
+    ],
     ids=str,
 )
 def test_predictions_in_training_are_proposals_in_serving(
