@@ -56,7 +56,16 @@ def decoder_of(config: DecoderConfig) -> Decoder:
     return Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Of the usual widths, scanned and int8 layers go through it here, too.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("llama", marks=pytest.mark.slow),
+        pytest.param("qwen3", marks=pytest.mark.slow),
+        "wide heads",
+        "odd",
+    ],
+)
 def test_targets_of_every_kind(name: str) -> None:
     check(decoder_of(config(**CONFIGS[name])))
 

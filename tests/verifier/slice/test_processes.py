@@ -106,16 +106,13 @@ def test_a_follower_that_takes_nothing_does_not_hold_up_its_leader_for_ever(met:
         met.leader.send(frame)
 
 
-def test_a_follower_that_stopped_for_a_moment_goes_on(met: Met) -> None:
+def test_a_follower_that_stopped_for_a_moment_goes_on_until_it_is_killed(met: Met) -> None:
     met.followers[0].send_signal(signal.SIGSTOP)
     met.leader.send(b"x")
     time.sleep(0.2)
     met.followers[0].send_signal(signal.SIGCONT)
     time.sleep(PATIENCE_SECONDS + 1)
     met.leader.send(b"x")
-
-
-def test_a_killed_follower_is_named(met: Met) -> None:
     met.followers[1].kill()
     assert loss(met.leader) == "process 2 of the slice is gone"
 
