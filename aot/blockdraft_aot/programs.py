@@ -24,18 +24,15 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling import pack_sampling
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.quantization import hold_int8
-from blockdraft_verifier.device.buckets import (
-    Bucket,
-    all_buckets,
-    least_step_tokens,
-    next_power_of_two,
-)
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
 from blockdraft_verifier.device.cache import CacheLayout, LayerCaches
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.packing import StepInputs, pack_sampling
+from blockdraft_verifier.device.packing import StepInputs
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 
 

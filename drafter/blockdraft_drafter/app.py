@@ -23,7 +23,7 @@ from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_embedding_and_head
-from blockdraft_models.weights.progress import ShowProgress, hide_progress, show_progress
+from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.event_loop import Loading, return_free_memory
@@ -75,7 +75,7 @@ class DrafterApp:
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
-        load = functools.partial(load_method, self._settings, count, show_progress, self._counts)
+        load = functools.partial(load_method, self._settings, count, self._counts)
         loaded = await self.loading.run(load)
         self._service.serve(loaded)
         self._learner = loaded.learner
@@ -105,7 +105,6 @@ class DrafterApp:
 def load_method(
     settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
-    show: ShowProgress = hide_progress,
     counts: LearningMetrics | None = None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
@@ -118,7 +117,7 @@ def load_method(
     started = time.perf_counter()
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
-    with show(f"Loading embedding and head of {settings.target}") as progress:
+    with show_progress(f"Loading embedding and head of {settings.target}") as progress:
         target, checkpoint = load_embedding_and_head(
             path, dtype=dtype, placement=placement, progress=progress
         )

@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft_models.sampling_options import GREEDY, Sampling
+
 if TYPE_CHECKING:
     # A method need not compute with JAX, so knowing the interface does not load it.
     from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -43,20 +45,6 @@ class MethodSpec:
     trained: bool
     reads_tokens: bool = False
     projection: "FeatureProjection | None" = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the target will choose the tokens to draft; greedily at temperature 0."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-
-
-GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import GREEDY, ContextRow, ContextsLostError, DraftMethod, Sampling
+from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
+from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
 
 logger = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ Read `decoder/` (the model in Flax NNX), `weights/` (a name becomes weights on d
 `product_forms` (how this CPU multiplies), `precision` (what element type these are served in), then
 `tokenizer/` (text to ids and back, without JAX or NumPy).
 `processor` tells what a CPU is and how much of it may be used, `cache` is where what was made once
-is kept, `executables` where JAX keeps what it compiles; `errors` are what this package raises on
-purpose. It must not import any other package of ours.
+is kept, `executables` the sizes of compiled programs and where JAX keeps them, `sampling_options`
+how a request wants its tokens chosen; `errors` are what this package raises on purpose. It must not
+import any other package of ours.
 """

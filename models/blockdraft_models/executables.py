@@ -1,4 +1,4 @@
-"""Where what JAX compiles is kept."""
+"""Compiled programs: the sizes they are made for, and where they are kept."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,11 @@ import jax
 
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.processor import usable_cores
+
+
+def next_power_of_two(value: int) -> int:
+    """Return the smallest power of two that is at least `value` and at least 1."""
+    return 1 << max(value - 1, 0).bit_length()
 
 
 def keep_executables(folder: Path | None = None) -> None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import grpc
 
+from blockdraft_models.sampling_options import MAX_LOG_PROBS
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
 
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_BYTES = 1024
 MAX_STOP_TOKEN_IDS = 1024
-MAX_LOG_PROBS = 20
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
 

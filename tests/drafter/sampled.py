@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.compiled.programs import NOISY_ODDS
-from blockdraft_drafter.method import GREEDY, Sampling
 from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
+from blockdraft_models.sampling_options import GREEDY, Sampling
 
 _noise = jax.jit(gumbel_noise, static_argnums=2)
 

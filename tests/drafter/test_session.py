@@ -15,9 +15,10 @@ from tests.drafter.requests import (
     whole_features,
 )
 
-from blockdraft_drafter.method import GREEDY, ContextsLostError, Sampling, all_finite
+from blockdraft_drafter.method import ContextsLostError, all_finite
 from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
+from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
 
 

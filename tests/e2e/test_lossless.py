@@ -22,6 +22,7 @@ from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import Eagle3
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_models.precision import compute_dtype
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -32,7 +33,7 @@ from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.self_test import self_test
 
 SHARED = Path(os.environ.get("BLOCKDRAFT_SHARED", Path(__file__).parents[3] / "shared"))

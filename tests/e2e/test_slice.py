@@ -19,6 +19,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.ports import free_ports
 from tests.verifier.support import decode
 
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
@@ -26,7 +27,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettin
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Each starts processes that compile for a slice.
 pytestmark = pytest.mark.slow

@@ -16,6 +16,7 @@ from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
@@ -24,7 +25,7 @@ from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 BUCKET = Bucket(2, 8, 8)
 PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 16, 8

@@ -12,13 +12,14 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 LAYER_IDS = (0, 2)
 CONFIG = tiny_config()

@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.device.runner import RankedLogProbs
@@ -15,7 +16,6 @@ from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
     GenerationRequest,
-    Sampling,
     Sequence,
     Usage,
 )

@@ -5,17 +5,12 @@ import math
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from blockdraft_models.sampling_options import MAX_LOG_PROBS, Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.device.accept import MAX_LOG_PROBS
 from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.listeners import TokensGained
-from blockdraft_verifier.scheduling.sequence import (
-    FinishReason,
-    GenerationRequest,
-    Sampling,
-    Sequence,
-)
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence
 
 MAX_SALT_BYTES = 64
 

@@ -21,9 +21,8 @@ from blockdraft_bench.engine.samples import Answered
 from blockdraft_bench.result import Row
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling import gumbel_noise
-from blockdraft_verifier.device.buckets import next_power_of_two
-from blockdraft_verifier.device.packing import pack_sampling
+from blockdraft_models.decoder.sampling import gumbel_noise, pack_sampling
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # The margin of the choice that follows these tokens of a request's answer.

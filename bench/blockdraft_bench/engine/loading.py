@@ -9,13 +9,13 @@ from blockdraft_bench.errors import BenchUsageError
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.buckets import next_power_of_two
 
 # Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
 PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens

@@ -11,8 +11,9 @@ from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_bench.provenance import digest
 from blockdraft_bench.store import Key, ResultStore
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.engine.guards import RecompilationGuard
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import GREEDY, ContextRow, Sampling
-from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
+from blockdraft_drafter.method import ContextRow
+from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 
 # A NumPy array where it is packed, a traced one inside the compiled step.
 HostOrDevice = Any
@@ -90,17 +90,5 @@ def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
         np.array([row.anchor_token_id for row in rows] + padding, np.int32),
         np.array([row.draft_length for row in rows] + padding, np.int32),
         np.array([row.least_chance for row in rows] + padding, np.float32),
-        pack_sampling([row.sampling for row in rows] + [GREEDY] * len(padding)),
+        pack_sampling([row.sampling for row in rows], size),
     )
-
-
-def pack_sampling(options: Sequence[Sampling]) -> SamplingArrays:
-    """Return sampling options as arrays, one row for each."""
-    columns: tuple[HostOrDevice, ...] = (
-        np.array([option.temperature for option in options], np.float32),
-        np.array([option.top_k for option in options], np.int32),
-        np.array([option.top_p for option in options], np.float32),
-        np.array([option.min_p for option in options], np.float32),
-        np.array([seed_words(option.seed) for option in options], np.uint32),
-    )
-    return SamplingArrays(*columns)

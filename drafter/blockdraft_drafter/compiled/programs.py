@@ -27,6 +27,7 @@ from blockdraft_models.decoder.sampling import (
     gumbel_noise_of,
 )
 from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 Kind = Literal["append", "draft"]
@@ -270,11 +271,6 @@ def whole(
 
 def _everywhere(placement: Placement | None) -> NamedSharding | None:
     return None if placement is None else NamedSharding(placement.mesh, PartitionSpec())
-
-
-def next_power_of_two(value: int) -> int:
-    """Return the smallest power of two that is at least `value` and at least 1."""
-    return 1 << max(value - 1, 0).bit_length()
 
 
 def _powers_of_two(first: int, last: int) -> list[int]:

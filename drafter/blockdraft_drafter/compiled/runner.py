@@ -20,13 +20,7 @@ from blockdraft_drafter.compiled.packing import (
     pack_blocks,
     split_features,
 )
-from blockdraft_drafter.compiled.programs import (
-    Drafted,
-    DraftWeights,
-    Kind,
-    Room,
-    next_power_of_two,
-)
+from blockdraft_drafter.compiled.programs import Drafted, DraftWeights, Kind, Room
 from blockdraft_drafter.method import (
     ContextRow,
     ContextsLostError,
@@ -36,6 +30,7 @@ from blockdraft_drafter.method import (
     all_finite,
 )
 from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead

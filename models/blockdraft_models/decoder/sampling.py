@@ -7,8 +7,8 @@ keep whole sets of equal logits and are computed by bisection on the logits' bit
 sort of the vocabulary per position is slow on every platform (docs/adr/0008).
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.products import row_sums
+from blockdraft_models.sampling_options import GREEDY, Sampling
 
 _SEED_BITS = 64
 # Probabilities are added up as multiples of one over this number.
@@ -39,6 +40,27 @@ class SamplingArrays(NamedTuple):
     top_p: Float[Array, " rows"]
     min_p: Float[Array, " rows"]
     seed: UInt[Array, "rows 2"]
+
+
+def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
+    """Return the sampling options of each row in NumPy arrays, padded with greedy ones to `size`.
+
+    Of a negative seed the low 64 bits count.
+    """
+    padded = [*options, *[GREEDY] * (size - len(options))]
+
+    def column(name: str, dtype: type[np.generic]) -> Any:
+        return np.array([getattr(option, name) for option in padded], dtype)
+
+    seeds = [seed_words(option.seed & (2**_SEED_BITS - 1)) for option in padded]
+    halves: Any = np.array(seeds, np.uint32).reshape(-1, 2)
+    return SamplingArrays(
+        temperature=column("temperature", np.float32),
+        top_k=column("top_k", np.int32),
+        top_p=column("top_p", np.float32),
+        min_p=column("min_p", np.float32),
+        seed=halves,
+    )
 
 
 def seed_words(seed: int) -> UInt[np.ndarray, "2"]:

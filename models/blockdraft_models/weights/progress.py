@@ -4,12 +4,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 Progress = Callable[[int, int], None]
 """Takes bytes done and bytes in all."""
-ShowProgress = Callable[[str], AbstractContextManager[Progress]]
-"""Shows what a title says is being done, as `show_progress` does."""
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -39,12 +37,6 @@ def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
     with rich_progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
-
-
-@contextmanager
-def hide_progress(title: str) -> Iterator[Progress]:
-    """Show nothing: for those who show progress in their own way."""
-    yield lambda done, total: None
 
 
 class _LoggedProgress:

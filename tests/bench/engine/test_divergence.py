@@ -20,7 +20,8 @@ from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.samples import Answered
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_models.sampling_options import Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 SEED = 5_000_000_011  # more than 32 bits
 

@@ -32,9 +32,10 @@ from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
 from blockdraft_client import AsyncClient
 from blockdraft_client.results import ModelInfo
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 TIMEOUT_SECONDS = 30.0
 # Two messages, each after a pause.

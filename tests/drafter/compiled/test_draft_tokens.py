@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
-from blockdraft_drafter.compiled.packing import pack_sampling
 from blockdraft_drafter.compiled.programs import draft_tokens
-from blockdraft_drafter.method import GREEDY, Sampling
+from blockdraft_models.decoder.sampling import pack_sampling
+from blockdraft_models.sampling_options import GREEDY, Sampling
 
 CHOICES, VOCAB, DRAFT = 32, 50, 21
 
@@ -31,7 +31,9 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
     rng = random.Random(seed)
     options = [random_sampling(rng) for _ in range(CHOICES)]
     sharpness = rng.choice([1.0, 1.7])
-    tokens, log_chances = draft(logits, positions, pack_sampling(options), ids, sharpness=sharpness)
+    tokens, log_chances = draft(
+        logits, positions, pack_sampling(options, len(options)), ids, sharpness=sharpness
+    )
     every = np.arange(VOCAB) if ids is None else ids.astype(np.int64)
     likeliest_too = 0
     for row, (line, option) in enumerate(zip(logits.astype(np.float64), options, strict=True)):
@@ -47,8 +49,12 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
 def test_a_greedy_sequence_gets_the_same_bits_beside_a_sampled_one(own: bool) -> None:
     logits, positions, ids = inputs(3, own)
     greedy = [GREEDY] * (CHOICES - 1)
-    tokens, log_chances = draft(logits, positions, pack_sampling([GREEDY, *greedy]), ids)
-    beside = draft(logits, positions, pack_sampling([Sampling(1.0, seed=5), *greedy]), ids)
+    tokens, log_chances = draft(
+        logits, positions, pack_sampling([GREEDY, *greedy], len(greedy) + 1), ids
+    )
+    beside = draft(
+        logits, positions, pack_sampling([Sampling(1.0, seed=5), *greedy], len(greedy) + 1), ids
+    )
     best = logits.argmax(axis=1)
     np.testing.assert_array_equal(tokens, best if ids is None else ids[best])
     np.testing.assert_array_equal(beside[0][1:], tokens[1:])
@@ -59,13 +65,13 @@ def test_the_lowest_id_among_equals_is_drafted() -> None:
     logits, positions, _ = inputs(4, False)
     logits = np.round(logits)
     assert ((logits == logits.max(axis=1, keepdims=True)).sum(axis=1) > 1).any()
-    tokens, _ = draft(logits, positions, pack_sampling([GREEDY] * CHOICES), None)
+    tokens, _ = draft(logits, positions, pack_sampling([GREEDY] * CHOICES, CHOICES), None)
     np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
 
 
 def test_great_sharpness_drafts_the_likeliest() -> None:
     logits, positions, _ = inputs(1, False)
-    options = pack_sampling([Sampling(1.0, seed=row) for row in range(CHOICES)])
+    options = pack_sampling([Sampling(1.0, seed=row) for row in range(CHOICES)], CHOICES)
     tokens, _ = draft(logits, positions, options, None, sharpness=1e6)
     np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
 
@@ -74,7 +80,7 @@ def test_great_sharpness_drafts_the_likeliest() -> None:
 def test_extreme_temperatures_draft_tokens(temperature: float) -> None:
     logits, positions, ids = inputs(2, True)
     assert ids is not None
-    options = pack_sampling([Sampling(temperature, top_p=0.9, seed=8)] * CHOICES)
+    options = pack_sampling([Sampling(temperature, top_p=0.9, seed=8)] * CHOICES, CHOICES)
     tokens, log_chances = draft(logits, positions, options, ids)
     assert np.isin(tokens, ids).all()
     assert np.isfinite(log_chances).all()

@@ -29,14 +29,8 @@ from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
-from blockdraft_drafter.method import (
-    GREEDY,
-    ContextRow,
-    ContextsLostError,
-    MethodLostError,
-    Proposal,
-    Sampling,
-)
+from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodLostError, Proposal
+from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {

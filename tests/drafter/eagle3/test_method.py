@@ -27,7 +27,8 @@ from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.method import GREEDY, ContextRow, Proposal, Sampling
+from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_models.sampling_options import GREEDY, Sampling
 
 
 def method_of(

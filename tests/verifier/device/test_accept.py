@@ -10,14 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.decoder.sampling import SamplingArrays, filter_logits, gumbel_noise
+from blockdraft_models.decoder.sampling import (
+    SamplingArrays,
+    filter_logits,
+    gumbel_noise,
+    pack_sampling,
+)
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.device.accept import (
     choose_tokens,
     count_accepted,
     log_probabilities,
 )
-from blockdraft_verifier.device.packing import pack_sampling
-from blockdraft_verifier.scheduling.sequence import Sampling
 
 CHOICES, VOCAB = 64, 40
 GREEDY = Sampling()

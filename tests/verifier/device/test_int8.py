@@ -22,10 +22,10 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.command import CONFIGURATION
 from blockdraft_verifier.loading import load_target
-from blockdraft_verifier.scheduling.sequence import Sampling
 
 # Few shapes to compile.
 SMALL = SchedulerSettings(max_sequences=2, max_step_tokens=8, max_context_tokens=64)

@@ -9,18 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_verifier.device.buckets import (
-    Bucket,
-    all_buckets,
-    bucket_for,
-    least_step_tokens,
-    next_power_of_two,
-)
+from blockdraft_models.decoder.sampling import pack_sampling
+from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.sampling_options import Sampling
+from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
 from blockdraft_verifier.device.feature_form import final_positions_first
-from blockdraft_verifier.device.packing import pack, pack_sampling, reading
+from blockdraft_verifier.device.packing import pack, reading
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 
 @pytest.mark.parametrize("exponent", range(1, 12))

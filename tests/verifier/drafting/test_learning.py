@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.verifier.drafting.by_hand import DESCRIPTION, Bench
 
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting import outgoing
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sampling, Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
 
 
 @pytest.fixture

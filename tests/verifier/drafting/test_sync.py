@@ -10,11 +10,11 @@ from tests.verifier.drafting.by_hand import (
     refuse,
 )
 
-from blockdraft_models.decoder.sampling import seed_words
+from blockdraft_models.decoder.sampling import pack_sampling, seed_words
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.device.packing import pack_sampling
 from blockdraft_verifier.drafting import outgoing
-from blockdraft_verifier.scheduling.sequence import Proposal, Sampling
+from blockdraft_verifier.scheduling.sequence import Proposal
 
 
 @pytest.fixture

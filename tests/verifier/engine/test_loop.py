@@ -22,9 +22,10 @@ from tests.verifier.support import (
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.drafting.contexts import MAX_REFUSALS
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.verifier.support import CONFIG, TINY_ENGINE, tiny_decoder
 
-from blockdraft_verifier.device.buckets import Bucket, next_power_of_two
+from blockdraft_models.executables import next_power_of_two
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
 from blockdraft_verifier.engine.loop import Engine

@@ -24,13 +24,14 @@ from tests.verifier.support import (
     tiny_decoder,
 )
 
-from blockdraft_drafter.compiled.packing import pack_sampling
 from blockdraft_drafter.compiled.programs import draft_tokens
-from blockdraft_drafter.method import GREEDY, ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling import pack_sampling
+from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 BLOCK_SIZE = 4
 SAMPLINGS = {
@@ -76,7 +77,7 @@ class KnowingMethod(ScriptedMethod):
             known = self._tokens.get(row.slot, [])[: row.context_length]
             self._tokens[row.slot] = known = [*known, *row.token_ids]
             text = [*known, row.anchor_token_id]
-            options = pack_sampling([row.sampling if self.told else GREEDY])
+            options = pack_sampling([row.sampling if self.told else GREEDY], 1)
             for _ in range(row.draft_length):
                 padded = np.zeros(PADDED_LENGTH, np.int32)
                 padded[: len(text)] = text

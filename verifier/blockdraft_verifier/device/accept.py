@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.products import log_row_sums
 from blockdraft_models.decoder.sampling import SamplingArrays, filter_logits, gumbel_noise
-
-MAX_LOG_PROBS = 20
+from blockdraft_models.sampling_options import MAX_LOG_PROBS
 
 
 def choose_tokens(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from blockdraft_models.executables import next_power_of_two
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
@@ -16,11 +18,6 @@ class Bucket:
     rows: int
     tokens: int
     choices: int
-
-
-def next_power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least `number` (which is at least 1)."""
-    return 1 << (number - 1).bit_length()
 
 
 def all_buckets(

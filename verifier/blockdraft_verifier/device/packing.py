@@ -6,14 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from blockdraft_models.decoder.sampling import SamplingArrays
+from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import Sampling
-
-GREEDY = Sampling()
 
 
 class StepInputs(NamedTuple):
@@ -104,21 +101,3 @@ def reading(batch: RaggedBatch, context: int) -> RaggedBatch:
     row_starts[1:] = min(context, len(batch.slots))
     context_lengths[0] = context
     return batch._replace(row_starts=row_starts, context_lengths=context_lengths)
-
-
-def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
-    """Return the sampling options of each row, padded with greedy ones to `size`."""
-    padded = [*options, *[GREEDY] * (size - len(options))]
-
-    def column(name: str, dtype: type[np.generic]) -> Any:
-        return np.array([getattr(option, name) for option in padded], dtype)
-
-    seeds = np.array([option.seed & (2**64 - 1) for option in padded], np.uint64)
-    halves: Any = np.stack([seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)], axis=1)
-    return SamplingArrays(
-        temperature=column("temperature", np.float32),
-        top_k=column("top_k", np.int32),
-        top_p=column("top_p", np.float32),
-        min_p=column("min_p", np.float32),
-        seed=halves.astype(np.uint32),
-    )

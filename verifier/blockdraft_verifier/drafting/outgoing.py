@@ -8,12 +8,13 @@ requests of its own, a bounded number of bytes at a time, while its sequence is 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.contexts import Context
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sampling
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
 # next request for proposals in the drafter's queue, so there is little of it at a time.

@@ -15,31 +15,14 @@ from collections import Counter
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 
+from blockdraft_models.sampling_options import GREEDY, Sampling
+
 
 class FinishReason(enum.Enum):
     """Why a sequence ended."""
 
     STOP = "stop"
     LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen; see `accept.choose_tokens` for the exact rule.
-
-    Attributes:
-        temperature: Randomness, >= 0; 0 picks the likeliest token.
-        top_k: Number of likeliest tokens kept; 0 keeps all.
-        top_p: Probability mass of likeliest tokens kept, in (0, 1].
-        min_p: Least share of the likeliest token's probability kept, in [0, 1].
-        seed: Seed of the noise, any 64-bit integer.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +48,7 @@ class GenerationRequest:
     request_id: str
     prompt: tuple[int, ...]
     emitted: tuple[int, ...] = ()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     max_output_tokens: int = 128
     stop_token_ids: frozenset[int] = frozenset()
     log_probs: int | None = None
