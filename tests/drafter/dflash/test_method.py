@@ -154,7 +154,9 @@ def test_logits_equal_the_reference(architecture: str) -> None:
     context = programs.append(weights, buffer.allocate(programs.context()), new)
     row = ContextRow(1, length, features[:0], 7, 1)
     blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
-    hidden = denoise(model, target, context, blocks)
+    hidden = jax.jit(lambda context, blocks: denoise(model, target, context, blocks))(
+        context, blocks
+    )
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
