@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from prometheus_client import CollectorRegistry
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.fakes.verifier import FakeVerifier, running_verifier
@@ -32,48 +31,42 @@ from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.service import VerifierService
 
+MESSAGES = 600
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
-
-
-@pytest.fixture(params=[500, pytest.param(1500, marks=pytest.mark.slow)])
-def messages(request: pytest.FixtureRequest) -> int:
-    count: int = request.param
-    return count
 
 
 def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-async def check(messages: int, fuzzing: Callable[[int], Awaitable[Tally]]) -> None:
+async def check(fuzzing: Callable[[int], Awaitable[Tally]]) -> None:
     """Fuzz a little, then more: no bad ending, and no descriptor kept for it."""
-    tally = await fuzzing(messages // 5)
+    tally = await fuzzing(MESSAGES // 5)
     before = descriptors()
-    tally.bad += (more := await fuzzing(messages)).bad
+    tally.bad += (more := await fuzzing(MESSAGES)).bad
     assert not tally.bad, tally.bad[:3]
     # Right ones are among them, and wrong ones.
-    assert more.answers["OK"] > messages // 20
-    assert sum(count for name, count in more.answers.items() if "INVALID" in name) > messages // 20
+    assert more.answers["OK"] > MESSAGES // 20
+    assert sum(count for name, count in more.answers.items() if "INVALID" in name) > MESSAGES // 20
     assert descriptors() <= before + 2
 
 
-async def test_messages_to_the_server(messages: int) -> None:
+async def test_messages_to_the_server() -> None:
     verifier = FakeVerifier()
     async with (
         running_verifier(verifier) as address,
         running_server(settings_for(address)) as running,
     ):
         await check(
-            messages,
             lambda count: fuzz(
                 running.channel, inference_methods(), known_answer(running.channel), count, 1
-            ),
+            )
         )
         await until(lambda: running.metric("requests_running") == 0)
         assert running.metric("requests_waiting") == 0
 
 
-async def test_messages_to_the_verifier(tmp_path: Path, messages: int) -> None:
+async def test_messages_to_the_verifier(tmp_path: Path) -> None:
     engine = make_engine(tiny_decoder())
     engine.start()
     service = VerifierService(TINY_ENGINE)
@@ -85,8 +78,7 @@ async def test_messages_to_the_verifier(tmp_path: Path, messages: int) -> None:
     try:
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             await check(
-                messages,
-                lambda count: fuzz(channel, verifier_methods(), known_tokens(channel), count, 2),
+                lambda count: fuzz(channel, verifier_methods(), known_tokens(channel), count, 2)
             )
         await until(lambda: engine.load().used_pages == 0)
     finally:
@@ -94,7 +86,7 @@ async def test_messages_to_the_verifier(tmp_path: Path, messages: int) -> None:
         await asyncio.to_thread(engine.stop)
 
 
-async def test_messages_to_the_drafter(tmp_path: Path, messages: int) -> None:
+async def test_messages_to_the_drafter(tmp_path: Path) -> None:
     target = write_tiny_target(tmp_path / "target")
     fingerprint = load_checkpoint_config(target).fingerprint
     registry = CollectorRegistry()
@@ -106,7 +98,6 @@ async def test_messages_to_the_drafter(tmp_path: Path, messages: int) -> None:
         request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
         methods = drafter_methods(await stub.Describe(request), fingerprint)
         await check(
-            messages,
-            lambda count: fuzz(channel, methods, known_proposal(channel, methods), count, 3),
+            lambda count: fuzz(channel, methods, known_proposal(channel, methods), count, 3)
         )
         await until(lambda: registry.get_sample_value("blockdraft_drafter_contexts") == 0)
