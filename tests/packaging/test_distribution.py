@@ -112,7 +112,9 @@ def test_every_package_is_listed() -> None:
 
 def subcommands(module: str) -> list[str]:
     """Return the commands of a command; none for most."""
-    return list(getattr(importlib.import_module(module), "SUBCOMMANDS", ()))
+    command = importlib.import_module(module)
+    measurements = [each.name for each in getattr(command, "MEASUREMENTS", ())]
+    return [*getattr(command, "SUBCOMMANDS", ()), *measurements]
 
 
 @pytest.mark.parametrize("extra", [None, "serve", "train", "bench"])
