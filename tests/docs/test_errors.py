@@ -7,7 +7,7 @@ import grpc
 from tests.docs.pages import code, read, rows, section, sources
 
 from blockdraft_client import ApiError, DeadlineExceededError, OverloadedError
-from blockdraft_client.cli import exit_codes
+from blockdraft_client.cli import output
 from blockdraft_client.error_mapping import ERROR_OF_CODE
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -88,5 +88,5 @@ def test_every_repair_is_listed() -> None:
 
 def test_exit_codes_are_listed() -> None:
     listed = [row[0] for row in rows(section(read(ERRORS), "Exit codes"), 2)]
-    codes = (exit_codes.OK, exit_codes.FAILED, exit_codes.USAGE, exit_codes.INTERRUPTED)
+    codes = (output.OK, output.FAILED, output.USAGE, output.INTERRUPTED)
     assert listed == [str(number) for number in codes]

@@ -15,7 +15,7 @@ from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
 from tests.verifier.support import LAYER_IDS, Outcome, tiny_decoder
 
-from blockdraft_bench.engine.in_process import form_of
+from blockdraft_bench.engine.decoding import form_of
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from blockdraft_bench.engine.in_process import form_of
+from blockdraft_bench.engine.decoding import form_of
 from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError

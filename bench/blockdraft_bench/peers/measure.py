@@ -11,8 +11,7 @@ from blockdraft_bench.engine.loading import Capacity, load_pair
 from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.figure import draw
-from blockdraft_bench.peers.decoders import BLOCKDRAFT, Peers, Variant
-from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
+from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.provenance import Target, hardware
 from blockdraft_bench.result import Cell, Result, Row, number, page, share, table

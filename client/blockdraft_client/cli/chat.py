@@ -5,7 +5,6 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import OK
 from blockdraft_client.cli.generate import print_text
 from blockdraft_client.cli.options import (
     add_connection_arguments,
@@ -13,7 +12,7 @@ from blockdraft_client.cli.options import (
     connect,
     stream_answer,
 )
-from blockdraft_client.cli.output import completion_json, print_json, stats_line
+from blockdraft_client.cli.output import OK, completion_json, print_json, stats_line
 from blockdraft_client.errors import BlockdraftError
 from blockdraft_client.params import ChatMessage
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError
-from blockdraft_client.cli.output import print_json
+from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
 
 CALL_SECONDS = 5.0
 # What `blockdraft serve` calls its folder where none is named.

@@ -6,9 +6,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import FAILED, OK, CommandFailedError
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
-from blockdraft_client.cli.output import print_json
+from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
 if TYPE_CHECKING:

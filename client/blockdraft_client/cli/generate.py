@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import OK, UsageError
 from blockdraft_client.cli.options import (
     add_connection_arguments,
     add_sampling_arguments,
@@ -13,7 +12,7 @@ from blockdraft_client.cli.options import (
     given_sampling,
     stream_answer,
 )
-from blockdraft_client.cli.output import completion_json, print_json, stats_line
+from blockdraft_client.cli.output import OK, UsageError, completion_json, print_json, stats_line
 from blockdraft_client.params import ChatMessage, Prompt
 
 if TYPE_CHECKING:

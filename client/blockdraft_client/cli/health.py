@@ -5,9 +5,8 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import FAILED, OK
 from blockdraft_client.cli.options import add_connection_arguments, connect
-from blockdraft_client.cli.output import print_json
+from blockdraft_client.cli.output import FAILED, OK, print_json
 from blockdraft_client.errors import BlockdraftError
 
 if TYPE_CHECKING:

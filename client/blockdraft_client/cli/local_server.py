@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from blockdraft_client.cli.exit_codes import CommandFailedError
+from blockdraft_client.cli.output import CommandFailedError
 
 # The same as `blockdraft serve`, but of this interpreter whatever PATH says.
 SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from blockdraft_client.cli.exit_codes import (
+from blockdraft_client.cli.output import (
     FAILED,
     INTERRUPTED,
     USAGE,

@@ -4,9 +4,8 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from blockdraft_client.cli.exit_codes import OK
 from blockdraft_client.cli.options import add_connection_arguments, connect
-from blockdraft_client.cli.output import print_json
+from blockdraft_client.cli.output import OK, print_json
 
 if TYPE_CHECKING:
     from blockdraft_client.results import ModelInfo

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from blockdraft_client.cli.exit_codes import UsageError
+from blockdraft_client.cli.output import UsageError
 from blockdraft_client.options import DEFAULT_TARGET, TLSConfig
 from blockdraft_client.params import (
     Priority,

@@ -1,10 +1,26 @@
-"""What commands print: JSON for programs, a line of figures for people."""
+"""What commands print: JSON for programs, a line of figures for people, and exit codes."""
 
 import dataclasses
 import json
 import math
 import sys
 from typing import TYPE_CHECKING
+
+OK = 0
+FAILED = 1
+"""The server, or the connection to it, failed."""
+USAGE = 2
+"""The command line, or a file it names, is wrong."""
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The command line, or a file it names, is wrong."""
+
+
+class CommandFailedError(Exception):
+    """The command could not do its work; the message says why."""
+
 
 if TYPE_CHECKING:
     # Imported by every command, also by those that need no protobuf.

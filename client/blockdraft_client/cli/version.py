@@ -2,8 +2,7 @@
 
 import argparse
 
-from blockdraft_client.cli.exit_codes import OK
-from blockdraft_client.cli.output import print_json
+from blockdraft_client.cli.output import OK, print_json
 from blockdraft_runtime import version
 
 

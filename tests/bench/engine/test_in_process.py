@@ -6,8 +6,7 @@ import pytest
 from tests.bench.support import CONFIG, ENGINE, tiny_decoder
 from tests.drafter.fake_method import SPEC, FakeMethod
 
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.in_process import InProcessTransport
+from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
 from blockdraft_bench.errors import BenchError
 from blockdraft_drafter.method import ContextsLostError
 from blockdraft_drafter.service import LoadedMethod

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from blockdraft_bench.engine.in_process import InProcessTransport
+from blockdraft_bench.engine.decoding import InProcessTransport
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod, InstantRoom
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic

@@ -11,8 +11,7 @@ from tests.bench.support import BLOCK_SIZE, PROMPTS, ScriptedPair, scripted_pair
 from tests.models.builders import run_dense, write_gguf
 
 from blockdraft_bench.engine.samples import DecodeOne
-from blockdraft_bench.peers.decoders import Peers, Variant
-from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS
+from blockdraft_bench.peers.decoders import LLAMA_CPP, TRANSFORMERS, Peers, Variant
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.peers import tools
-from blockdraft_bench.peers.tools import LLAMA_CPP, TRANSFORMERS, fetch
+from blockdraft_bench.peers import decoders
+from blockdraft_bench.peers.decoders import LLAMA_CPP, TRANSFORMERS, fetch
 
 VERSIONS = {"torch": "1"}
 
@@ -22,7 +22,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = tmp_path / "log"
     code = "import os, sys; os.mkdir(sys.argv[1]); open(sys.argv[2], 'a').write('fetched ')"
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
-    monkeypatch.setattr(tools, "_commands", commands)
+    monkeypatch.setattr(decoders, "_commands", commands)
     return log
 
 
@@ -37,7 +37,7 @@ def test_once_for_each_version(log: Path, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("log")
 def test_what_failed_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(tools, "_commands", lambda peer, folder: [["true"], ["false"]])
+        broken.setattr(decoders, "_commands", lambda peer, folder: [["true"], ["false"]])
         for _ in range(2):
             with pytest.raises(BenchError, match=r"llama\.cpp cannot be fetched: false failed"):
                 fetch(LLAMA_CPP)

@@ -9,7 +9,7 @@ from gguf.quants import dequantize
 from tests.bench.support import tiny_decoder
 from tests.models.builders import write_gguf
 
-from blockdraft_bench.peers.weights import quantization, rewrite_gguf
+from blockdraft_bench.peers.decoders import quantization, rewrite_gguf
 from blockdraft_models.weights.gguf_header import read_header
 
 
