@@ -221,12 +221,12 @@ def draft_tokens(
         is added, it is the softmax of what was maximized to the power `NOISY_ODDS`: noise makes
         wrong tokens stand out as much as right ones.
     """
-    centered = logits - logits.max(axis=-1, keepdims=True)
-    best, log_chance = _first_greatest(logits), _log_of_greatest(centered)
+    best, log_chance = _first_greatest(logits), _log_of_greatest(_centered(logits))
 
     def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
         warm = sampling.temperature > 0.0
-        scaled = centered / jnp.where(warm, sampling.temperature, 1.0)[:, None]
+        # Centered here again: what both branches share is held beside the logits.
+        scaled = _centered(logits) / jnp.where(warm, sampling.temperature, 1.0)[:, None]
         if draft_ids is None:
             noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
         else:
@@ -235,8 +235,7 @@ def draft_tokens(
         kept = jax.lax.cond(
             jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
         )
-        noisy = sharpness * kept + noise
-        noisy -= noisy.max(axis=-1, keepdims=True)
+        noisy = _centered(sharpness * kept + noise)
         return (
             jnp.where(warm, _first_greatest(noisy), best),
             jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
@@ -247,6 +246,11 @@ def draft_tokens(
         jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
     )
     return (index if draft_ids is None else draft_ids[index]), log_chance
+
+
+def _centered(values: Float[Array, "rows width"]) -> Float[Array, "rows width"]:
+    """Return each row less its largest value."""
+    return values - values.max(axis=-1, keepdims=True)
 
 
 def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
