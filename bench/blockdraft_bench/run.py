@@ -7,6 +7,7 @@ A measurement is a function from its settings and a `Run` to a `Result`; the res
 """
 
 import datetime
+import functools
 import os
 import random
 import shlex
@@ -115,7 +116,7 @@ class Run:
         """
         self._identity = digest(self._source, versions(), this_processor(), *settings)
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The folder of the files, made if need be; without a store, all flags tell it apart."""
         identity = self._identity or digest(self._source, versions(), self._command)

@@ -1,9 +1,11 @@
 """The course of a measurement: where results go, what is printed, how it is resumed."""
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,6 +102,18 @@ def test_without_a_store_flags_tell_folders_apart(
     monkeypatch.chdir(tmp_path)
     folders = {Run("squares", [flag], OutputSettings()).folder for flag in ("--a", "--a", "--b")}
     assert len(folders) == 2
+
+
+def test_a_run_over_midnight_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    days = itertools.count(1)
+    calendar = SimpleNamespace(today=lambda: f"2026-11-0{next(days)}")
+    monkeypatch.setattr(course, "datetime", SimpleNamespace(date=calendar))
+    run(None)
+    [folder] = (tmp_path / "bench-results").iterdir()
+    assert {file.name for file in folder.iterdir()} >= {"samples.jsonl", "squares.json"}
 
 
 def rename(package: Path, patch: pytest.MonkeyPatch) -> None:
