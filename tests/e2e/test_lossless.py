@@ -15,7 +15,7 @@ from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
 from tests.verifier.support import LAYER_IDS, Outcome, tiny_decoder
 
-from blockdraft_bench.engine.decoding import form_of
+from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config
@@ -242,7 +242,7 @@ def test_default_target_with_its_own_drafter_in_bfloat16() -> None:
     print(acceptance)
     # Room for the text and two copies of it, which those above did not have.
     runner = ModelRunner(setting.decoder, engine_config(4, 8, 128, 24, "bfloat16"))
-    runner.compile(form_of(own.spec), own.spec.block_size)
+    runner.compile(describe(own).features, own.spec.block_size)
     found = self_test(runner)
     assert found.exact, found.summary()
     contract = Contract(runner, setting.requests[0].prompt)

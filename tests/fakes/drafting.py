@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from blockdraft_bench.engine.decoding import form_of
+from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
-from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
@@ -95,20 +94,7 @@ class SessionTransport:
         fault: Callable[[], str | None] = lambda: None,
         learn: Callable[[], StreamLearner] | None = None,
     ) -> None:
-        spec = method.spec
-        self.description = DrafterDescription(
-            method=spec.name,
-            block_size=spec.block_size,
-            features=form_of(spec),
-            feature_width=spec.feature_width,
-            max_feature_rows=spec.max_feature_rows,
-            max_context_tokens=spec.max_context_tokens,
-            fingerprint=spec.fingerprint,
-            trained=spec.trained,
-            step_seconds=tuple(method.step_seconds),
-            shortest_step_seconds=tuple(method.shortest_step_seconds),
-            learns=learn is not None,
-        )
+        self.description = describe(method, learns=learn is not None)
         self.feature_writer: FeatureWriter = MessageWriter()
         self.session = Session(method, pool, None, None if learn is None else learn())
         self._fault = fault

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.provenance import Drafter
-from blockdraft_drafter.method import MethodSpec
+from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_models.decoder.model import Decoder
@@ -44,19 +44,7 @@ class InProcessTransport:
 
     def __init__(self, drafter: LoadedMethod) -> None:
         """Open a session of a drafter."""
-        spec = drafter.method.spec
-        self.description = DrafterDescription(
-            method=spec.name,
-            block_size=spec.block_size,
-            features=form_of(spec),
-            feature_width=spec.feature_width,
-            max_feature_rows=spec.max_feature_rows,
-            max_context_tokens=spec.max_context_tokens,
-            fingerprint=spec.fingerprint,
-            trained=spec.trained,
-            step_seconds=tuple(drafter.method.step_seconds),
-            shortest_step_seconds=tuple(drafter.method.shortest_step_seconds),
-        )
+        self.description = describe(drafter.method)
         # As between processes of one host.
         memory = mmap.mmap(-1, SHARED_BYTES)
         self.feature_writer: FeatureWriter = SharedWriter(memory)
@@ -91,14 +79,23 @@ class InProcessTransport:
         self._session.close()
 
 
-def form_of(spec: MethodSpec) -> FeatureForm:
-    """Return what a handshake would tell of the features that a method takes."""
-    if spec.projection is None:
-        return FeatureForm(spec.target_layer_ids)
-    return FeatureForm(spec.target_layer_ids, spec.projection, spec.projection.fingerprint())
-
-
-Progress = Callable[[int, int], None]
+def describe(method: DraftMethod, *, learns: bool = False) -> DrafterDescription:
+    """Return what a handshake would tell of a method."""
+    spec, projection = method.spec, method.spec.projection
+    fingerprint = "" if projection is None else projection.fingerprint()
+    return DrafterDescription(
+        method=spec.name,
+        block_size=spec.block_size,
+        features=FeatureForm(spec.target_layer_ids, projection, fingerprint),
+        feature_width=spec.feature_width,
+        max_feature_rows=spec.max_feature_rows,
+        max_context_tokens=spec.max_context_tokens,
+        fingerprint=spec.fingerprint,
+        trained=spec.trained,
+        step_seconds=tuple(method.step_seconds),
+        shortest_step_seconds=tuple(method.shortest_step_seconds),
+        learns=learns,
+    )
 
 
 @dataclass(slots=True)
@@ -182,7 +179,7 @@ class InProcessDecoder:
         """What the self-test found; None before `warm_up`, and without one."""
         return self._engine.exactness
 
-    def warm_up(self, progress: Progress = lambda done, total: None) -> None:
+    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every step of the target; `progress` hears how many of how many are done."""
         self._engine.warm_up(progress)
 
