@@ -1,12 +1,11 @@
 """`blockdraft bench`: what drafting gains, on which data, with what certainty.
 
 `command` lists the measurements. Each is a function `measure` from its settings (`settings`,
-`serve.settings`) and a `Run` to a `Result`: `acceptance`, `decode` (whose arithmetic is in
-`speed`), `processor`, and the packages `kflat`, `link`, `peers` and `serve`. What they share, in
-the order to read it:
+`serve.settings`) and a `Run` to a `Result`: `acceptance`, `decode`, `processor`, and the packages
+`kflat`, `link`, `peers` and `serve`. What they share, in the order to read it:
 
-* `run` (the course of a measurement), `result` (rows as JSON and Markdown), `store` (results on
-  disk, to resume from), `provenance` (what a result was measured with), `figure`;
+* `run` (the course of a measurement), `result` (rows as JSON, Markdown and a picture), `store`
+  (results on disk, to resume from), `provenance` (what a result was measured with);
 * `datasets` and `prompts` (what is asked), `answers` (what decoding gives, and how it compares),
   `statistics` (an `Estimate` is a number with its interval and how many answers it rests on);
 * `engine`: verifier and drafter in this process.

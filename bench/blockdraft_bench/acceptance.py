@@ -12,20 +12,18 @@ Over the verifications that measure the drafter (`Answer.full_steps`), with K dr
 All are ratios of sums over answers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers
-from blockdraft_bench.engine.decoding import InProcessDecoder, drafter_of
+from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.loading import Capacity, load_pair, whole_proposal
-from blockdraft_bench.engine.samples import Answered, Answers, Keep, Limits, Sample, answer_all
-from blockdraft_bench.figure import draw
+from blockdraft_bench.engine.samples import Answered, Decode, Keep, Limits, Sample, answer_all
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import Target
-from blockdraft_bench.result import INTERVALS_NOTE, Result, Row, number, page, share, table
+from blockdraft_bench.result import INTERVALS_NOTE, Result, Row, draw, number, page, share, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import AcceptanceSettings
 from blockdraft_bench.statistics import bootstrap
@@ -41,7 +39,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     decoder = load_pair(
         prompts.target, settings.drafter, capacity, "fixed", block_size=settings.block_size
     )
-    target, drafter = Target.of(decoder.target), drafter_of(decoder)
+    target, drafter = decoder.target, decoder.drafter
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     draft_length = whole_proposal(settings.draft_length, drafter.block_size)
     dtype = str(serving_dtype(settings.dtype))
@@ -54,7 +52,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
         settings.temperature,
         limits,
         [(DRAFTED,), (PLAIN,)],
-        Ways(decoder, {DRAFTED: draft_length, PLAIN: 0}, settings.top_p),
+        in_groups(decoder, {DRAFTED: draft_length, PLAIN: 0}, settings.top_p),
         store,
         many_at_a_time=True,
         on_answers=decoding.advance,
@@ -71,34 +69,22 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     return Result(facts, rows, page(caption, acceptance_table(rows)), figure)
 
 
-class Ways:
-    """Decodes many samples at a time, with as many drafted tokens as a way has; a `Decode`."""
+def in_groups(decoder: InProcessDecoder, lengths: Mapping[str, int], top_p: float) -> Decode:
+    """Return what decodes many samples at a time, with as many drafted tokens as a way has."""
 
-    def __init__(
-        self, decoder: InProcessDecoder, lengths: dict[str, int], top_p: float = 1.0
-    ) -> None:
-        """Use a decoder that is warmed up; `top_p` is the target's."""
-        self._decoder = decoder
-        self._lengths = lengths
-        self._top_p = top_p
-
-    def __call__(self, group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
-        """Answer samples in the one way that is the group."""
+    def decode(group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
         [way] = group
         requests = [
             replace(
                 each.request,
-                sampling=replace(each.request.sampling, top_p=self._top_p),
-                max_draft_tokens=self._lengths[way],
+                sampling=replace(each.request.sampling, top_p=top_p),
+                max_draft_tokens=lengths[way],
             )
             for each in samples
         ]
+        decoder.decode(requests, lambda index, answer: keep(index, {way: answer}))
 
-        def found(index: int, answer: Answer) -> None:
-            answers: Answers = {way: answer}
-            keep(index, answers)
-
-        self._decoder.decode(requests, found)
+    return decode
 
 
 def summarize(answered: Answered, draft_length: int, seed: int) -> Row:

@@ -25,10 +25,19 @@ from blockdraft_runtime.configuration.command import Configuration
 class Measurement:
     """One subcommand: a module with `measure(settings, run)`, imported when it is chosen."""
 
-    name: str
-    module: str
+    path: str
     settings: type
     summary: str
+
+    @property
+    def name(self) -> str:
+        """The subcommand, as its module or package is called."""
+        return self.path.partition(".")[0]
+
+    @property
+    def module(self) -> str:
+        """The module's whole name."""
+        return f"blockdraft_bench.{self.path}"
 
     @property
     def configuration(self) -> Configuration[Any]:
@@ -37,43 +46,13 @@ class Measurement:
 
 
 MEASUREMENTS = (
-    Measurement(
-        "acceptance",
-        "blockdraft_bench.acceptance",
-        AcceptanceSettings,
-        "how many tokens a verification gains, by dataset",
-    ),
-    Measurement(
-        "decode",
-        "blockdraft_bench.decode",
-        DecodeSettings,
-        "plain decoding and draft methods, one answer at a time",
-    ),
-    Measurement(
-        "kflat",
-        "blockdraft_bench.kflat.measure",
-        KFlatSettings,
-        "the cost of verifying K tokens; measured and modelled",
-    ),
-    Measurement(
-        "link",
-        "blockdraft_bench.link.measure",
-        LinkSettings,
-        "what the link between verifier and drafter costs",
-    ),
-    Measurement(
-        "peers",
-        "blockdraft_bench.peers.measure",
-        PeersSettings,
-        "other programs on the same prompts and weights",
-    ),
-    Measurement(
-        "processor",
-        "blockdraft_bench.processor",
-        ProcessorSettings,
-        "a row of the matrix of processors, for this one",
-    ),
-    Measurement("serve", "blockdraft_bench.serve.measure", ServeSettings, "a service under load"),
+    Measurement("acceptance", AcceptanceSettings, "how many tokens a verification gains"),
+    Measurement("decode", DecodeSettings, "plain decoding and draft methods, one by one"),
+    Measurement("kflat.measure", KFlatSettings, "the cost of verifying K tokens"),
+    Measurement("link.measure", LinkSettings, "what verifier to drafter and back costs"),
+    Measurement("peers.measure", PeersSettings, "other programs on the same prompts and weights"),
+    Measurement("processor", ProcessorSettings, "a row of the matrix of processors"),
+    Measurement("serve.measure", ServeSettings, "a service under load"),
 )
 
 

@@ -1,30 +1,57 @@
-"""`bench decode`: plain decoding and each draft method, one answer at a time, side by side."""
+"""`bench decode`: plain decoding and each draft method, one answer at a time, side by side.
+
+Seconds and tokens are those after an answer's first token, unless the name says otherwise. Speeds
+are ratios of sums over the answers of a dataset, and the speed-up is a ratio of two of them over
+the same samples.
+"""
 
 import functools
+import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 
-from blockdraft_bench.answers import PLAIN, Answer
+import numpy as np
+from jaxtyping import Float
+
+from blockdraft_bench.answers import (
+    PLAIN,
+    Answer,
+    identical_answers,
+    mean_speed_ratio,
+    speed,
+    speed_ratio,
+)
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.loading import (
     Capacity,
-    DecodingMethods,
+    join,
     largest_block,
     load_drafting,
-    load_methods,
+    load_target,
     whole_proposal,
 )
-from blockdraft_bench.engine.samples import Limits, SampleDecoder, answer_all
+from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.figure import draw
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import Target, hardware
-from blockdraft_bench.result import INTERVALS_NOTE, Cell, Result, Row, number, page, share, table
+from blockdraft_bench.provenance import hardware
+from blockdraft_bench.result import (
+    INTERVALS_NOTE,
+    Cell,
+    Result,
+    Row,
+    draw,
+    number,
+    page,
+    share,
+    table,
+)
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import DecodeSettings
-from blockdraft_bench.speed import averages, summarize
+from blockdraft_bench.statistics import bootstrap, bootstrap_mean, mean, median, quartiles
 from blockdraft_drafter.service import LoadedMethod
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.errors import ResolveError
 from blockdraft_models.precision import serving_dtype
 
@@ -36,14 +63,17 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
     prompts = settings.prompts
     prepared = prepare(prompts)
     loading = run.phase("loading and compiling")
-    methods, lengths = set_up(settings, loading.reach)
+    model, decoders, lengths = set_up(settings, loading.reach)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
-    target, drafters = Target.of(methods.checkpoint), _drafters(methods, lengths)
-    dtype = str(serving_dtype(settings.dtype))
+    target, dtype = decoders[PLAIN].target, str(serving_dtype(settings.dtype))
+    drafters = {
+        method: decoders[method].drafter
+        for method, length in lengths.items()
+        if length and method != LOOKUP
+    }
     # Times of another accelerator are other times.
     conditions = settings.draft_policy, hardware()
     run.identify(limits, lengths, target, drafters, dtype, conditions)
-    decoder = sample_decoder(methods.decoders, lengths)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))
     # All methods are one group: one that was interrupted between two is decoded again by all.
     answered = answer_all(
@@ -51,11 +81,11 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
         settings.temperature,
         limits,
         [tuple(lengths)],
-        decoder,
+        sample_decoder(decoders, lengths),
         run.store(dict[str, Answer]),
         on_answers=decoding.advance,
     )
-    margin = ChoiceMargin(methods.target)
+    margin = ChoiceMargin(model)
     rows = [
         {
             **summarize(each, method, length, prompts.seed),
@@ -64,24 +94,21 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
         for each in answered
         for method, length in lengths.items()
     ]
-    for engine in methods.engines:
+    for engine in dict.fromkeys(decoders.values()):
         engine.close()
     means = averages(answered, lengths, prompts.seed)
-    named = [
-        f"{method} ({'trained' if drafter['trained'] else 'untrained'}, {drafter['fingerprint']}, "
-        f"blocks of {drafter['block_size']})"
-        for method, drafter in drafters.items()
-    ]
+    named = ", ".join(dict.fromkeys(map(str, drafters.values())))
     caption = (
-        f"Target {target}, {dtype}; drafters: {', '.join(named) or 'none'}; "
-        f"{settings.draft_policy} policy; one answer at a time, of at most {prompts.max_tokens} "
-        f"tokens. {INTERVALS_NOTE}"
+        f"Target {target}, {dtype}; {named or 'no drafter'}; {settings.draft_policy} policy; one "
+        f"answer at a time, of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
     )
     facts = {
         "target": target,
-        "drafters": drafters,
+        "drafters": {
+            method: {**asdict(drafter), "draft_length": lengths[method]}
+            for method, drafter in drafters.items()
+        },
         "dtype": dtype,
-        "recompilations": decoder.recompilations,
         "average": means,
     }
     text = page(caption, speed_table(rows, means), divergence_line(rows))
@@ -90,14 +117,40 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
 
 def set_up(
     settings: DecodeSettings, on_compiled: Callable[[int, int], None]
-) -> tuple[DecodingMethods, dict[str, int]]:
+) -> tuple[Decoder, dict[str, InProcessDecoder], dict[str, int]]:
     """Load target and drafters, and compile all that decoding needs.
 
+    Which layers an engine takes features from is fixed when it compiles, so each method has its
+    own, over the same weights; plain decoding uses the first of them.
+
     Returns:
-        What decodes, and the tokens of a whole proposal of each method, 0 for plain decoding.
+        The target, what decodes by each method, plain decoding first, and the tokens of a whole
+        proposal of each, 0 for plain decoding.
     """
-    target, wanted = settings.prompts.target, settings.method
     capacity = Capacity(1, settings.prompts.context_tokens, settings.dtype)
+    drafters = load_drafters(settings, capacity)
+    looks_up = {method: method.endswith(LOOKUP) for method in drafters}
+    lengths = {
+        method: whole_proposal(
+            settings.draft_length, largest_block(drafter, lookup=looks_up[method])
+        )
+        for method, drafter in drafters.items()
+    }
+    target = load_target(settings.prompts.target, capacity)
+    policy = settings.draft_policy
+    drafting = {
+        method: join(*target, drafter, capacity, policy, lookup=looks_up[method])
+        for method, drafter in drafters.items()
+    }
+    engines = [*drafting.values()] or [join(*target, None, capacity, policy, lookup=False)]
+    for engine in engines:
+        engine.warm_up(on_compiled)
+    return target[0], {PLAIN: engines[0], **drafting}, {PLAIN: 0, **lengths}
+
+
+def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, LoadedMethod | None]:
+    """Load a drafter for each method that drafts, None for lookup alone."""
+    target, wanted = settings.prompts.target, settings.method
     drafters: dict[str, LoadedMethod | None] = {}
     for method in wanted or ("dflash", EAGLE3):
         if method in (PLAIN, LOOKUP):
@@ -114,21 +167,10 @@ def set_up(
                 raise
             print(f"without {method}: {error}", file=sys.stderr)
             continue
-        if loaded.method.spec.name != name:
-            found = loaded.method.spec.name
+        if (found := loaded.method.spec.name) != name:
             raise BenchUsageError(f"--{name} {spec} is a drafter of the method {found}")
         drafters[method] = loaded
-    by_lookup = [method for method in drafters if method.endswith(LOOKUP)]
-    lengths = {
-        method: whole_proposal(
-            settings.draft_length, largest_block(drafter, lookup=method in by_lookup)
-        )
-        for method, drafter in drafters.items()
-    }
-    methods = load_methods(target, drafters, capacity, settings.draft_policy, by_lookup=by_lookup)
-    for engine in methods.engines:
-        engine.warm_up(on_compiled)
-    return methods, {method: lengths.get(method, 0) for method in methods.decoders}
+    return drafters
 
 
 def sample_decoder(
@@ -143,35 +185,82 @@ def sample_decoder(
     )
 
 
-def _drafters(methods: DecodingMethods, lengths: Mapping[str, int]) -> dict[str, Row]:
-    """Return what is said of the drafters."""
+def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> Row:
+    """Sum up what one method did on one dataset; `draft_length` is 0 for plain decoding."""
+    answers, plain = answered.answers[method], answered.answers[PLAIN]
+    [acceptance_length] = bootstrap(_tokens_and_steps(answers), _tokens_per_step, seed)
+    tpots = [a.decode_seconds / a.timed_tokens for a in answers if a.timed_tokens]
+    steps = [step for answer in answers for step in answer.steps]
     return {
-        method: {
-            "fingerprint": drafter.fingerprint,
-            "trained": drafter.trained,
-            "block_size": drafter.block_size,
-            "draft_length": draft_length,
-        }
-        for method, draft_length in lengths.items()
-        if draft_length and method != LOOKUP
-        for drafter in [methods.decoders[method].drafter]
+        "dataset": answered.dataset,
+        "method": method,
+        "temperature": answered.temperature,
+        "samples": len(answers),
+        "tokens": sum(len(a.token_ids) for a in answers),
+        # Time per token of an answer, over answers.
+        "tpot_seconds": median(tpots),
+        "tpot_seconds_quartiles": quartiles(tpots),
+        "ttft_seconds": statistics.median(a.ttft_seconds for a in answers),
+        "tokens_per_second": speed(answers),
+        # Plain decoding's seconds per token over this method's.
+        "speedup": speed_ratio(answers, plain, seed),
+        "acceptance_length": acceptance_length,
+        # Of the verifications that drafted as far; None where no proposal was so long.
+        "acceptance_per_position": [
+            mean(float(accepted >= place) for drafted, accepted in steps if drafted >= place)
+            for place in range(1, draft_length + 1)
+        ],
+        "mean_draft_length": mean(drafted for drafted, _ in steps),
+        "identical_share": identical_answers(plain, answers),
     }
+
+
+def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) -> list[Row]:
+    """Return the means over datasets, each counting the same, of methods at each temperature.
+
+    That of the speed-up is geometric.
+    """
+    by_temperature: dict[float, list[Answered]] = {}
+    for each in answered:
+        by_temperature.setdefault(each.temperature, []).append(each)
+    rows = []
+    for temperature, group in by_temperature.items():
+        for method in methods:
+            pairs = [(each.answers[method], each.answers[PLAIN]) for each in group]
+            counts = [_tokens_and_steps(own) for own, _ in pairs]
+            rows.append(
+                {
+                    "method": method,
+                    "temperature": temperature,
+                    "speedup": mean_speed_ratio(pairs, seed),
+                    "acceptance_length": bootstrap_mean(
+                        counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
+                    ),
+                    "identical_share": mean(identical_answers(own, plain) for own, plain in pairs),
+                }
+            )
+    return rows
+
+
+def _tokens_and_steps(answers: Sequence[Answer]) -> Float[np.ndarray, "answers 2"]:
+    return np.array([(a.timed_tokens, len(a.steps)) for a in answers], np.float64)
+
+
+def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:
+    return np.asarray(totals[:, :1] / totals[:, 1:])
 
 
 def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
     """Return a row for each dataset, temperature and method, and the means over datasets."""
 
     def cells(row: Row, dataset: str, *times: Cell) -> list[Cell]:
-        drafted = row["method"] != PLAIN
-        return [
-            dataset,
-            f"{row['temperature']:g}",
-            row["method"],
-            *times,
-            number(row["acceptance_length"]) if drafted else "",
-            number(row["speedup"], unit="x") if drafted else "",
-            share(row["identical_share"]) if drafted else "",
+        gains: list[Cell] = [
+            number(row["acceptance_length"]),
+            number(row["speedup"], unit="x"),
+            share(row["identical_share"]),
         ]
+        shown = gains if row["method"] != PLAIN else ["", "", ""]
+        return [dataset, f"{row['temperature']:g}", row["method"], *times, *shown]
 
     measured = [
         cells(

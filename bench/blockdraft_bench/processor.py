@@ -12,12 +12,12 @@ from pathlib import Path
 
 import jax
 
-from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, speed
-from blockdraft_bench.engine.decoding import InProcessDecoder, drafter_of
+from blockdraft_bench.answers import DRAFTED, PLAIN, speed
+from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.samples import Answers, Limits, Sample, SampleDecoder
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.prompts import Prompt
-from blockdraft_bench.provenance import Target, versions
+from blockdraft_bench.provenance import versions
 from blockdraft_bench.result import Result, Row, number, page, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import ProcessorSettings
@@ -37,6 +37,10 @@ from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
 
+# Rows of the matrix can be compared only if all are measured alike: with the sequences of
+# `blockdraft serve` and the answers of `blockdraft demo`.
+MAX_SEQUENCES, MAX_TOKENS, ROUNDS = SchedulerSettings().max_sequences, 96, 3
+
 
 def measure(settings: ProcessorSettings, run: Run) -> Result:
     """Measure a row for each number of cores, each in a process of its own."""
@@ -51,7 +55,7 @@ def measure(settings: ProcessorSettings, run: Run) -> Result:
         rows.append(_in_own_process(settings, cores))
         measuring.advance()
     date = datetime.date.today().isoformat()
-    return Result({"date": date}, rows, page(matrix(rows, date, run.commit)))
+    return Result({"date": date}, rows, page(matrix(rows, date, run.commit)), None)
 
 
 def _in_own_process(settings: ProcessorSettings, cores: int | None) -> Row:
@@ -86,10 +90,10 @@ def measure_here(settings: ProcessorSettings) -> Row:
         if auto != "bfloat16":
             del engine
             engine = _load(settings, target, "auto")
-    answers = _answer(settings, target, engine)
+    answers = _answer(target, engine)
     row = {
-        "target": Target.of(engine.target),
-        "drafter": drafter_of(engine),
+        "target": engine.target,
+        "drafter": engine.drafter,
         "processor": processor,
         "auto": auto,
         "bfloat16_speedup": speedup,
@@ -111,27 +115,26 @@ def _load(
     self_test: Callable[[ModelRunner], Exactness] | None = None,
 ) -> InProcessDecoder:
     """Load target and drafter with the limits and the draft policy of `blockdraft serve`."""
-    room = settings.max_sequences
     decoder, checkpoint = load_decoder(target, dtype=serving_dtype(dtype))
     drafting = DrafterSettings(
-        target=str(target), drafter=settings.drafter, max_sequences=room, dtype=dtype
+        target=str(target), drafter=settings.drafter, max_sequences=MAX_SEQUENCES, dtype=dtype
     )
-    config = EngineSettings(scheduler=SchedulerSettings(max_sequences=room), dtype=dtype)
+    config = EngineSettings(scheduler=SchedulerSettings(max_sequences=MAX_SEQUENCES), dtype=dtype)
     engine = InProcessDecoder(decoder, checkpoint, load_method(drafting), config, self_test)
     engine.warm_up()
     return engine
 
 
-def _answer(settings: ProcessorSettings, target: Path, engine: InProcessDecoder) -> list[Answers]:
+def _answer(target: Path, engine: InProcessDecoder) -> list[Answers]:
     """Return the greedy answers to the demo's prompt, round by round."""
     tokenizer = load_tokenizer(target)
     prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": DEFAULT_PROMPT}]))
-    limits = Limits(settings.max_tokens, frozenset(tokenizer.eos_token_ids))
+    limits = Limits(MAX_TOKENS, frozenset(tokenizer.eos_token_ids))
     request = limits.request("demo", Prompt("demo", prompt))
     plain = functools.partial(engine.decode_alone, max_draft_tokens=0)
     decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
-    rounds = [Sample("demo", number, request) for number in range(settings.rounds)]
-    answers: list[dict[str, Answer]] = []
+    rounds = [Sample("demo", number, request) for number in range(ROUNDS)]
+    answers: list[Answers] = []
     decoder((PLAIN, DRAFTED), rounds, lambda _, found: answers.append(found))
     return answers
 
@@ -139,8 +142,10 @@ def _answer(settings: ProcessorSettings, target: Path, engine: InProcessDecoder)
 def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
     """Return the table; its rows are as those of docs/benchmarks.md."""
     head, dash, rest = (commit or "unknown").partition("-")
-    named = [
-        {
+    named = []
+    for row in rows:
+        plain, drafted = row["plain_tokens_per_second"], row["drafted_tokens_per_second"]
+        cells = {
             "Date": date,
             "Commit": f"{head[:7]}{dash}{rest}",
             "Processor": row["processor"].name,
@@ -151,16 +156,10 @@ def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
             "bfloat16 / float32": number(row["bfloat16_speedup"], unit="x"),
             "Forms of products": ", ".join(row["product_forms"]),
             "Self-test": row["self_test"],
-            "plain tok/s": number(row["plain_tokens_per_second"], 1),
-            "drafted tok/s": number(row["drafted_tokens_per_second"], 1),
-            "drafted / plain": number(_ratio(row), unit="x"),
+            "plain tok/s": number(plain, 1),
+            "drafted tok/s": number(drafted, 1),
+            "drafted / plain": number(drafted / plain if plain and drafted else None, unit="x"),
             "identical": "yes" if row["identical"] else "**no**",
         }
-        for row in rows
-    ]
+        named.append(cells)
     return table([*named[0]], ([*row.values()] for row in named))
-
-
-def _ratio(row: Row) -> float | None:
-    plain, drafted = row["plain_tokens_per_second"], row["drafted_tokens_per_second"]
-    return drafted / plain if plain and drafted else None

@@ -1,42 +1,35 @@
-"""What every measurement finds: named facts and rows of numbers, as JSON and as Markdown tables.
+"""What every measurement finds: named facts and rows of numbers, as JSON, Markdown and a picture.
 
 In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_answers` side by side, and a
-tuple of them as three lists, so that a number is a number to whoever reads the file.
+tuple of them as three lists, so that a number is a number to whoever reads the file. Figures are
+made without pyplot: they draw with Agg, on any machine and without global state.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from matplotlib.figure import Figure
 
 from blockdraft_bench.statistics import Estimate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 Cell = str | int | float | Estimate | None
 INTERVALS_NOTE = "Brackets hold 95 % intervals and n, the number of answers they rest on."
+BAR_SPACE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a measurement found.
-
-    Attributes:
-        facts: What it is of, such as the target, and whatever is no row; dataclasses, mappings,
-            lists and numbers.
-        results: Its rows.
-        page: Markdown, for people.
-        figure: The same as a picture.
-    """
+    """What a measurement found: facts, such as its target, rows, and the same for people."""
 
     facts: Mapping[str, Any]
     results: Sequence[Row]
     page: str
-    figure: "Figure | None" = field(default=None)
+    figure: Figure | None
 
 
 def to_json(fields: Mapping[str, Any]) -> str:
@@ -108,3 +101,61 @@ def share(value: float | None) -> str:
 
 def _text(value: int | float | Estimate | None) -> str:
     return str(value) if isinstance(value, int) else number(value)
+
+
+def draw(rows: Sequence[Row], x: str, y: str, by: Sequence[str], *, log: bool = False) -> Figure:
+    """Draw bars over names, or curves over numbers; those of one colour share the columns `by`.
+
+    Rows that have no number are left out. Intervals and quartiles are drawn, too.
+    """
+    series: dict[str, list[Row]] = {}
+    for row in rows:
+        if row[y] is not None:
+            label = ", ".join(f"{name} {_short(row[name])}" for name in by)
+            series.setdefault(label, []).append(row)
+    places = list(dict.fromkeys(row[x] for row in rows))
+    named = bool(places) and isinstance(places[0], str)
+    figure = Figure(figsize=(4 + 0.6 * len(places), 4.5), layout="constrained")
+    axes = figure.subplots()
+    width = BAR_SPACE / max(1, len(series))
+    for index, (label, own) in enumerate(series.items()):
+        values = [value_and_range(row[y]) for row in own]
+        middles = [value for value, _, _ in values]
+        ranges = [[below for _, below, _ in values], [above for _, _, above in values]]
+        if named:
+            shift = (index - (len(series) - 1) / 2) * width
+            spots = [places.index(row[x]) + shift for row in own]
+            axes.bar(spots, middles, width, yerr=ranges, capsize=3, label=label)
+        else:
+            own_places = [row[x] for row in own]
+            axes.errorbar(own_places, middles, yerr=ranges, marker="o", capsize=3, label=label)
+    if named:
+        axes.set_xticks(range(len(places)), places, rotation=45, ha="right")
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+    axes.set_xlabel(x.replace("_", " "))
+    axes.set_ylabel(y.replace("_", " "))
+    if by and series:
+        axes.legend(fontsize="small")
+    return figure
+
+
+def value_and_range(measured: Any) -> tuple[float, float, float]:
+    """Return a number, and how far its interval or quartiles reach below and above it.
+
+    NaN where there is none: a range of length 0 would look like certainty.
+    """
+    if isinstance(measured, Estimate):
+        value, edges = measured.value or 0.0, measured.ci95
+    elif isinstance(measured, dict):
+        value, edges = measured["median"], measured["quartiles"]
+    else:
+        value, edges = float(measured), None
+    low, high = edges or (math.nan, math.nan)
+    # A percentile interval can miss its own value; a range cannot be negative.
+    return value, value - min(low, value), max(high, value) - value
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -169,11 +169,6 @@ class ProcessorSettings:
     )
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
-    max_sequences: int = setting(
-        16, "as of `blockdraft serve`: the more, the more steps are compared", minimum=1
-    )
-    max_tokens: int = setting(96, "most tokens of an answer", minimum=2)
-    rounds: int = setting(3, "timed answers of each kind, plain and drafted in turn", minimum=1)
     quick: bool = setting(
         False, "compare as few positions as every start does; unset: as many as on request"
     )
@@ -211,9 +206,6 @@ class KFlatSettings:
         7,
         "timed runs of each step, in rounds over all; 0: nothing is timed, only modelled",
         minimum=0,
-    )
-    tolerance: float = setting(
-        0.1, "how much longer than the smallest a step may take and still count as free", minimum=0
     )
     dtype: Dtype = setting(
         "auto",
@@ -259,9 +251,6 @@ class LinkSettings:
         minimum=1,
         distinct=True,
     )
-    rows: int = setting(
-        5, "newly committed positions of each sequence, whose features a step sends", minimum=1
-    )
     sequences: tuple[int, ...] = setting(
         (1, 8, 32, 64), "one or more numbers of sequences", minimum=1, distinct=True
     )
@@ -272,7 +261,6 @@ class LinkSettings:
         "drafter on another host would use",
         distinct=True,
     )
-    draft_length: int = setting(15, "tokens that are proposed for each sequence", minimum=1)
     runs: int = setting(50, "timed round trips of each point, in rounds over all", minimum=1)
     result: OutputSettings = group(OutputSettings)
 

@@ -9,10 +9,9 @@ from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.answers import PLAIN, Answer
-from blockdraft_bench.decode import sample_decoder
+from blockdraft_bench.answers import Answer
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder
+from blockdraft_bench.engine.samples import Answered, Limits
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
@@ -119,33 +118,11 @@ def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
     return ScriptedPair(decoder, method)
 
 
-# Two methods, each with a drafter and an engine of its own, over the same weights.
-METHODS = ("right", "wrong")
-LENGTHS = {PLAIN: 0, **dict.fromkeys(METHODS, DRAFT_LENGTH)}
 # One answer at a time, in as few shapes as that takes.
 ALONE = replace(
     ENGINE,
     scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
 )
-
-
-class Methods:
-    """The decoders of both methods and of plain decoding."""
-
-    def __init__(self) -> None:
-        self.right, self.wrong = scripted_pair(ALONE), scripted_pair(ALONE)
-        self.script()
-
-    def script(self) -> None:
-        """Make one drafter right about everything and the other about nothing."""
-        self.right.script(lambda offset: DRAFT_LENGTH)
-        self.wrong.script(lambda offset: 0)
-
-    def pair(self, method: str) -> ScriptedPair:
-        return self.wrong if method == "wrong" else self.right
-
-    def decoder(self) -> SampleDecoder:
-        return sample_decoder({m: self.pair(m).decoder for m in LENGTHS}, LENGTHS)
 
 
 def decoded_answer(

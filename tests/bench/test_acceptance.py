@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +21,15 @@ from tests.bench.support import (
 )
 from tests.models.tiny import tiny_config
 
-from blockdraft_bench.acceptance import Ways, acceptance_table, reach_counts, summarize
+from blockdraft_bench import acceptance
+from blockdraft_bench.acceptance import acceptance_table, in_groups, summarize
 from blockdraft_bench.answers import DRAFTED, PLAIN, Answer
 from blockdraft_bench.engine.samples import AnswerStore, Limits, Sample, answer_all
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.provenance import digest
 from blockdraft_bench.result import Row
+from blockdraft_bench.settings import AcceptanceSettings, PromptSettings
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 from blockdraft_client.cli.main import main
@@ -46,11 +50,6 @@ def by_hand(drafted: list[Answer], plain: list[Answer] | None = None, length: in
 
 def values(estimates: tuple[Estimate, ...]) -> list[float | None]:
     return [estimate.value for estimate in estimates]
-
-
-def test_reach_counts() -> None:
-    counts = reach_counts([answer(0, 1, 3), answer(), answer(2)], 3)
-    assert counts.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]]
 
 
 def test_figures_by_hand() -> None:
@@ -78,6 +77,7 @@ def test_figures_by_hand() -> None:
 
 def test_each_position_rests_on_the_answers_that_reached_it() -> None:
     row = by_hand([answer(3), answer(1, 0), answer(0), answer()])
+    assert row["reach_counts"] == [[1, 1, 1, 1], [2, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
     assert row["acceptance_length"].answers == 3
     assert [e.answers for e in row["acceptance_per_position"]] == [3, 3, 3]
     assert [e.answers for e in row["conditional_acceptance_per_position"]] == [3, 2, 1]
@@ -110,7 +110,7 @@ def measure(
         [temperature],
         limits,
         [(DRAFTED,), (PLAIN,)],
-        Ways(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}),
+        in_groups(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}, top_p=1.0),
         store or ResultStore(dict[str, Answer], "x"),
         many_at_a_time=True,
         on_answers=on_answer,
@@ -211,19 +211,12 @@ def test_the_seed_decides_what_is_sampled(pair: ScriptedPair, tmp_path: Path) ->
 
 
 def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
-    pair.method.propose = lambda position, anchor, length: [anchor] * length
-    asked = []
-    decode = pair.decoder.decode
+    asked: list[Any] = []
     request = LIMITS.request("tiny", PROMPTS.prompts[0], 1.0)
-
-    def listen(requests: Any, on_answer: Any) -> None:
-        asked.extend(requests)
-        decode(requests, on_answer)
-
-    ways = Ways(pair.decoder, {PLAIN: 0}, top_p=0.5)
+    decode = in_groups(pair.decoder, {PLAIN: 0}, top_p=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair.decoder, "decode", listen)
-        ways((PLAIN,), [Sample("tiny", 0, request)], lambda index, found: None)
+        patch.setattr(pair.decoder, "decode", lambda requests, on_answer: asked.extend(requests))
+        decode((PLAIN,), [Sample("tiny", 0, request)], lambda index, found: None)
     [one] = asked
     assert one.sampling == replace(request.sampling, top_p=0.5)
     assert one.max_draft_tokens == 0
@@ -257,16 +250,9 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     broken.script(lambda offset: DRAFT_LENGTH)
     with pytest.raises(KeyboardInterrupt):
         measure(broken, store=store(), on_answer=interrupt)
-    # The fourth answer was being written.
-    with path.open("a", encoding="utf-8") as file:
-        file.write('{"settings": "x", "data')
     assert measure(pair, store=store()) == whole
     assert len(path.read_text("utf-8").splitlines()) == 4
-    # Once more: nothing is left to decode, and nothing counts twice.
-    pair.method.propose = lambda position, anchor, length: pytest.fail("decoded again")
-    assert measure(pair, store=store()) == whole
     # Drafts that get lost end the measurement.
-    broken = scripted_pair()
     broken.method.propose = lambda position, anchor, length: [10**6] * length
     with pytest.raises(BenchError, match="out of step"):
         measure(broken)
@@ -319,10 +305,33 @@ def test_measures_reports_and_resumes(
     more = (output / "samples.jsonl").read_bytes()
     assert more.startswith(answers)
     assert len(more.splitlines()) == 2 * 2 * 2 * 2
-    # What else decides an answer: nothing of before is taken over.
-    for flags in (("--seed", "1"), ("--top-p", "0.5"), ("--max-tokens", "5")):
-        assert bench(*again, *flags, "--draft-length", "2") == 0
-        assert "taking over" not in capsys.readouterr().err
+
+
+def test_all_that_decides_an_answer_tells_measurements_apart(
+    pair: ScriptedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "prepare", lambda prompts: SimpleNamespace(stop_token_ids={}))
+    monkeypatch.setattr(acceptance, "load_pair", lambda *arguments, **more: pair.decoder)
+    identities: list[str] = []
+
+    def identify(*settings: object) -> None:
+        identities.append(digest(settings))
+        raise KeyboardInterrupt
+
+    run: Any = SimpleNamespace(phase=lambda name: SimpleNamespace(reach=None), identify=identify)
+    for settings in (
+        AcceptanceSettings(),
+        AcceptanceSettings(top_p=0.5),
+        AcceptanceSettings(draft_length=1),
+        AcceptanceSettings(prompts=PromptSettings(max_tokens=256, seed=1)),
+        AcceptanceSettings(prompts=PromptSettings(max_tokens=5)),
+        # Changes the speed alone.
+        AcceptanceSettings(concurrency=1),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            acceptance.measure(settings, run)
+    assert identities[-1] == identities[0]
+    assert len(set(identities)) == 5
 
 
 def test_refuses_the_drafter_of_another_target(

@@ -25,33 +25,29 @@ from blockdraft_verifier.exactness import Exactness
 
 @pytest.fixture
 def settings(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessorSettings:
-    # Fewer shapes to compile.
-    few = functools.partial(SchedulerSettings, max_step_tokens=16, max_context_tokens=256)
+    # Fewer shapes to compile, and fewer tokens to decode.
+    few = functools.partial(SchedulerSettings, max_step_tokens=8, max_context_tokens=64)
     monkeypatch.setattr(processor, "SchedulerSettings", few)
-    return ProcessorSettings(
-        target=str(target),
-        drafter="random",
-        max_sequences=1,
-        max_tokens=9,
-        rounds=2,
-        quick=True,
-    )
+    monkeypatch.setattr(processor, "DEFAULT_PROMPT", "Hi")
+    monkeypatch.setattr(processor, "MAX_SEQUENCES", 1)
+    monkeypatch.setattr(processor, "MAX_TOKENS", 9)
+    monkeypatch.setattr(processor, "ROUNDS", 2)
+    return ProcessorSettings(target=str(target), drafter="random", quick=True)
 
 
 def row_here(settings: ProcessorSettings) -> Row:
     """Return a row without measuring anything, but for the cores that there are."""
-    assert settings.rounds == 2
+    assert settings.quick
     return {**ROW, "processor": this_processor()}
 
 
-@pytest.mark.usefixtures("workplace")
 def test_measures_in_a_process_with_fewer_cores(
     monkeypatch: pytest.MonkeyPatch, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(processor, "measure_here", row_here)
     before = os.sched_getaffinity(0)
     output = workplace / "out"
-    flags = ["--rounds", "2", "--cores", "1", "--json", "--output", str(output)]
+    flags = ["--quick", "--cores", "1", "--json", "--output", str(output)]
     assert main(["bench", "processor", *flags]) == 0
     assert os.sched_getaffinity(0) == before
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -66,7 +62,15 @@ def test_measures_in_a_process_with_fewer_cores(
     assert report["date"] in (output / "processor.md").read_text("utf-8")
 
 
-def test_a_row(settings: ProcessorSettings) -> None:
+def test_a_row(settings: ProcessorSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    spans: list[int] = []
+    test = self_test.self_test
+
+    def listen(runner: ModelRunner, span: int) -> Exactness:
+        spans.append(span)
+        return test(runner, span)
+
+    monkeypatch.setattr(self_test, "self_test", listen)
     row = measure_here(settings)
     assert row["target"].name == "tiny-llama"
     assert row["drafter"].method == "dflash"
@@ -74,6 +78,7 @@ def test_a_row(settings: ProcessorSettings) -> None:
     # As the environment of the tests says; the self-test is of bfloat16 all the same.
     assert row["auto"] == "float32"
     assert row["self_test"].startswith("exact in bfloat16: ")
+    assert spans == [8]
     assert row["bfloat16_speedup"] > 0
     assert f"32x64 {SAFEST_FORM}" in row["product_forms"]
     assert row["plain_tokens_per_second"] > 0
@@ -91,7 +96,8 @@ def test_measures_again_without_touching_what_is_kept(
     monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     speedups = iter((1.25, 1.5))
     monkeypatch.setattr(precision, "bfloat16_speedup", lambda: next(speedups))
-    spans = []
+    assert precision.cpu_bfloat16_speedup() == 1.25
+    spans: list[int] = []
 
     def two_classes(runner: ModelRunner, span: int) -> Exactness:
         spans.append(span)
@@ -99,19 +105,13 @@ def test_measures_again_without_touching_what_is_kept(
         return Exactness("bfloat16", ((first,), tuple(others)))
 
     monkeypatch.setattr(self_test, "self_test", two_classes)
-    first = measure_here(settings)
-    assert (first["auto"], first["bfloat16_speedup"], first["identical"]) == (
-        "bfloat16",
-        1.25,
-        True,
-    )
-    assert first["self_test"].endswith(" step shapes round alike, 1x1 are padded")
     kept = (tmp_path / precision.SPEEDUP_FILE).read_bytes()
-    again = measure_here(dataclasses.replace(settings, again=True, quick=False, rounds=1))
-    assert again["bfloat16_speedup"] == 1.5
+    row = measure_here(dataclasses.replace(settings, again=True, quick=False))
+    assert (row["auto"], row["bfloat16_speedup"], row["identical"]) == ("bfloat16", 1.5, True)
+    assert row["self_test"].endswith(" step shapes round alike, 1x1 are padded")
     assert (tmp_path / precision.SPEEDUP_FILE).read_bytes() == kept
     assert not Path(os.environ["BLOCKDRAFT_CACHE"]).exists()
-    assert spans == [8, 128]
+    assert spans == [128]
 
 
 def test_takes_no_other_device(

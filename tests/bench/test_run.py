@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from blockdraft_bench import run as course
-from blockdraft_bench.figure import draw
-from blockdraft_bench.result import Result
+from blockdraft_bench.result import Result, draw
 from blockdraft_bench.run import UNCOUNTED_ROUNDS, Run, sample_in_rounds
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.statistics import Estimate

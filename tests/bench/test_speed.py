@@ -7,8 +7,8 @@ import pytest
 from tests.bench.support import decoded_answer, decoded_set
 
 from blockdraft_bench.answers import Answer
+from blockdraft_bench.decode import averages, summarize
 from blockdraft_bench.result import Row
-from blockdraft_bench.speed import averages, summarize
 from blockdraft_bench.statistics import Estimate
 
 # Plain: 4 tokens in 2 s, 2 tokens in 2 s. Drafted: 4 in 1 s, 2 in 0.5 s, over 2 + 1 steps.

@@ -5,8 +5,8 @@ import pytest
 from tests.models.tiny import tiny_config
 
 from blockdraft_aot.topology import describe_topology
-from blockdraft_bench.kflat.cost import StepShape, step_cost
-from blockdraft_bench.kflat.modelled import modelled_timings
+from blockdraft_bench.kflat.curve import StepShape, step_cost
+from blockdraft_bench.kflat.measure import modelled_timings
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu

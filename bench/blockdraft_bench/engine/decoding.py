@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.provenance import Drafter
+from blockdraft_bench.provenance import Drafter, Target
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
@@ -153,7 +153,7 @@ class InProcessDecoder:
                 drafter's, with "adaptive" the scheduler's choice is among them.
             self_test: Finds at `warm_up` which steps round alike; None for never.
         """
-        self.target = checkpoint
+        self.target = Target.of(checkpoint)
         if drafter is not None and drafter.target_fingerprint != checkpoint.fingerprint:
             raise ValueError(
                 f"the drafter drafts for target {drafter.target_fingerprint},"
@@ -169,10 +169,11 @@ class InProcessDecoder:
         )
 
     @property
-    def drafter(self) -> DrafterDescription:
+    def drafter(self) -> Drafter:
         """The drafter; there has to be one."""
         assert self._link is not None
-        return self._link.description
+        found = self._link.description
+        return Drafter(found.method, found.fingerprint, found.trained, found.block_size)
 
     @property
     def exactness(self) -> Exactness | None:
@@ -213,9 +214,3 @@ class InProcessDecoder:
     def close(self) -> None:
         """End the drafter's session."""
         self._engine.stop()
-
-
-def drafter_of(decoder: InProcessDecoder) -> Drafter:
-    """Return what is said of a decoder's drafter."""
-    found = decoder.drafter
-    return Drafter(found.method, found.fingerprint, found.trained, found.block_size)

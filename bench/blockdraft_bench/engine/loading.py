@@ -1,9 +1,7 @@
 """Loading a target and its drafters into one process, with room for every proposal in full."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from blockdraft_bench.answers import DRAFTED, PLAIN
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_drafter.app import load_method
@@ -32,59 +30,6 @@ class Capacity:
     dtype: Dtype
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingMethods:
-    """A target and the ways to decode with it.
-
-    Attributes:
-        target: The target; its weights are in memory once, whatever the number of methods.
-        checkpoint: What it was loaded from.
-        decoders: By method, `PLAIN` first. Which layers an engine takes features from is fixed
-            when it compiles, so each drafter has its own; plain decoding uses the first of them,
-            or one without a drafter if there is none.
-    """
-
-    target: Decoder
-    checkpoint: Checkpoint
-    decoders: Mapping[str, InProcessDecoder]
-
-    @property
-    def engines(self) -> tuple[InProcessDecoder, ...]:
-        """The decoders, each once."""
-        return tuple(dict.fromkeys(self.decoders.values()))
-
-
-def load_methods(
-    target: str,
-    drafters: Mapping[str, LoadedMethod | None],
-    capacity: Capacity,
-    draft_policy: DraftPolicy,
-    *,
-    by_lookup: Collection[str] = (),
-) -> DecodingMethods:
-    """Load the target and join it with each drafter; the engines' `warm_up` is yet to come.
-
-    Args:
-        target: A directory, `.gguf` file, hub id or the default's name.
-        drafters: Drafters for it, by method, loaded with the same capacity; None where a method
-            has none.
-        capacity: Of every engine, like the policy.
-        draft_policy: Whether an engine may draft less where that is faster.
-        by_lookup: Methods that look earlier text up as well.
-    """
-    decoder, checkpoint = load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
-
-    def join(drafter: LoadedMethod | None, *, lookup: bool = False) -> InProcessDecoder:
-        config = engine_settings(capacity, largest_block(drafter, lookup=lookup), draft_policy)
-        return InProcessDecoder(decoder, checkpoint, drafter, replace(config, lookup=lookup))
-
-    drafting = {
-        method: join(drafter, lookup=method in by_lookup) for method, drafter in drafters.items()
-    }
-    plain = next(iter(drafting.values())) if drafting else join(None)
-    return DecodingMethods(decoder, checkpoint, {PLAIN: plain, **drafting})
-
-
 def load_pair(
     target: str,
     drafter: str,
@@ -94,12 +39,14 @@ def load_pair(
     block_size: int,
     lookup: bool = False,
 ) -> InProcessDecoder:
-    """Load a target and one drafter for it, as `load_drafting` and `load_methods` do."""
+    """Load a target and one drafter for it; `warm_up` is yet to come."""
     loaded = load_drafting(target, drafter, capacity, block_size=block_size)
-    methods = load_methods(
-        target, {DRAFTED: loaded}, capacity, draft_policy, by_lookup=[DRAFTED] if lookup else []
-    )
-    return methods.decoders[DRAFTED]
+    return join(*load_target(target, capacity), loaded, capacity, draft_policy, lookup=lookup)
+
+
+def load_target(target: str, capacity: Capacity) -> tuple[Decoder, Checkpoint]:
+    """Load a target, given as a directory, `.gguf` file, hub id or known name."""
+    return load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
 
 
 def load_drafting(
@@ -123,6 +70,21 @@ def load_drafting(
     )
 
 
+def join(
+    decoder: Decoder,
+    checkpoint: Checkpoint,
+    drafter: LoadedMethod | None,
+    capacity: Capacity,
+    draft_policy: DraftPolicy,
+    *,
+    lookup: bool,
+) -> InProcessDecoder:
+    """Join a target with a drafter, lookup, both or neither; `warm_up` is yet to come."""
+    block_size = largest_block(drafter, lookup=lookup)
+    config = engine_settings(capacity, block_size, draft_policy, lookup=lookup)
+    return InProcessDecoder(decoder, checkpoint, drafter, config)
+
+
 def largest_block(drafter: LoadedMethod | None, *, lookup: bool) -> int:
     """Return the most tokens of a verification, the target's newest token included."""
     own = 1 if drafter is None else drafter.method.spec.block_size
@@ -130,13 +92,12 @@ def largest_block(drafter: LoadedMethod | None, *, lookup: bool) -> int:
 
 
 def engine_settings(
-    capacity: Capacity, block_size: int, draft_policy: DraftPolicy = "fixed"
+    capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, lookup: bool
 ) -> EngineSettings:
     """Return limits under which no proposal is cut short and nobody is preempted.
 
     A step has room for a whole block of every sequence and one more token, which the scheduler
-    keeps for a waiting prompt; the cache holds every sequence at full length. Nothing is looked up,
-    so that figures are those of the drafter.
+    keeps for a waiting prompt; the cache holds every sequence at full length.
     """
     page_size = EngineSettings().page_size
     blocks = next_power_of_two(capacity.concurrency * block_size + 1)
@@ -150,7 +111,7 @@ def engine_settings(
         num_pages=capacity.concurrency * (-(-capacity.context_tokens // page_size) + 1),
         dtype=capacity.dtype,
         draft_policy=draft_policy,
-        lookup=False,
+        lookup=lookup,
     )
 
 

@@ -34,11 +34,7 @@ Keep = Callable[[int, Answers], None]
 class Limits:
     """How samples are answered.
 
-    Attributes:
-        max_tokens: Most tokens of an answer.
-        stop_token_ids: Tokens that end it.
-        seed: Of the whole measurement. A sample's own depends on this, its dataset and its id:
-            more samples change none of the answers.
+    A sample's own seed depends on this one, its dataset and its id: more samples change no answer.
     """
 
     max_tokens: int
@@ -86,7 +82,7 @@ class Answered:
     answers: Mapping[str, Sequence[Answer]]
 
 
-# Answers samples by decoders, and hands over the answers to each as soon as it has them.
+# Answers samples by a group of decoders, and hands over the answers to each as it has them.
 Decode = Callable[[tuple[str, ...], Sequence[Sample], Keep], None]
 
 
@@ -97,8 +93,8 @@ class SampleDecoder:
         """Use decoders that have compiled what they need; each computes the whole prompt."""
         self._decoders = decoders
         self._cold = set(decoders)
-        self.recompilations = 0
-        self._guard = RecompilationGuard(self._count_recompilation)
+        self._compiled = 0
+        self._guard = RecompilationGuard(self._count)
 
     def __call__(self, group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
         """Answer each sample by every decoder of a group, one right after another.
@@ -109,23 +105,21 @@ class SampleDecoder:
         for index, sample in enumerate(samples):
             names = in_turn(group, sample.number)
             request = sample.request
-            short = replace(
-                request, max_output_tokens=min(WARM_UP_TOKENS, request.max_output_tokens)
-            )
+            tokens = min(WARM_UP_TOKENS, request.max_output_tokens)
             for name in [name for name in names if name in self._cold]:
-                self._decoders[name](short)
+                self._decoders[name](replace(request, max_output_tokens=tokens))
                 self._cold.remove(name)
             self._guard.arm()
             try:
                 answers = {name: self._decoders[name](request) for name in names}
             finally:
                 self._guard.disarm()
-            if self.recompilations:
-                raise BenchError(f"{self.recompilations} steps were compiled while being timed")
+            if self._compiled:
+                raise BenchError(f"{self._compiled} steps were compiled while being timed")
             keep(index, answers)
 
-    def _count_recompilation(self) -> None:
-        self.recompilations += 1
+    def _count(self) -> None:
+        self._compiled += 1
 
 
 def in_turn(things: Sequence[T], turn: int) -> tuple[T, ...]:
@@ -148,20 +142,9 @@ def answer_all(
     """Have every prompt answered at each temperature, but for what the store holds.
 
     All groups answer a sample before any answers the next, so that a disturbance of the machine
-    meets all of them; which is first changes from sample to sample.
-
-    Args:
-        prompt_sets: Prompts by dataset, whose names differ.
-        temperatures: Of the target; 0 is greedy.
-        limits: How to answer.
-        groups: Decoders; those of a group answer together, and their answers are one record.
-        decode: Decodes.
-        store: Where answers are kept.
-        many_at_a_time: Whether `decode` is given all samples of a dataset at once.
-        on_answers: Told the dataset of each sample and group, also of those the store holds.
-
-    Returns:
-        One for each dataset and temperature, in this order.
+    meets all of them; which is first changes from sample to sample. `many_at_a_time` gives `decode`
+    all samples of a dataset at once. `on_answers` is told the dataset of each sample and group,
+    also of those the store holds.
     """
     numbers = itertools.count()
     asked = {

@@ -1,17 +1,88 @@
-"""The K-flat curve: what verifying K tokens costs against verifying one, and why.
+"""The K-flat curve: what a step needs at least, what it took, and what that says.
 
 Verification reads all weights whatever K is. While that takes longer than the arithmetic, more
 tokens are free; from the knee K* on they are not, on a device that does nothing else. Where a
 measured curve rises earlier, the roofline does not explain it: that is overhead.
+
+With H hidden, I intermediate, V vocabulary, L layers, A and G query and KV heads of width D, a
+step over B sequences of context C with n new tokens each (T = B n) needs
+
+* weights W = L (H D (2 A + 2 G) + 3 H I) + H V, each for one multiplication and one addition a
+  token: 2 T W operations, read once whatever T is. Every token's logits are wanted.
+* attention: each new token looks at its context, itself and the new ones before it, P =
+  B (n C + n (n + 1) / 2) pairs, with 4 A D operations a layer (scores and mixture).
+* K/V of B (C + n) positions read and of T written, 2 G D elements a layer each.
+
+Left out is what the rest amounts to: norms, rotation, softmax, residuals, biases, and every
+intermediate result, which a perfect implementation keeps on the chip.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blockdraft_aot.roofline import Roofline
-from blockdraft_bench.kflat.cost import StepCost, StepShape, step_cost
 from blockdraft_bench.result import Cell, Row, number, table
 from blockdraft_models.decoder.config import DecoderConfig
+
+# How much longer than the smallest a step may take and still count as free: less is noise.
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """A step of `batch` sequences with this context in the cache, and `tokens` new ones in all."""
+
+    batch: int
+    context_tokens: int
+    tokens: int
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """New tokens of each sequence."""
+        return self.tokens // self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step needs at least: floating point operations, and bytes from and to memory."""
+
+    flops: float
+    bytes: float
+
+
+def step_cost(config: DecoderConfig, shape: StepShape, bytes_per_element: int) -> StepCost:
+    """Return the cost of verifying the tokens of a step; weights and cache have elements alike."""
+    batch, new = shape.batch, shape.tokens_per_sequence
+    pairs = batch * (new * shape.context_tokens + new * (new + 1) // 2)
+    positions = batch * (shape.context_tokens + new) + shape.tokens
+    kv_elements = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    heads_width = config.num_heads * config.head_dim
+    weights = weight_count(config)
+    return StepCost(
+        flops=2.0 * shape.tokens * weights + 4.0 * config.num_layers * heads_width * pairs,
+        bytes=float(bytes_per_element) * (weights + kv_elements * positions),
+    )
+
+
+def weight_count(config: DecoderConfig) -> int:
+    """Return the weights that every token is multiplied with, the head's included."""
+    projections = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
+    layer = config.hidden_size * (projections + 3 * config.intermediate_size)
+    return config.num_layers * layer + config.hidden_size * config.vocab_size
+
+
+def step_shapes(
+    batches: Sequence[int], contexts: Sequence[int], max_tokens: int
+) -> tuple[StepShape, ...]:
+    """Return every step to be timed: 1, 2, 4, ... tokens where they split evenly."""
+    sizes = [1 << power for power in range(max_tokens.bit_length())]
+    return tuple(
+        StepShape(batch, context, tokens)
+        for batch in batches
+        for context in contexts
+        for tokens in sizes
+        if tokens % batch == 0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +108,7 @@ class CurveName:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one step took.
-
-    Attributes:
-        seconds: Median time, or modelled time.
-        quartiles: First and third quartile of the seconds; None if modelled.
-        compiled: What the compiler counts; None if measured.
-    """
+    """What one step took: median and quartiles, or modelled seconds and what XLA counts."""
 
     seconds: float
     quartiles: tuple[float, float] | None = None
@@ -52,14 +117,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Times over K on one device, for one model, batch and context.
-
-    Attributes:
-        name: Which curve it is.
-        bytes_per_weight: Size of a weight.
-        roofline: Of the device.
-        steps: At least one, by rising K; the first has one token a sequence.
-    """
+    """Times over K on one device; `steps` by rising K, the first of one token a sequence."""
 
     name: CurveName
     bytes_per_weight: int
@@ -71,25 +129,26 @@ class Curve:
         """K*, where reading the weights takes as long as the arithmetic."""
         return self.roofline.knee_tokens(self.bytes_per_weight)
 
-    def free_until_tokens(self, tolerance: float) -> int:
-        """Return the largest K that takes at most `1 + tolerance` times as long as the first."""
-        free = (s["tokens"] for s in self.steps if s["relative_to_one"] <= 1.0 + tolerance)
+    @property
+    def free_until_tokens(self) -> int:
+        """The largest K that takes hardly longer than the first."""
+        free = (s["tokens"] for s in self.steps if s["relative_to_one"] <= 1.0 + TOLERANCE)
         return int(max(free))
 
-    def summary(self, tolerance: float) -> Row:
+    def summary(self) -> Row:
         """Return what the whole curve says."""
         return {
             **asdict(self.name),
             "bytes_per_weight": self.bytes_per_weight,
             "roofline": self.roofline,
             "knee_tokens": self.knee_tokens,
-            "free_until_tokens": self.free_until_tokens(tolerance),
-            "explanation": self.explain(tolerance),
+            "free_until_tokens": self.free_until_tokens,
+            "explanation": self.explain(),
         }
 
-    def explain(self, tolerance: float) -> str:
+    def explain(self) -> str:
         """Say in words until where verifying is free, and how much the roofline explains."""
-        free = self.free_until_tokens(tolerance)
+        free = self.free_until_tokens
         paid = next((step for step in self.steps if step["tokens"] > free), None)
         if paid is None:
             return f"free up to the largest step, K = {free}"
@@ -152,7 +211,7 @@ def steps_of(
     return steps
 
 
-def curve_table(curves: Sequence[Curve], tolerance: float) -> str:
+def curve_table(curves: Sequence[Curve]) -> str:
     """Return a row for each curve, with the time of every step relative to the first."""
     sizes = sorted({step["tokens"] for curve in curves for step in curve.steps})
     headings = ["Device", "Model", "Batch", "Context", "K*", "Free until", "First, ms"]
@@ -167,7 +226,7 @@ def curve_table(curves: Sequence[Curve], tolerance: float) -> str:
                 name.batch,
                 name.context_tokens,
                 f"{curve.knee_tokens:.0f}",
-                curve.free_until_tokens(tolerance),
+                curve.free_until_tokens,
                 f"{1e3 * curve.steps[0]['seconds']:.3g}",
                 *(relative.get(size, "") for size in sizes),
             ]

@@ -1,35 +1,46 @@
-"""Timing the verifier's own compiled steps, in rounds over all shapes."""
+"""Curves of this machine, timed in rounds over all shapes, and of TPUs that are not there."""
 
 import functools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from blockdraft_aot.model_shapes import SHAPES
+from blockdraft_aot.compiled import modelled_seconds
+from blockdraft_aot.model_shapes import SHAPES, Pair
+from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.roofline import PUBLISHED, Roofline
-from blockdraft_aot.settings import AotError
+from blockdraft_aot.settings import AotError, ServingLimits
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.figure import draw
-from blockdraft_bench.kflat.cost import StepShape, step_shapes
-from blockdraft_bench.kflat.curve import Curve, Timing, curve_table, curves_of
-from blockdraft_bench.kflat.modelled import modelled_curves
+from blockdraft_bench.kflat.curve import (
+    TOLERANCE,
+    Curve,
+    StepCost,
+    StepShape,
+    Timing,
+    curve_table,
+    curves_of,
+    step_shapes,
+)
 from blockdraft_bench.provenance import Target, hardware
-from blockdraft_bench.result import Result, bullets, page
+from blockdraft_bench.result import Result, bullets, draw, page
 from blockdraft_bench.run import Run, sample_in_rounds
 from blockdraft_bench.settings import TARGET_SHAPE, KFlatSettings
 from blockdraft_bench.statistics import percentiles
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.executables import keep_executables
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -40,6 +51,8 @@ from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
 # noticeable time.
 MATRIX_SIZE = 1536
 STREAM_SHAPE = (8192, 8192)
+# As `blockdraft compile` has it by default.
+PAGE_SIZE = 32
 MODELLED_NOTE = (
     "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
     "their number, with attention by hand; nothing ran. What fits, `blockdraft compile` tells."
@@ -65,18 +78,17 @@ def measure(settings: KFlatSettings, run: Run) -> Result:
     caption = (
         "Time of a verification step over K tokens, relative to one token a sequence. Target "
         f"{target}, medians of {settings.runs} runs; free means at most "
-        f"{settings.tolerance:.0%} more."
+        f"{TOLERANCE:.0%} more."
     )
-    tolerance = settings.tolerance
     facts = {
         "target": target,
         "modelled_note": MODELLED_NOTE if topologies else None,
-        "curves": [curve.summary(tolerance) for curve in curves],
+        "curves": [curve.summary() for curve in curves],
     }
     text = page(
         caption,
-        curve_table(curves, tolerance),
-        bullets(f"{curve.name}: {curve.explain(tolerance)}" for curve in curves),
+        curve_table(curves),
+        bullets(f"{curve.name}: {curve.explain()}" for curve in curves),
         MODELLED_NOTE if topologies else "",
     )
     rows = [step for curve in curves for step in curve.steps]
@@ -223,3 +235,65 @@ def _seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - started
+
+
+def modelled_curves(
+    configs: Sequence[DecoderConfig],
+    topologies: Sequence[Topology],
+    shapes: Sequence[StepShape],
+    dtype_name: str,
+    run: Run,
+) -> list[Curve]:
+    """Return the curves of chips that are not there; "auto" is what it means on a TPU."""
+    dtype = jnp.dtype("float32" if dtype_name == "float32" else "bfloat16")
+    curves = []
+    for topology in topologies:
+        chips = topology.mesh.size
+        for config in configs:
+            phase = run.phase(f"modelling {config.name} on {topology.name}", len(shapes))
+            curves += curves_of(
+                config,
+                modelled_timings(config, shapes, dtype, topology, on_step=phase.advance),
+                device=f"{chips} x {topology.kind} ({topology.name})",
+                modelled=True,
+                bytes_per_weight=dtype.itemsize,
+                roofline=topology.roofline.of_chips(chips),
+            )
+    return curves
+
+
+def modelled_timings(
+    config: DecoderConfig,
+    shapes: Sequence[StepShape],
+    dtype: DTypeLike,
+    topology: Topology,
+    *,
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[StepShape, Timing]:
+    """Return the modelled time of each step, on all chips of a topology; nothing is measured.
+
+    The time is that of the compiler's own model, or the roofline of its counts where it has none,
+    attention added by hand. What every chip does for itself is counted on each.
+    """
+
+    def timing(shape: StepShape) -> Timing:
+        context = shape.context_tokens + shape.tokens_per_sequence
+        limits = ServingLimits(shape.batch, shape.tokens, context, PAGE_SIZE)
+        pages = shape.batch * -(-context // PAGE_SIZE)
+        programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, dtype)
+        # Logits are wanted of every token.
+        bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
+        attention = programs.program(bucket, shape.context_tokens).attention
+        counts = programs.count_greedy(bucket).plus(attention)
+        seconds = modelled_seconds(counts, attention, topology.roofline)
+        chips = topology.mesh.size
+        compiled = StepCost(chips * counts.flops, chips * counts.bytes)
+        return Timing(seconds, compiled=compiled)
+
+    timings = {}
+    # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
+    with ThreadPoolExecutor(max_workers=2) as executor:
+        for shape, modelled in zip(shapes, executor.map(timing, shapes), strict=True):
+            timings[shape] = modelled
+            on_step()
+    return timings

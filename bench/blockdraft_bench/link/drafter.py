@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import grpc
@@ -32,25 +31,13 @@ from blockdraft_runtime.shared_memory import socket_folder
 VOCAB_SIZE = 128_256
 # Fingerprint of the target that is not there.
 NO_TARGET = "0" * 16
+# As common drafters have them: an anchor and fifteen drafted tokens.
+BLOCK_SIZE = 16
+# A multiple of the page size. Longer contexts would take more memory and no more time: a step reads
+# the newest positions only.
+CONTEXT_TOKENS = 128
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class InstantRoom:
-    """What an instant drafter takes and holds.
-
-    Attributes:
-        width: Elements of a feature.
-        block_size: Tokens of a block, the anchor included.
-        max_sequences: Context slots.
-        max_context_tokens: Positions of a slot.
-    """
-
-    width: int
-    block_size: int
-    max_sequences: int
-    max_context_tokens: int
 
 
 class InstantMethod:
@@ -60,24 +47,24 @@ class InstantMethod:
     step_seconds: Sequence[float] = (1e-6,)
     shortest_step_seconds: Sequence[float] = ()
 
-    def __init__(self, room: InstantRoom) -> None:
-        """Make a proposal of every length."""
+    def __init__(self, width: int, max_sequences: int) -> None:
+        """Make a proposal of every length, for features of a width."""
         self.spec = MethodSpec(
             name="instant",
-            block_size=room.block_size,
+            block_size=BLOCK_SIZE,
             target_layer_ids=(0,),
-            feature_width=room.width,
+            feature_width=width,
             feature_dtype=np.dtype(ml_dtypes.bfloat16),
             vocab_size=VOCAB_SIZE,
-            max_sequences=room.max_sequences,
-            max_context_tokens=room.max_context_tokens,
+            max_sequences=max_sequences,
+            max_context_tokens=CONTEXT_TOKENS,
             max_feature_rows=DrafterSettings().max_feature_rows,
-            fingerprint="0" * 16,
+            fingerprint=NO_TARGET,
             trained=False,
         )
         rng = np.random.default_rng(0)
-        tokens = tuple(rng.integers(VOCAB_SIZE, size=room.block_size - 1).tolist())
-        self._proposals = [Proposal(tokens[:length]) for length in range(room.block_size)]
+        tokens = tuple(rng.integers(VOCAB_SIZE, size=BLOCK_SIZE - 1).tolist())
+        self._proposals = [Proposal(tokens[:length]) for length in range(BLOCK_SIZE)]
 
     def warm_up(self) -> None:
         """There is nothing to compile."""
@@ -88,7 +75,7 @@ class InstantMethod:
 
 
 @contextlib.contextmanager
-def drafter_process(listen: str, room: InstantRoom) -> Iterator[str]:
+def drafter_process(listen: str, width: int, max_sequences: int) -> Iterator[str]:
     """Run a drafter in a process of its own for as long as the `with` block; give its address.
 
     It listens where it is told; with port 0, at a port that is free.
@@ -96,7 +83,7 @@ def drafter_process(listen: str, room: InstantRoom) -> Iterator[str]:
     # A fork would take over the threads' locks, but not the threads of gRPC and jax.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(theirs, listen, room), daemon=True)
+    process = context.Process(target=_run, args=(theirs, listen, width, max_sequences), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -120,16 +107,17 @@ def _address(pipe: Connection) -> str:
     return address
 
 
-def _run(pipe: Connection, listen: str, room: InstantRoom) -> None:
+def _run(pipe: Connection, listen: str, width: int, max_sequences: int) -> None:
     # Ctrl-C reaches both processes; the other one then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    uvloop.run(_serve(pipe, listen, room))
+    method = InstantMethod(width, max_sequences)
+    uvloop.run(_serve(pipe, listen, LoadedMethod(method, SlotPool(max_sequences), NO_TARGET)))
 
 
-async def _serve(pipe: Connection, listen: str, room: InstantRoom) -> None:
+async def _serve(pipe: Connection, listen: str, drafter: LoadedMethod) -> None:
     # As `DrafterApp` and `blockdraft_runtime.process` put it together.
     service = DrafterService(DrafterMetrics(CollectorRegistry()), socket_folder(listen))
-    service.serve(LoadedMethod(InstantMethod(room), SlotPool(room.max_sequences), NO_TARGET))
+    service.serve(drafter)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_DrafterServiceServicer_to_server(service, server)
     port = server.add_insecure_port(listen)

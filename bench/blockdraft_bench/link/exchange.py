@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.link.drafter import VOCAB_SIZE
+from blockdraft_bench.link.drafter import BLOCK_SIZE, CONTEXT_TOKENS, VOCAB_SIZE
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
@@ -20,23 +20,10 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 PAGE_SIZE = EngineSettings().page_size
 TIMEOUT_SECONDS = EngineSettings().draft_timeout_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What goes over the link in a step.
-
-    Attributes:
-        sequences: How many are drafted for.
-        rows: Newly committed positions of each, whose features are sent.
-        draft_length: Tokens proposed for each.
-        max_context_tokens: Positions after which a sequence gives way to a new one.
-    """
-
-    sequences: int
-    rows: int
-    draft_length: int
-    max_context_tokens: int
+# Newly committed positions of each sequence, whose features a step sends: what a verification of
+# a good drafter gains.
+ROWS = 5
+DRAFT_LENGTH = BLOCK_SIZE - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +98,23 @@ class Exchange:
     def __init__(
         self,
         transport: DraftTransport,
-        traffic: Traffic,
+        sequences: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Prepare; nothing is sent yet. The drafter needs room for this traffic."""
-        self._traffic = traffic
+        """Prepare; nothing is sent yet. The drafter needs room for so many sequences."""
+        self._count = sequences
         self._clock = clock
         self._transport = TimedTransport(transport, clock)
         self._repairs: list[str] = []
         self._sync = DraftSync(self._transport, VOCAB_SIZE, TIMEOUT_SECONDS, self._repairs.append)
         self._sync.poll()
-        pages = traffic.sequences * -(-traffic.max_context_tokens // PAGE_SIZE)
+        pages = sequences * -(-CONTEXT_TOKENS // PAGE_SIZE)
         self._pages = PageAllocator(pages, PAGE_SIZE)
         width = transport.description.feature_width
         self._store = FeatureStore(pages, PAGE_SIZE, width, FEATURE_DTYPE)
         self._sync.use_features(self._store)
         rng = np.random.default_rng(0)
-        features = rng.standard_normal((traffic.rows, width), np.float32)
-        self._features = features.astype(FEATURE_DTYPE)
+        self._features = rng.standard_normal((ROWS, width), np.float32).astype(FEATURE_DTYPE)
         self._tokens = random.Random(0)
         self._sequences: list[Sequence] = []
         self._last_id = 0
@@ -139,10 +125,7 @@ class Exchange:
         Sequences that have no room for more are replaced first. The step that tells the drafter
         does not count.
         """
-        needed = self._traffic.rows
-        if not self._sequences or (
-            self._sequences[0].committed + needed > self._traffic.max_context_tokens
-        ):
+        if not self._sequences or self._sequences[0].committed + ROWS > CONTEXT_TOKENS:
             self._begin_anew()
             self._exchange()
         return self._exchange()
@@ -152,7 +135,7 @@ class Exchange:
             self._sync.release(sequence)
             self._pages.release(sequence.pages)
         self._sequences = []
-        for _ in range(self._traffic.sequences):
+        for _ in range(self._count):
             self._last_id += 1
             request = GenerationRequest(str(self._last_id), self._made_up_tokens(1))
             self._sequences.append(Sequence(self._last_id, request, arrival_time=0.0))
@@ -160,7 +143,7 @@ class Exchange:
     def _exchange(self) -> ExchangeTimes:
         for sequence in self._sequences:
             self._commit(sequence)
-        wanted = [(sequence, self._traffic.draft_length) for sequence in self._sequences]
+        wanted = [(sequence, DRAFT_LENGTH) for sequence in self._sequences]
         self._transport.take_times()
         started = self._clock()
         self._sync.request(wanted, TIMEOUT_SECONDS)
@@ -171,21 +154,21 @@ class Exchange:
         return ExchangeTimes(round_trip, round_trip - waiting, drafter_host)
 
     def _commit(self, sequence: Sequence) -> None:
-        """Advance a sequence as the engine does after a step that gained `rows` tokens."""
-        rows, start = self._traffic.rows, sequence.committed
+        """Advance a sequence as the engine does after a step that gained as many tokens."""
+        start, end = sequence.committed, sequence.committed + ROWS
         sequence.proposal = None
-        sequence.tokens.extend(self._made_up_tokens(rows))
-        missing = -(-(start + rows) // PAGE_SIZE) - len(sequence.pages)
+        sequence.tokens.extend(self._made_up_tokens(ROWS))
+        missing = -(-end // PAGE_SIZE) - len(sequence.pages)
         sequence.pages.extend(self._pages.allocate(missing))
         self._store.write(sequence.pages, start, self._features)
-        sequence.committed = start + rows
+        sequence.committed = end
 
     def _check(self) -> None:
         if self._repairs:
             raise BenchError(f"verifier and drafter got out of step: {', '.join(self._repairs)}")
         for sequence in self._sequences:
             proposal = sequence.proposal
-            if proposal is None or len(proposal.token_ids) != self._traffic.draft_length:
+            if proposal is None or len(proposal.token_ids) != DRAFT_LENGTH:
                 raise BenchError("the drafter did not propose for every sequence")
 
     def _made_up_tokens(self, count: int) -> tuple[int, ...]:

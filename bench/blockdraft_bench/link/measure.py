@@ -1,18 +1,16 @@
 """All points of the link: their processes, their streams, their round trips in rounds."""
 
 import contextlib
-import functools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import grpc
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.link.drafter import NO_TARGET, InstantRoom, drafter_process
-from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic
+from blockdraft_bench.link.drafter import NO_TARGET, drafter_process
+from blockdraft_bench.link.exchange import DRAFT_LENGTH, ROWS, Exchange, ExchangeTimes
 from blockdraft_bench.result import Cell, Result, Row, page, table
 from blockdraft_bench.run import UNCOUNTED_ROUNDS, Run, sample_in_rounds
 from blockdraft_bench.settings import LinkSettings, TransportName
@@ -29,12 +27,6 @@ from blockdraft_verifier.drafting.link import (
     DraftTransport,
     GrpcDraftTransport,
 )
-
-# A multiple of the page size. Longer contexts would take more memory and no more time: a step reads
-# the newest positions only.
-CONTEXT_TOKENS = 128
-# A sequence lasts for so many steps at least.
-LEAST_STEPS = 4
 
 
 class Point(NamedTuple):
@@ -56,16 +48,16 @@ def measure(settings: LinkSettings, run: Run) -> Result:
         measures = {point: exchange.step for point, exchange in exchanges.items()}
         measuring = run.phase("measuring", len(measures) * (UNCOUNTED_ROUNDS + settings.runs))
         samples = sample_in_rounds(measures, settings.runs, measuring.advance)
-    rows = [row_of(point, settings.rows, times) for point, times in samples.items()]
+    rows = [row_of(point, times) for point, times in samples.items()]
     caption = (
         "The link between verifier and drafter, two processes without models: milliseconds of a "
-        f"step, proposals of {settings.draft_length} tokens, medians of {settings.runs} round "
+        f"step, proposals of {DRAFT_LENGTH} tokens, medians of {settings.runs} round "
         "trips."
     )
-    return Result({}, rows, page(caption, link_table(rows)))
+    return Result({}, rows, page(caption, link_table(rows)), None)
 
 
-def row_of(point: Point, positions: int, times: Sequence[ExchangeTimes]) -> Row:
+def row_of(point: Point, times: Sequence[ExchangeTimes]) -> Row:
     """Sum up the round trips of a point, in milliseconds; `bytes` are those of its features."""
     median, slow = percentiles([1e3 * each.round_trip for each in times], (50, 90))
     [verifier] = percentiles([1e3 * each.verifier_host for each in times], (50,))
@@ -73,9 +65,9 @@ def row_of(point: Point, positions: int, times: Sequence[ExchangeTimes]) -> Row:
     return {
         "transport": point.transport,
         "sequences": point.sequences,
-        "rows": positions,
+        "rows": ROWS,
         "width": point.width,
-        "bytes": point.sequences * positions * point.width * FEATURE_DTYPE.itemsize,
+        "bytes": point.sequences * ROWS * point.width * FEATURE_DTYPE.itemsize,
         "round_trip_ms": median,
         "round_trip_ms_p90": slow,
         "verifier_host_ms": verifier,
@@ -104,32 +96,25 @@ def link_table(rows: Sequence[Row]) -> str:
 @contextlib.contextmanager
 def open_exchanges(settings: LinkSettings, folder: Path) -> Iterator[Mapping[Point, Exchange]]:
     """Open a stream for every point; points of one way and one width share a drafter."""
-    context_tokens = max(CONTEXT_TOKENS, LEAST_STEPS * settings.rows)
     exchanges: dict[Point, Exchange] = {}
     with contextlib.ExitStack() as stack:
         for name in settings.transport:
             for width in settings.width:
-                room = InstantRoom(
-                    width=width,
-                    block_size=settings.draft_length + 1,
-                    max_sequences=sum(settings.sequences),
-                    max_context_tokens=context_tokens,
-                )
                 own = folder / f"{name}-{width}"
                 own.mkdir()
                 listen = "127.0.0.1:0" if name == "tcp" else f"unix:{own / 'drafter.sock'}"
-                address = stack.enter_context(drafter_process(listen, room))
+                address = stack.enter_context(
+                    drafter_process(listen, width, sum(settings.sequences))
+                )
                 for sequences in settings.sequences:
-                    traffic = Traffic(
-                        sequences, settings.rows, settings.draft_length, context_tokens
-                    )
-                    transport = stack.enter_context(WAYS[name](address, width))
-                    exchanges[Point(name, width, sequences)] = Exchange(transport, traffic)
+                    shared = name == "shared-memory"
+                    transport = stack.enter_context(over_grpc(address, width, shared=shared))
+                    exchanges[Point(name, width, sequences)] = Exchange(transport, sequences)
         yield exchanges
 
 
 @contextlib.contextmanager
-def over_grpc(address: str, width: int, *, shared: bool = False) -> Iterator[DraftTransport]:
+def over_grpc(address: str, width: int, *, shared: bool) -> Iterator[DraftTransport]:
     """Connect as `GrpcDraftLink` does: a handshake, then one stream.
 
     With `shared`, features go through shared memory, or it is an error.
@@ -150,11 +135,3 @@ def over_grpc(address: str, width: int, *, shared: bool = False) -> Iterator[Dra
             yield transport
         finally:
             transport.close()
-
-
-# Opens a stream by a way, given the drafter's address and the width of a feature.
-WAYS: Mapping[TransportName, Callable[[str, int], AbstractContextManager[DraftTransport]]] = {
-    "shared-memory": functools.partial(over_grpc, shared=True),
-    "unix": over_grpc,
-    "tcp": over_grpc,
-}

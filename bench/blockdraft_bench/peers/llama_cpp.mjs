@@ -1,4 +1,4 @@
-// llama.cpp, through node-llama-cpp, as a process that `process.py` asks.
+// llama.cpp, through node-llama-cpp, as a process that `decoders.py` asks.
 // Arguments: the folder of node_modules, a GGUF file, threads, most tokens of prompt and answer.
 import {createInterface} from "node:readline";
 import {pathToFileURL} from "node:url";

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers, speed
-from blockdraft_bench.engine.decoding import drafter_of
 from blockdraft_bench.engine.loading import Capacity, load_pair
 from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.figure import draw
 from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import Target, hardware
-from blockdraft_bench.result import Cell, Result, Row, number, page, share, table
+from blockdraft_bench.provenance import hardware
+from blockdraft_bench.result import Cell, Result, Row, draw, number, page, share, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import PeersSettings
 from blockdraft_bench.statistics import quartiles
@@ -58,7 +56,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
             drafted: ours.decode_alone,
             **peers.decoders,
         }
-        target, drafter = Target.of(ours.target), drafter_of(ours)
+        target, drafter = ours.target, ours.drafter
         names = {str(variant): decode for variant, decode in decoders.items()}
         run.identify(limits, target, drafter, machine, peers.versions, [*names])
         ours.warm_up(loading.reach)

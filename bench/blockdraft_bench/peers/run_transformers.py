@@ -1,4 +1,4 @@
-"""transformers as a process that `process.py` asks; imports nothing that is not its own.
+"""transformers as a process that `decoders.py` asks; imports nothing that is not its own.
 
 Arguments: a Hugging Face directory, the element type of the weights, threads.
 """

@@ -1,6 +1,6 @@
 """`bench serve`: a service under load, and what learning meanwhile costs.
 
 Read `settings` (what it is told), `record` (what a run is), `generator` (closed and open loop),
-`service` (what is pressed, and with which prompts), `trainer` (which learns or stands still),
-`measure` (the runs), `summary` (their arithmetic), `report` (page and figure).
+`service` (what is pressed, with which prompts, and its trainer, which learns or stands still),
+`measure` (the runs), `summary` (their arithmetic and tables).
 """

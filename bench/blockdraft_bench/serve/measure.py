@@ -8,36 +8,36 @@ import jax
 import numpy as np
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.figure import draw
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.provenance import Drafter, Target
-from blockdraft_bench.result import Result, page
+from blockdraft_bench.result import Result, draw, page
 from blockdraft_bench.run import Run
 from blockdraft_bench.serve.generator import (
     Clock,
     LoadRequest,
-    Send,
     Sender,
     closed_loop,
     open_loop,
     poisson_arrivals,
 )
 from blockdraft_bench.serve.record import LoadLevel, Method, Records, RequestRecord, RunKey
-from blockdraft_bench.serve.report import (
-    learning_table,
-    load_table,
-    rounds_note,
-    speedup_table,
-)
 from blockdraft_bench.serve.service import (
     RunningService,
+    Trainer,
     check_service,
     pool_of_requests,
     service_for,
 )
 from blockdraft_bench.serve.settings import ServeSettings
-from blockdraft_bench.serve.summary import costs_of_learning, speedups, summaries
-from blockdraft_bench.serve.trainer import Trainer
+from blockdraft_bench.serve.summary import (
+    costs_of_learning,
+    learning_table,
+    load_table,
+    rounds_note,
+    speedup_table,
+    speedups,
+    summaries,
+)
 from blockdraft_bench.store import ResultStore
 from blockdraft_client.cli.local_server import terminated_like_interrupted
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -189,11 +189,10 @@ class _LoadMeasurement:
             self.on_request()
             return record
 
-        counting: Send = send
         if level.mode == "closed":
-            return tuple(await closed_loop(requests, int(level.value), counting))
+            return tuple(await closed_loop(requests, int(level.value), send))
         arrivals = poisson_arrivals(level.value, len(requests), self.settings.prompts.seed)
-        return tuple(await open_loop(requests, arrivals, counting))
+        return tuple(await open_loop(requests, arrivals, send))
 
     async def _flush(self) -> None:
         """Fill the prefix cache with prompts nobody asks for again.

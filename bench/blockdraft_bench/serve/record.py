@@ -42,19 +42,12 @@ class RequestRecord:
     Attributes:
         request: Number within the run; the same number has the same prompt and seed in every run
             of a round.
-        sample_id: Id of the prompt's row.
         scheduled: When it was due: by the arrival schedule, or when its place became free.
-        sent: When it was really sent.
         ended: When its last message, or its failure, arrived.
-        chunk_times: When each message with tokens arrived.
-        chunk_tokens: How many tokens each of them had.
-        token_ids: All of them.
-        finish_reason: Why the answer ended; None if it failed.
-        error: Why it failed; None if it did not.
-        prompt_tokens: Tokens of the prompt, as the service counted them.
+        chunk_times: When each message with tokens arrived; `chunk_tokens` says how many it had.
+        finish_reason: Why the answer ended; None if it failed, which `error` explains.
         cached_prompt_tokens: Those the service had computed for an earlier request.
         verification_steps: Forward passes of the target after the prompt.
-        accepted_tokens: Drafted tokens that were right.
     """
 
     request: int
@@ -88,16 +81,6 @@ class RequestRecord:
         return self.chunk_times[-1] - self.scheduled
 
     @property
-    def tokens_after_first(self) -> int:
-        """Tokens that came after the first message, over `decode_seconds`."""
-        return sum(self.chunk_tokens[1:])
-
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds from the first message with tokens to the last."""
-        return self.chunk_times[-1] - self.chunk_times[0]
-
-    @property
     def gaps(self) -> tuple[float, ...]:
         """Seconds between neighbouring messages with tokens."""
         return tuple(after - before for before, after in itertools.pairwise(self.chunk_times))
@@ -105,8 +88,8 @@ class RequestRecord:
     @property
     def tpot(self) -> float | None:
         """Seconds per token after the first message; None if all came at once."""
-        tokens = self.tokens_after_first
-        return self.decode_seconds / tokens if tokens else None
+        tokens = sum(self.chunk_tokens[1:])
+        return (self.chunk_times[-1] - self.chunk_times[0]) / tokens if tokens else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""The service that is pressed, running already or started here, and what it is asked."""
+"""The service that is pressed, running already or started here, its trainer, and its questions."""
 
 import argparse
 import contextlib
 import itertools
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from blockdraft_client.options import TLSConfig
 from blockdraft_client.params import ChatMessage
 from blockdraft_client.results import ModelInfo
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
+from blockdraft_server.supervise.plan import TRAINER_MODULE
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 STARTUP_SECONDS = 900.0
@@ -30,14 +33,7 @@ PROBE = "Is 1234 prime? 素数ですか。"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a service.
-
-    Attributes:
-        address: Its address, such as `host:port`.
-        api_key: The API key; None reads the environment, empty sends none.
-        tls: Whether and how to encrypt; None as the client decides.
-        timeout_seconds: Deadline of calls that set none.
-    """
+    """How to reach a service; an empty key is none, None for key or TLS as the client decides."""
 
     address: str
     api_key: str | None
@@ -55,13 +51,7 @@ class Connection:
 
     def load_client(self) -> AsyncClient:
         """Return a client for load: it never tries again, so that every refusal is counted."""
-        return AsyncClient(
-            self.address,
-            api_key=self.api_key,
-            tls=self.tls,
-            timeout=self.timeout_seconds,
-            retry=None,
-        )
+        return AsyncClient(self.address, api_key=self.api_key, tls=self.tls, retry=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +149,67 @@ def check_service(
         theirs = client.tokenize([ChatMessage("user", PROBE)]).token_ids
     if theirs != tuple(tokenizer.encode_chat([{"role": "user", "content": PROBE}])):
         raise BenchUsageError("the service has another tokenizer than --target")
+
+
+class Trainer:
+    """The process that learns, beside a service that was started here.
+
+    Its methods raise `BenchError` if there is none.
+    """
+
+    def __init__(self, supervisor: int, proc: Path = Path("/proc")) -> None:
+        """Look for nothing yet; `supervisor` is the process id of `blockdraft serve`."""
+        self._supervisor = supervisor
+        self._proc = proc
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop it for as long as the `with` block."""
+        process = self.process_id()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor seconds that it and its living descendants have used."""
+        processes = self._processes()
+        family = _family(self.process_id(), processes)
+        return sum(processes[one][1] for one in family) / os.sysconf("SC_CLK_TCK")
+
+    def process_id(self) -> int:
+        """Return its process id, which is not kept: a trainer that ends is started again."""
+        for number in sorted(_family(self._supervisor, self._processes()) - {self._supervisor}):
+            with contextlib.suppress(OSError):
+                words = (self._proc / str(number) / "cmdline").read_bytes().split(b"\0")
+                if TRAINER_MODULE.encode() in words:
+                    return number
+        raise BenchError("the service has no trainer; it may have ended")
+
+    def _processes(self) -> dict[int, tuple[int, int]]:
+        """Return parent and used ticks of each process."""
+        found = {}
+        for stat in self._proc.glob("[0-9]*/stat"):
+            try:
+                text = stat.read_text("utf-8", errors="replace")
+            except OSError:
+                continue  # It has ended.
+            # The name, in parentheses, may hold anything; state and parent follow it.
+            fields = text.rpartition(")")[2].split()
+            found[int(stat.parent.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+        return found
+
+
+def _family(process_id: int, processes: dict[int, tuple[int, int]]) -> set[int]:
+    """Return a living process and its living descendants."""
+    family = {process_id} & processes.keys()
+    # A child may have a lower number than its parent: repeat until nobody joins.
+    while joining := {
+        number
+        for number, (parent, _) in processes.items()
+        if parent in family and number not in family
+    }:
+        family |= joining
+    return family

@@ -19,22 +19,16 @@ from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, Sc
 DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 # A step of the service started here is as large as that of `blockdraft serve`.
 STEP_TOKENS = SchedulerSettings().max_step_tokens
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a good answer and an hour of the hardware are worth."""
+    """What a good answer is."""
 
     slo_ttft_seconds: float | None = setting(
         None, "longest time to the first token of a good answer", above=0
     )
     slo_tpot_seconds: float | None = setting(None, "longest time per token after it", above=0)
-    price_per_hour: float | None = setting(
-        None,
-        "price of all hardware that serves, in any currency; gives the cost of tokens",
-        above=0,
-    )
 
     @property
     def has_slo(self) -> bool:
@@ -49,12 +43,6 @@ class Limits:
         return (self.slo_ttft_seconds is None or record.ttft <= self.slo_ttft_seconds) and (
             self.slo_tpot_seconds is None or tpot is None or tpot <= self.slo_tpot_seconds
         )
-
-    def cost_per_million_tokens(self, tokens_per_second: float) -> float | None:
-        """Return what a million tokens cost at this speed; None without a price or tokens."""
-        if self.price_per_hour is None or not tokens_per_second:
-            return None
-        return self.price_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ def test_a_whole_proposal_is_a_block_less_its_anchor() -> None:
 
 
 def test_every_sequence_has_room_for_its_block_and_its_whole_length() -> None:
-    settings = engine_settings(Capacity(32, 100, "float32"), block_size=16)
+    settings = engine_settings(
+        Capacity(32, 100, "float32"), block_size=16, draft_policy="fixed", lookup=False
+    )
     assert settings.scheduler.max_sequences == 32
     # A block of each, and one token more for a waiting prompt.
     assert settings.scheduler.max_step_tokens >= 32 * 16 + 1

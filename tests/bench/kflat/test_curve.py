@@ -7,19 +7,23 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.roofline import PUBLISHED, Roofline
-from blockdraft_bench.kflat.cost import (
+from blockdraft_bench.kflat.curve import (
+    Curve,
+    CurveName,
     StepCost,
     StepShape,
+    Timing,
+    curve_table,
+    curves_of,
     step_cost,
     step_shapes,
+    steps_of,
     weight_count,
 )
-from blockdraft_bench.kflat.curve import Curve, CurveName, Timing, curve_table, curves_of, steps_of
 from blockdraft_bench.kflat.measure import engine_config
 
 # 100 operations or 10 bytes a second: with 2-byte weights the knee is at 10 tokens.
 ROOFLINE = Roofline(100.0, 10.0, "measured")
-FREE = 0.1
 
 
 def curve(
@@ -73,11 +77,9 @@ def test_published_shapes_have_the_published_size(name: str, billions: float) ->
 
 
 def test_free_until_is_the_largest_step_within_tolerance() -> None:
-    made_up = curve(1.0, 1.05, 1.10, 1.2, 1.5)
-    assert made_up.free_until_tokens(FREE) == 4
-    assert made_up.free_until_tokens(0.25) == 8
-    assert made_up.free_until_tokens(0.0) == 1
-    assert curve(1.0).free_until_tokens(FREE) == 1
+    assert curve(1.0, 1.05, 1.10, 1.2, 1.5).free_until_tokens == 4
+    assert curve(1.0, 1.2, 1.05).free_until_tokens == 4
+    assert curve(1.0).free_until_tokens == 1
 
 
 @pytest.mark.parametrize(
@@ -95,17 +97,17 @@ def test_free_until_is_the_largest_step_within_tolerance() -> None:
 def test_says_until_where_and_what_the_roofline_explains(
     relative: tuple[float, ...], kv: float, said: str, allowed: str
 ) -> None:
-    text = curve(*relative, kv=kv).explain(FREE)
+    text = curve(*relative, kv=kv).explain()
     assert text == f"free up to K = {said} the smallest, where the roofline allows {allowed}"
 
 
 def test_says_that_everything_was_free() -> None:
-    assert curve(1.0, 1.02).explain(FREE) == "free up to the largest step, K = 2"
+    assert curve(1.0, 1.02).explain() == "free up to the largest step, K = 2"
 
 
 def test_table() -> None:
     fast, slow = curve(1.0, 1.05), curve(1.0, 1.5, 2.0, modelled=True)
-    assert curve_table([fast, slow], FREE).splitlines() == [
+    assert curve_table([fast, slow]).splitlines() == [
         "| Device | Model | Batch | Context | K* | Free until | First, ms | 1 | 2 | 4 |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| a device | a model | 1 | 128 | 10 | 2 | 2e+05 | 1.00 | 1.05 |  |",

@@ -18,7 +18,7 @@ def bench(workplace: Path) -> Run:
 
     def call(*arguments: str) -> int:
         small = ["--width", "8", "48", "--sequences", "1", "3", "--runs", "2"]
-        return main(["bench", "link", *small, "--draft-length", "3", *arguments])
+        return main(["bench", "link", *small, *arguments])
 
     return call
 
@@ -26,7 +26,7 @@ def bench(workplace: Path) -> Run:
 def test_measures_and_reports(
     bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench("--rows", "40", "--transport", "shared-memory", "unix", "tcp", "--json") == 0
+    assert bench("--transport", "shared-memory", "unix", "tcp", "--json") == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     [output] = (workplace / "bench-results").iterdir()
     assert output.name.startswith("link-")
@@ -36,7 +36,7 @@ def test_measures_and_reports(
         for row in report["results"]
     ]
     assert found == [
-        (transport, width, sequences, 40, 2 * width * sequences * 40)
+        (transport, width, sequences, 5, 2 * width * sequences * 5)
         for transport in ("shared-memory", "unix", "tcp")
         for width in (8, 48)
         for sequences in (1, 3)
@@ -46,20 +46,19 @@ def test_measures_and_reports(
         assert 0 < row["drafter_host_ms"] < row["round_trip_ms"]
     page = (output / "link.md").read_text("utf-8")
     assert page.count("\n|") == 2 + 12
-    assert "proposals of 3 tokens, medians of 2 round trips" in page
+    assert "proposals of 15 tokens, medians of 2 round trips" in page
 
 
 def test_says_which_settings_it_had_wherever_they_came_from(
     bench: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (workplace / "bench.toml").write_text('[bench.link]\nrows = 2\ntransport = ["unix"]\n')
+    (workplace / "bench.toml").write_text('[bench.link]\ntransport = ["unix"]\n')
     monkeypatch.setenv("BLOCKDRAFT_BENCH_LINK_CONFIG", "bench.toml")
     monkeypatch.setenv("BLOCKDRAFT_BENCH_LINK_RUNS", "7")
     assert bench("--output", "out") == 0
     report = json.loads((workplace / "out" / "link.json").read_text("utf-8"))
     assert report["command"].split() == [
-        *("blockdraft", "bench", "link", "--width=8", "--width=48", "--rows=2"),
-        *("--sequences=1", "--sequences=3", "--transport=unix", "--draft-length=3", "--runs=2"),
-        "--output=out",
+        *("blockdraft", "bench", "link", "--width=8", "--width=48", "--sequences=1"),
+        *("--sequences=3", "--transport=unix", "--runs=2", "--output=out"),
     ]
     assert report["environment"]["BLOCKDRAFT_BENCH_LINK_CONFIG"] == "bench.toml"

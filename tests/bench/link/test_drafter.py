@@ -9,31 +9,30 @@ import grpc
 import pytest
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.link.drafter import InstantRoom, drafter_process
-from blockdraft_bench.link.exchange import Exchange, Traffic
-from blockdraft_bench.link.measure import WAYS, over_grpc
-
-ROOM = InstantRoom(width=8, block_size=3, max_sequences=2, max_context_tokens=32)
+from blockdraft_bench.link.drafter import drafter_process
+from blockdraft_bench.link.exchange import Exchange
+from blockdraft_bench.link.measure import over_grpc
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", ["shared-memory", "unix", "tcp"])
 def test_serves_until_the_end_of_the_block(name: str, tmp_path: Path) -> None:
-    connect = next(way for each, way in WAYS.items() if each == name)
+    shared = name == "shared-memory"
     listen = "127.0.0.1:0" if name == "tcp" else f"unix:{tmp_path / 'drafter.sock'}"
-    with drafter_process(listen, ROOM) as address:
+    with drafter_process(listen, 8, 2) as address:
         [child] = multiprocessing.active_children()
         assert not address.endswith(":0")
-        with connect(address, 8) as transport:
+        with over_grpc(address, 8, shared=shared) as transport:
             description = transport.description
             assert (description.method, description.feature_width) == ("instant", 8)
-            times = Exchange(transport, Traffic(2, 5, 2, 32)).step()
+            times = Exchange(transport, 2).step()
         assert 0 < times.verifier_host < times.round_trip
         assert 0 < times.drafter_host < times.round_trip
-        with pytest.raises(ValueError, match="wants features of 8 elements"), over_grpc(address, 9):
+        refused = pytest.raises(ValueError, match="wants features of 8 elements")
+        with refused, over_grpc(address, 9, shared=shared):
             pass
         assert child.is_alive()
     assert not multiprocessing.active_children()
-    with pytest.raises(grpc.RpcError), connect(address, 8):
+    with pytest.raises(grpc.RpcError), over_grpc(address, 8, shared=shared):
         pass
 
 
@@ -43,7 +42,7 @@ def test_a_process_that_cannot_listen_is_an_error(
     listen = f"unix:{tmp_path / 'nowhere' / 'drafter.sock'}"
     with (
         pytest.raises(BenchError, match="ended before it served"),
-        drafter_process(listen, ROOM),
+        drafter_process(listen, 8, 2),
     ):
         pass
     assert not multiprocessing.active_children()

@@ -9,22 +9,20 @@ from numpy.typing import NDArray
 
 from blockdraft_bench.engine.decoding import InProcessTransport
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod, InstantRoom
-from blockdraft_bench.link.exchange import Exchange, ExchangeTimes, Traffic
+from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod
+from blockdraft_bench.link.exchange import Exchange, ExchangeTimes
 from blockdraft_drafter.method import ContextRow, Proposal
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import TransportError
 
-TRAFFIC = Traffic(sequences=3, rows=5, draft_length=2, max_context_tokens=32)
-
 
 class RecordingMethod(InstantMethod):
     """Keeps what it was sent."""
 
-    def __init__(self, room: InstantRoom) -> None:
-        super().__init__(room)
+    def __init__(self, width: int, max_sequences: int) -> None:
+        super().__init__(width, max_sequences)
         self.steps: list[list[ContextRow]] = []
 
     def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
@@ -59,10 +57,9 @@ class SlowWire(InProcessTransport):
 
 def parts(slots: int = 3) -> tuple[Exchange, SlowWire, RecordingMethod, SlotPool]:
     """Return an exchange, its wire and the drafter at the other end."""
-    room = InstantRoom(width=8, block_size=3, max_sequences=slots, max_context_tokens=32)
-    method, pool = RecordingMethod(room), SlotPool(slots)
+    method, pool = RecordingMethod(8, slots), SlotPool(slots)
     wire = SlowWire(LoadedMethod(method, pool, NO_TARGET))
-    return Exchange(wire, TRAFFIC, lambda: wire.now), wire, method, pool
+    return Exchange(wire, 3, lambda: wire.now), wire, method, pool
 
 
 def test_waiting_is_no_time_of_the_verifier() -> None:
@@ -75,21 +72,21 @@ def test_sends_the_new_positions_of_every_sequence_once() -> None:
     exchange, _, method, pool = parts()
     lengths: dict[int, int] = {}
     features: NDArray[Any] | None = None
-    for _ in range(20):
+    for _ in range(60):
         exchange.step()
-    # A sequence has room for 6 steps; the first of each is made, but does not count.
-    assert len(method.steps) == 24
+    # A sequence has room for 25 steps; the first of each is made, but does not count.
+    assert len(method.steps) == 63
     for number, rows in enumerate(method.steps):
         assert len(rows) == 3
         for row in rows:
-            new = number % 6 == 0
+            new = number % 25 == 0
             assert row.context_length == (0 if new else lengths[row.slot] + 5)
             lengths[row.slot] = row.context_length
             assert row.features.shape == (5, 8)
             features = row.features if features is None else features
             np.testing.assert_array_equal(row.features, features)
             assert len(row.token_ids) == 5
-            assert row.draft_length == 2
+            assert row.draft_length == 15
     assert features is not None
     assert len(np.unique(features.astype(np.float32))) > 8
     assert pool.used == 3

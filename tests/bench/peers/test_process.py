@@ -8,7 +8,7 @@ from tests.bench.peers.fake import write_fake_peer
 
 from blockdraft_bench.answers import Answer
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.peers.process import peer_process
+from blockdraft_bench.peers.decoders import peer_process
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 

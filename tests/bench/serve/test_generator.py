@@ -23,11 +23,10 @@ from blockdraft_bench.serve.generator import (
     poisson_arrivals,
 )
 from blockdraft_bench.serve.measure import measure_loads
-from blockdraft_bench.serve.record import LoadLevel, Records, RequestRecord, RunKey
-from blockdraft_bench.serve.report import load_table, rounds_note, speedup_table
+from blockdraft_bench.serve.record import Records, RequestRecord, RunKey
 from blockdraft_bench.serve.service import Connection, RunningService
 from blockdraft_bench.serve.settings import Limits, LoadSettings, ServeSettings
-from blockdraft_bench.serve.summary import summaries, summarize
+from blockdraft_bench.serve.summary import load_table, summaries
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
 from blockdraft_client import AsyncClient
@@ -140,8 +139,7 @@ async def test_a_record_says_what_was_sent_and_when_it_came(
     assert begin - second.sent >= PAUSE_SECONDS
     assert end - second.sent >= 2 * PAUSE_SECONDS
     assert second.ttft == begin - second.scheduled
-    assert second.decode_seconds == end - begin > 0.0
-    assert second.ended >= end
+    assert second.ended >= end > begin
 
 
 async def test_a_closed_loop_keeps_as_many_in_flight(
@@ -217,8 +215,6 @@ async def test_failures_become_records(fake: RunningFake, counting: CountingInfe
     assert slow.error == "DeadlineExceededError"
     assert lost.error == "ConnectionFailedError"
     assert not any(record.succeeded for record in (broken, slow, lost))
-    found = summarize(LoadLevel("closed", 1.0), "plain", [Records((broken, slow, lost))], Limits())
-    assert (found["failed"], found["output_tokens"]) == (3, 0)
 
 
 def service_at(fake: RunningFake) -> RunningService:
@@ -312,17 +308,6 @@ def test_finished_runs_are_not_made_again(
     # More requests are another run.
     measure(fake, path, replace(LOAD, requests=5, rate=(), warm_up=0))
     assert len(counting.requests) == 2 * (2 + 5)
-
-
-def test_the_page_says_how_far_apart_rounds_are() -> None:
-    ratio = {"mode": "closed", "speedup": 1.5, "identical_share": 1.0}
-    one = {**ratio, "load": 1.0, "rounds": 1, "lowest": 1.5, "highest": 1.5}
-    several = {**ratio, "load": 2.0, "rounds": 3, "lowest": 0.9, "highest": 1.7}
-    page = speedup_table([one, several])
-    assert "| 1 at a time | 1.50x | 100.0% |" in page
-    assert "| 2 at a time | 1.50x (0.90 to 1.70; 3) | 100.0% |" in page
-    assert "medians of the rounds" in rounds_note([one, several])
-    assert rounds_note([one]) == ""
 
 
 def test_failures_are_counted_and_do_not_end_the_benchmark(

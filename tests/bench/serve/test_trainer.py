@@ -12,7 +12,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.serve.trainer import Trainer
+from blockdraft_bench.serve.service import Trainer
 
 # As the supervisor does: its child computes for ever.
 SUPERVISOR = """
