@@ -29,6 +29,7 @@ from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_bench.provenance import digest
 from blockdraft_bench.result import Row
+from blockdraft_bench.run import Run
 from blockdraft_bench.settings import AcceptanceSettings, PromptSettings
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
@@ -165,11 +166,8 @@ def test_shortened_proposals_do_not_count(pair: ScriptedPair) -> None:
     row = measure(pair, limits=limits)
     assert (row["steps"], row["verifications"]) == (2, 4)
     assert row["acceptance_length"].value == BLOCK_SIZE
-
-
-def test_a_shorter_draft_length(pair: ScriptedPair) -> None:
-    pair.script(lambda offset: DRAFT_LENGTH)
-    row = measure(pair, draft_length=1)
+    # With one token drafted there is no second position, and no decay.
+    row = measure(pair, limits=limits, draft_length=1)
     assert row["acceptance_length"].value == 2.0
     assert values(row["acceptance_per_position"]) == [1.0]
     assert row["acceptance_decay"] == ()
@@ -310,15 +308,17 @@ def test_measures_reports_and_resumes(
 def test_all_that_decides_an_answer_tells_measurements_apart(
     pair: ScriptedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance, "prepare", lambda prompts: SimpleNamespace(stop_token_ids={}))
+    monkeypatch.setattr(
+        acceptance, "prepare", lambda prompts: SimpleNamespace(stop_token_ids=frozenset())
+    )
     monkeypatch.setattr(acceptance, "load_pair", lambda *arguments, **more: pair.decoder)
     identities: list[str] = []
 
-    def identify(*settings: object) -> None:
+    def identify(run: Run, *settings: object) -> None:
         identities.append(digest(settings))
-        raise KeyboardInterrupt
+        raise InterruptedError
 
-    run: Any = SimpleNamespace(phase=lambda name: SimpleNamespace(reach=None), identify=identify)
+    monkeypatch.setattr(Run, "identify", identify)
     for settings in (
         AcceptanceSettings(),
         AcceptanceSettings(top_p=0.5),
@@ -328,7 +328,7 @@ def test_all_that_decides_an_answer_tells_measurements_apart(
         # Changes the speed alone.
         AcceptanceSettings(concurrency=1),
     ):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(InterruptedError), Run("acceptance", (), settings.result) as run:
             acceptance.measure(settings, run)
     assert identities[-1] == identities[0]
     assert len(set(identities)) == 5

@@ -83,6 +83,13 @@ def fake(counting: CountingInference) -> Iterator[RunningFake]:
         yield running
 
 
+@pytest.fixture
+def quick(fake: RunningFake, counting: CountingInference) -> RunningFake:
+    """Return the server without its pauses."""
+    counting.delay_seconds = 0.0
+    return fake
+
+
 def requests(count: int) -> list[LoadRequest]:
     return [
         LoadRequest(
@@ -183,10 +190,9 @@ async def test_an_open_loop_sends_on_time_however_slow_the_service(
 
 
 async def test_latency_counts_from_when_a_request_was_due(
-    fake: RunningFake, counting: CountingInference
+    quick: RunningFake,
 ) -> None:
-    counting.delay_seconds = 0.0
-    async with AsyncClient(fake.target) as client:
+    async with AsyncClient(quick.target) as client:
         sender = Sender(client, TIMEOUT_SECONDS)
 
         async def stall(request: LoadRequest, due: float, clock: Clock) -> RequestRecord:
@@ -217,31 +223,24 @@ async def test_failures_become_records(fake: RunningFake, counting: CountingInfe
     assert not any(record.succeeded for record in (broken, slow, lost))
 
 
-def service_at(fake: RunningFake) -> RunningService:
-    connection = Connection(fake.target, "", False, TIMEOUT_SECONDS)
-    return RunningService(connection, ModelInfo.from_proto(MODEL))
-
-
 POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in range(3)]
 
 
-def measure(fake: RunningFake, path: Path, load: LoadSettings) -> dict[RunKey, Records]:
-    store: ResultStore[Records] = ResultStore(Records, "settings", path)
-    with Run("serve", (), OutputSettings(path.parent)) as run:
-        return measure_loads(service_at(fake), POOL, ServeSettings(load=load), store, run)
+def measure(fake: RunningFake, path: Path, **more: Any) -> dict[RunKey, Records]:
+    connection = Connection(fake.target, "", False, TIMEOUT_SECONDS)
+    service = RunningService(connection, ModelInfo.from_proto(MODEL))
+    settings = ServeSettings(load=replace(LOAD, **more))
+    store: ResultStore[Records] = ResultStore(Records, "settings", path / "levels.jsonl")
+    with Run("serve", (), OutputSettings(path)) as run:
+        return measure_loads(service, POOL, settings, store, run)
 
 
 def test_every_load_with_every_method_in_turn(
-    fake: RunningFake, counting: CountingInference, tmp_path: Path
+    quick: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
-    counting.delay_seconds = 0.0
-    runs = measure(fake, tmp_path / "levels.jsonl", LOAD)
-    loads = LOAD.levels
+    runs = measure(quick, tmp_path)
     assert [(key.level, key.method) for key in runs] == [
-        (loads[0], "drafted"),
-        (loads[0], "plain"),
-        (loads[1], "drafted"),
-        (loads[1], "plain"),
+        (level, method) for level in LOAD.levels for method in ("drafted", "plain")
     ]
     asked = [
         (not request.speculation.disabled, request.sampling.max_output_tokens)
@@ -257,20 +256,14 @@ def test_every_load_with_every_method_in_turn(
     assert len({tuple(ids) for ids in fillers}) == 8
     # The pool begins again when it ends.
     [first, *_] = runs.values()
-    assert [record.sample_id for record in first.requests] == [
-        "sample 0",
-        "sample 1",
-        "sample 2",
-        "sample 0",
-    ]
+    samples = [record.sample_id for record in first.requests]
+    assert samples == ["sample 0", "sample 1", "sample 2", "sample 0"]
 
 
 def test_rounds_take_other_prompts_and_begin_with_the_other_method(
-    fake: RunningFake, counting: CountingInference, tmp_path: Path
+    quick: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
-    counting.delay_seconds = 0.0
-    load = replace(LOAD, requests=2, rounds=2, warm_up=0, flush_tokens=0)
-    runs = measure(fake, tmp_path / "levels.jsonl", load)
+    runs = measure(quick, tmp_path, requests=2, rounds=2, warm_up=0, flush_tokens=0)
     assert [key.round for key in runs] == [0] * 4 + [1] * 4
     drafted = [not request.speculation.disabled for request in counting.requests[::2]]
     # Two levels: what came first at a level comes second in the next round.
@@ -282,19 +275,17 @@ def test_rounds_take_other_prompts_and_begin_with_the_other_method(
 
 
 def test_finished_runs_are_not_made_again(
-    fake: RunningFake,
+    quick: RunningFake,
     counting: CountingInference,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    counting.delay_seconds = 0.0
-    path = tmp_path / "levels.jsonl"
-    runs = measure(fake, path, LOAD)
-    content = path.read_bytes()
+    runs = measure(quick, tmp_path)
     # As if the last run had been interrupted while it was written.
-    path.write_bytes(content[:-10])
+    path = tmp_path / "levels.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
     counting.requests.clear()
-    again = measure(fake, path, LOAD)
+    again = measure(quick, tmp_path)
     assert list(again) == list(runs)
     assert "taking over 3 of 4 results measured" in capsys.readouterr().err
     # Drafted at 50 a second came last: warm-up, two fillers and its own four requests.
@@ -303,10 +294,10 @@ def test_finished_runs_are_not_made_again(
         key: records for key, records in runs.items() if key.method == "plain"
     }
     counting.requests.clear()
-    measure(fake, path, LOAD)
+    measure(quick, tmp_path)
     assert not counting.requests
     # More requests are another run.
-    measure(fake, path, replace(LOAD, requests=5, rate=(), warm_up=0))
+    measure(quick, tmp_path, requests=5, rate=(), warm_up=0)
     assert len(counting.requests) == 2 * (2 + 5)
 
 
@@ -314,10 +305,8 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
     fake: RunningFake, counting: CountingInference, tmp_path: Path
 ) -> None:
     counting.error = FULL
-    load = replace(LOAD, warm_up=0, flush_tokens=0)
-    runs = measure(fake, tmp_path / "levels.jsonl", load)
-    limits = Limits(1.0, 1.0)
-    results = summaries(runs, limits)
+    runs = measure(fake, tmp_path, warm_up=0, flush_tokens=0)
+    results = summaries(runs, Limits(1.0, 1.0))
     for found in results:
         assert (found["requests"], found["failed"]) == (4, 4)
         assert found["errors"] == {"QUEUE_FULL": 4}
@@ -332,5 +321,5 @@ def test_a_service_that_cannot_even_warm_up_is_said_so(
 ) -> None:
     counting.error = FULL
     with pytest.raises(BenchError, match="fails before the load begins: QUEUE_FULL"):
-        measure(fake, tmp_path / "levels.jsonl", LOAD)
+        measure(fake, tmp_path)
     assert not (tmp_path / "levels.jsonl").exists()
