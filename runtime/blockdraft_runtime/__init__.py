@@ -9,12 +9,13 @@ them on one host share. `event_loop` loads beside the event loop and tells how l
 imports the packages that use it.
 """
 
-import importlib.metadata
-
 
 def version() -> str:
     """Return the version of the installed package; "unknown" in a bare checkout."""
+    # Imported here: it is slow, and every process imports this package.
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("blockdraft")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("blockdraft")
+    except metadata.PackageNotFoundError:
         return "unknown"

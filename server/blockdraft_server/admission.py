@@ -150,7 +150,7 @@ class Admission:
     ) -> ServiceError:
         return ServiceError(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "TENANT_LIMIT",
+            TENANT_LIMIT,
             message,
             metadata={"limit": name, "allowed": limit, **more},
             retry_after_seconds=self._retry_seconds() if retry else None,

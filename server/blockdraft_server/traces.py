@@ -57,6 +57,7 @@ class SpanTraces(Traces):
             "generate",
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=trace.SpanKind.SERVER,
+            start_time=began_ns,
             attributes={"blockdraft.request_id": request_id, "gen_ai.request.model": model},
         )
         try:

@@ -55,7 +55,7 @@ class VerifierPool:
         self._looked = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._target = ServedTarget(recovery_seconds)
-        self.trials = Trials(self._healthy)
+        self.trials = Trials(self._healthy, self.wake)
 
     @property
     def capacity(self) -> int:
@@ -147,11 +147,6 @@ class VerifierPool:
             await self._looked.wait()
 
         return changed
-
-    def end_trial(self) -> None:
-        """Leave the verifier of a trial to others."""
-        self.trials.end()
-        self.wake()
 
     def wake(self) -> None:
         """Let everybody look who waits for a verifier."""
@@ -294,9 +289,15 @@ class Trials:
     for another one.
     """
 
-    def __init__(self, healthy: Callable[[str | None], Sequence[VerifierLink]]) -> None:
-        """Begin without a trial; `healthy` returns the verifiers of a computation, or all."""
+    def __init__(
+        self, healthy: Callable[[str | None], Sequence[VerifierLink]], wake: Callable[[], None]
+    ) -> None:
+        """Begin without a trial.
+
+        `healthy` returns the verifiers of a computation, or all; `wake` lets everybody look again.
+        """
         self._healthy = healthy
+        self._wake = wake
         # Who waits for a trial, in order, with the computation that they need.
         self._waiting: dict[object, str | None] = {}
         self._link: VerifierLink | None = None
@@ -315,12 +316,15 @@ class Trials:
                 await changed(computation)
         finally:
             del self._waiting[turn]
+            # Of one that gives up, turn and verifier may be another's now.
+            self._wake()
         self._link = link
         return link
 
     def end(self) -> None:
         """Leave the verifier to others; the request may stay there."""
         self._link = None
+        self._wake()
 
     def _of(self, turn: object) -> VerifierLink | None:
         """Return the verifier of a trial that may begin now; None if it has to wait."""

@@ -174,7 +174,7 @@ class TokenRouter:
                 extra={"request_id": replay.request.request_id},
             )
             link = await self._pool.trials.begin(computation, changed)
-            trial.callback(self._pool.end_trial)
+            trial.callback(self._pool.trials.end)
             return link
         link_now = self._pool.choose(computation, avoid=(last,))
         return link_now or await self._pool.wait(computation, self._recovery_seconds)

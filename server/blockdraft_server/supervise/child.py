@@ -51,7 +51,7 @@ class Output:
         """Write soon what there is room for."""
         data = text.encode() if isinstance(text, str) else text
         with self._changed:
-            if self._unread_bytes + len(data) <= _MOST_UNREAD_BYTES:
+            if data and self._unread_bytes + len(data) <= _MOST_UNREAD_BYTES:
                 self._unread.append(data)
                 self._unread_bytes += len(data)
                 self._changed.notify_all()

@@ -67,6 +67,7 @@ class ServeSettings:
         None,
         "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
         "next ones, in this order; unset: none",
+        minimum=1,
         common=True,
     )
     run_dir: Path | None = setting(

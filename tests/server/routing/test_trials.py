@@ -20,7 +20,7 @@ class Verifiers:
 
     def __init__(self, **links: Link) -> None:
         self.links = links
-        self.trials = Trials(lambda wanted: cast(list[VerifierLink], self._of(wanted)))
+        self.trials = Trials(lambda wanted: cast(list[VerifierLink], self._of(wanted)), self.wake)
         self._looked = asyncio.Event()
 
     def _of(self, computation: str | None) -> list[Link]:
@@ -36,11 +36,18 @@ class Verifiers:
 
         return asyncio.ensure_future(self.trials.begin(computation, changed))
 
-    async def look(self) -> None:
+    def wake(self) -> None:
         self._looked.set()
         self._looked = asyncio.Event()
-        for _ in range(5):
-            await asyncio.sleep(0)
+
+    async def look(self) -> None:
+        self.wake()
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def test_a_trial_whose_verifiers_are_away_keeps_no_other_waiting() -> None:
@@ -86,3 +93,19 @@ async def test_who_waits_no_longer_keeps_no_verifier() -> None:
         waiting.cancel()
         await verifiers.look()
     assert verifiers.kept is None
+
+
+async def test_who_gives_up_wakes_those_whose_turn_it_then_is() -> None:
+    verifiers = Verifiers(busy=Link(untried=1), free=Link())
+    first, second = verifiers.begin("busy"), verifiers.begin("free")
+    await verifiers.look()
+    assert not second.done()
+    first.cancel()
+    await settled()
+    assert second.result() is verifiers.links["free"]
+    # So does who ends a trial.
+    third = verifiers.begin("free")
+    await settled()
+    verifiers.trials.end()
+    await settled()
+    assert third.result() is verifiers.links["free"]

@@ -130,6 +130,8 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
         (("--servers", "2", "--listen", "unix:/tmp/s"), "--servers 2 needs --listen host:port"),
         (("--servers", "2", "--listen", "127.0.0.1:0"), "--servers 2 needs a port in --listen"),
         (("--max-waiting", "-1"), "--max-waiting"),
+        # The processes take this port and the next ones: there is none before the first.
+        (("--metrics-port", "0"), "--metrics-port must be at least 1, got 0"),
         (("--tls-cert", "c"), "--tls-key"),
         (("--target", ""), "target"),
         (("--production",), "--production needs --api-key-file"),

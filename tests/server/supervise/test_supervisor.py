@@ -20,6 +20,7 @@ from tests.server.support import until
 from tests.supervised import process_ids, serving
 
 from blockdraft_runtime.channel import BackoffPolicy
+from blockdraft_server.supervise.child import Child, Output
 from blockdraft_server.supervise.plan import ChildSpec
 from blockdraft_server.supervise.supervisor import ChildFailedError, RestartPolicy, Supervisor
 
@@ -126,6 +127,16 @@ async def test_who_does_not_read_the_output_holds_up_nobody(family: Family, read
         if reader == "slow":
             assert os.read(reading, 9) == b"much ado "
             os.close(reading)
+
+
+async def test_what_is_said_without_newlines_is_kept_no_further_than_lines_are() -> None:
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as sink, open(reading, "rb"):
+        output = Output(sink)
+        program = (sys.executable, "-IS", "-c", "print('x' * 20_000_000, end='')")
+        child = await Child.start(ChildSpec("a", program, None), output)
+        assert await asyncio.wait_for(child.exited(), PATIENCE_SECONDS) == 0
+        assert len(output._unread) <= 4
 
 
 async def test_a_dead_child_is_started_again(family: Family) -> None:
