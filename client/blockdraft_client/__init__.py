@@ -7,8 +7,8 @@
 
 Read `params` and `options` (what to ask, and how), `results` and `usage` (what comes back) and
 `errors`; then `client` and `stream`, and the same for asyncio in `aio`: they only call and wait.
-What both need is in `base`, with `connection` (as gRPC wants to hear of it), `requests` (values as
-messages) and `error_mapping` (a failed call as an exception). `cli/` is the command. Nothing here
+What both need is in `base`, `requests` (values as messages) and `error_mapping` (a failed call as
+an exception). `cli/` is the command. Nothing here
 imports the packages that serve, nor numpy or JAX: the client is installed without them.
 """
 

@@ -1,15 +1,14 @@
 """What `Client` and `AsyncClient` share: the server and how to call it. They add the waiting."""
 
+import ipaddress
+import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from blockdraft_client.connection import (
-    all_channel_options,
-    channel_credentials,
-    is_local,
-    tls_config,
-)
+import grpc
+
 from blockdraft_client.errors import DeadlineExceededError
 from blockdraft_client.options import (
     DEFAULT_KEEPALIVE,
@@ -21,11 +20,13 @@ from blockdraft_client.options import (
     TLSConfig,
 )
 from blockdraft_client.params import Metadata
+from blockdraft_runtime import version
 
 ChannelT = TypeVar("ChannelT")
 
 # Pause between two looks at a server that answers but does not serve yet.
 READY_POLL_SECONDS = 0.2
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
 class ClientBase(Generic[ChannelT]):
@@ -65,19 +66,22 @@ class ClientBase(Generic[ChannelT]):
             channel: A channel to use instead of opening one; the caller closes it and answers
                 for its encryption.
 
-        Raises:
-            ValueError: If an API key would travel in plaintext beyond this machine.
-            OSError: If the file named by BLOCKDRAFT_CA_CERT cannot be read.
+        `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
+        file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
         self.target = target or os.environ.get("BLOCKDRAFT_TARGET") or DEFAULT_TARGET
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None
         exposed = self._api_key is not None and not is_local(self.target)
-        config = tls_config(tls, encrypt=exposed)
+        config = _tls_config(tls, encrypt=exposed)
         if exposed and config is None and channel is None:
             raise ValueError(f"an API key is not sent to {self.target} in plaintext; use TLS")
-        self._credentials = None if config is None else channel_credentials(config)
+        self._credentials = None
+        if config is not None:
+            self._credentials = grpc.ssl_channel_credentials(
+                config.ca_certificate, config.client_key, config.client_certificate
+            )
         self._options = all_channel_options(retry, keepalive, config, channel_options)
         self._metadata = tuple(metadata)
         self._timeout = timeout
@@ -98,3 +102,84 @@ class ClientBase(Generic[ChannelT]):
 
     def _not_ready(self, timeout: float) -> DeadlineExceededError:
         return DeadlineExceededError(f"{self.target} was not ready within {timeout:g} s")
+
+
+def _tls_config(tls: bool | TLSConfig | None, *, encrypt: bool) -> TLSConfig | None:
+    """Return the certificates to use; None for plaintext."""
+    if isinstance(tls, TLSConfig):
+        return tls
+    ca_path = os.environ.get("BLOCKDRAFT_CA_CERT") or None
+    wanted = tls if tls is not None else encrypt or ca_path is not None
+    return TLSConfig.from_files(ca_certificate=ca_path) if wanted else None
+
+
+def all_channel_options(
+    retry: RetryConfig | None,
+    keepalive: KeepAliveConfig | None,
+    tls: TLSConfig | None,
+    overrides: Sequence[tuple[str, int | str]],
+) -> tuple[tuple[str, int | str], ...]:
+    """Return the options of a channel; `overrides` win over all others."""
+    options: dict[str, int | str] = {
+        "grpc.primary_user_agent": f"blockdraft-python/{version()}",
+        "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
+        "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+        # A server that loads its model refuses connections for a while: look again soon.
+        "grpc.initial_reconnect_backoff_ms": 200,
+        "grpc.max_reconnect_backoff_ms": 5_000,
+    }
+    if keepalive is not None:
+        options["grpc.keepalive_time_ms"] = round(keepalive.interval_seconds * 1000)
+        options["grpc.keepalive_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
+        # While gRPC waits for the answer to a ping of its own, it sends none of these.
+        options["grpc.http2.ping_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
+        options["grpc.http2.max_pings_without_data"] = 0
+    if retry is not None and retry.max_attempts > 1:
+        options["grpc.service_config"] = json.dumps(_service_config(retry))
+    if tls is not None and tls.server_name is not None:
+        options["grpc.ssl_target_name_override"] = tls.server_name
+    return tuple({**options, **dict(overrides)}.items())
+
+
+def _service_config(retry: RetryConfig) -> dict[str, object]:
+    # Deadlines are set per call: grpc's Python core fires those of the service config early.
+    policy = {
+        "maxAttempts": retry.max_attempts,
+        "initialBackoff": f"{retry.initial_backoff_seconds}s",
+        "maxBackoff": f"{retry.max_backoff_seconds}s",
+        "backoffMultiplier": retry.backoff_multiplier,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    service = {"service": "blockdraft.v1.InferenceService"}
+    return {"methodConfig": [{"name": [service], "retryPolicy": policy}]}
+
+
+def is_local(target: str) -> bool:
+    """Return whether calls to `target` cannot leave this machine.
+
+    Unix sockets and loopback addresses qualify, such as `localhost:50051`, `unix:/path` or
+    `ipv4:127.0.0.1:50051`; whatever is not understood does not.
+    """
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    if target.startswith("dns:"):
+        target = target.removeprefix("dns:").rpartition("/")[2]
+    addresses = re.sub(r"^ipv[46]:", "", target).split(",")
+    return all(_is_loopback(_host(address)) for address in addresses)
+
+
+def _host(address: str) -> str:
+    bracketed = re.fullmatch(r"\[(.*)\](:\d+)?", address)
+    if bracketed:
+        return bracketed[1]
+    # More than one colon is an IPv6 address without a port.
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

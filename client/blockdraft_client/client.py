@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
-from blockdraft_client.params import CallOptions, GenerationOptions, Metadata, Prompt
+from blockdraft_client.params import CallOptions, GenerationOptions, Prompt
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import Stream
@@ -62,37 +62,18 @@ class Client(ClientBase[grpc.Channel]):
         if self._given_channel is None:
             self._channel.close()
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        timeout: float | None = None,
-        metadata: Metadata = (),
-        **options: Unpack[GenerationOptions],
-    ) -> Completion:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
         """Generate one whole answer to raw text, token ids or a conversation.
 
         Fields of `SamplingParams` among the options win over `sampling`.
         """
-        request = generation_request(inference_pb2.GenerateRequest, prompt, options)
-        return self._call(
-            self._stub.Generate,
-            request,
-            Completion.from_proto,
-            {"timeout": timeout, "metadata": metadata},
-        )
+        request, call = generation_request(inference_pb2.GenerateRequest, prompt, options)
+        return self._call(self._stub.Generate, request, Completion.from_proto, call)
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        timeout: float | None = None,
-        metadata: Metadata = (),
-        **options: Unpack[GenerationOptions],
-    ) -> Stream:
-        """Generate one answer and yield it in chunks; see `generate` for the arguments."""
-        request = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
-        return self.stream_request(request, timeout=timeout, metadata=metadata)
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
+        """Generate one answer and yield it in chunks; see `generate` for the options."""
+        request, call = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
+        return self.stream_request(request, **call)
 
     def stream_request(
         self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
@@ -123,8 +104,7 @@ class Client(ClientBase[grpc.Channel]):
     def wait_ready(self, timeout: float) -> None:
         """Wait until the server takes requests, also while nobody listens yet.
 
-        Raises:
-            DeadlineExceededError: If it does not within `timeout` seconds.
+        `DeadlineExceededError` if it does not within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest()
@@ -132,11 +112,7 @@ class Client(ClientBase[grpc.Channel]):
             # A connection that breaks is one more way of not being ready yet.
             with contextlib.suppress(ConnectionFailedError, DeadlineExceededError):
                 status = self._call(
-                    self._check,
-                    request,
-                    HealthStatus.from_proto,
-                    {"timeout": left},
-                    wait_for_ready=True,
+                    self._check, request, HealthStatus.from_proto, {"timeout": left}, True
                 )
                 if status is HealthStatus.SERVING:
                     return
@@ -149,10 +125,10 @@ class Client(ClientBase[grpc.Channel]):
         request: RequestT,
         read: Callable[[ResponseT], ResultT],
         options: CallOptions,
-        **more: Any,
+        wait_for_ready: bool | None = None,
     ) -> ResultT:
         try:
-            response = method(request, **self._told(**options), **more)
+            response = method(request, wait_for_ready=wait_for_ready, **self._told(**options))
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         return read(response)

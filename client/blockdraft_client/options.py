@@ -46,11 +46,7 @@ class TLSConfig:
         client_key: str | os.PathLike[str] | None = None,
         server_name: str | None = None,
     ) -> "TLSConfig":
-        """Read the certificates from files.
-
-        Raises:
-            OSError: If a file cannot be read.
-        """
+        """Read the certificates from files."""
         paths = (ca_certificate, client_certificate, client_key)
         ca, certificate, key = (Path(path).read_bytes() if path else None for path in paths)
         return cls(ca, certificate, key, server_name)

@@ -96,8 +96,8 @@ class CallOptions(TypedDict, total=False):
     metadata: Metadata
 
 
-class GenerationOptions(SamplingShortcuts, total=False):
-    """What may be said of an answer beside its prompt.
+class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
+    """What may be said of an answer beside its prompt, and of the call that asks for it.
 
     `sampling` is how to choose tokens and when to stop, `speculation` whether and how far to draft
     ahead, `priority` whether to give way to others where requests wait, and `model` the name of the

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 from blockdraft_client.params import (
+    CallOptions,
     ChatMessage,
     GenerationOptions,
     Priority,
@@ -18,14 +19,16 @@ RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.Stre
 
 def generation_request(
     kind: type[RequestT], prompt: Prompt, options: GenerationOptions
-) -> RequestT:
-    """Return the request for one answer, of the `kind` that gives it whole or as a stream.
+) -> tuple[RequestT, CallOptions]:
+    """Return the request for one answer, whole or as a stream, and how to send it.
 
-    Raises:
-        TypeError: If the prompt has none of the forms, or there is no such option.
-        ValueError: If a message or the priority is malformed.
+    `TypeError` if the prompt has none of the forms, or there is no such option; `ValueError` if a
+    message or the priority is malformed.
     """
     shortcuts: dict[str, Any] = {**options}
+    call = CallOptions(
+        timeout=shortcuts.pop("timeout", None), metadata=shortcuts.pop("metadata", ())
+    )
     sampling = shortcuts.pop("sampling", None) or SamplingParams()
     speculation = shortcuts.pop("speculation", None)
     priority, model = shortcuts.pop("priority", "normal"), shortcuts.pop("model", "")
@@ -35,22 +38,18 @@ def generation_request(
     stop = chosen.pop("stop")
     chosen["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     drafting = None if speculation is None else dataclasses.asdict(speculation)
-    return kind(
+    request = kind(
         model=model,
         prompt=prompt_message(prompt),
         sampling=inference_pb2.SamplingOptions(**chosen),
         speculation=None if drafting is None else inference_pb2.SpeculationOptions(**drafting),
         priority=inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}"),
     )
+    return request, call
 
 
 def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
-    """Return the wire form of a prompt.
-
-    Raises:
-        TypeError: If it is neither text, nor token ids, nor messages, or a mixture.
-        ValueError: If a message given as a mapping lacks a key or has others.
-    """
+    """Return the wire form of a prompt; errors are those of `generation_request`."""
     if isinstance(prompt, str):
         return inference_pb2.Prompt(text=prompt)
     # An empty list has no form of its own; as token ids the server names the field at fault.

@@ -127,11 +127,7 @@ class Stream(StreamedAnswer["StreamCall"], Iterator[Chunk]):
             self.close()
 
     def __next__(self) -> Chunk:
-        """Wait for the next chunk.
-
-        Raises:
-            BlockdraftError: If the call fails; `partial` is what had arrived.
-        """
+        """Wait for the next chunk; a `BlockdraftError` has as `partial` what had arrived."""
         if self._closed:
             raise StopIteration
         try:

@@ -52,19 +52,6 @@ class BackoffPolicy:
     initial_seconds: float
     max_seconds: float
 
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not 0 <= self.initial_seconds <= self.max_seconds:
-            raise ValueError(
-                "0 <= initial_seconds <= max_seconds must hold, got "
-                f"{self.initial_seconds} and {self.max_seconds}"
-            )
-
-    def longest_seconds(self, failures: int) -> float:
-        """Return the longest pause after `failures` failures in a row, at least one."""
-        doublings = min(failures - 1, _MOST_DOUBLINGS)
-        return min(self.initial_seconds * 2.0**doublings, self.max_seconds)
-
 
 class Backoff:
     """The failures in a row of one caller, and the pause that follows each. Not thread-safe.
@@ -83,8 +70,9 @@ class Backoff:
 
     def pause_seconds(self) -> float:
         """Count a failure; return the pause before the next try."""
+        doubled = self._policy.initial_seconds * 2.0 ** min(self._failures, _MOST_DOUBLINGS)
         self._failures += 1
-        return self._policy.longest_seconds(self._failures) * (1 + self._draw()) / 2
+        return min(doubled, self._policy.max_seconds) * (1 + self._draw()) / 2
 
     def reset(self) -> None:
         """Forget the failures: a try succeeded."""

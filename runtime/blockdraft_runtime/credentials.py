@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 from cryptography import x509
@@ -35,15 +35,9 @@ class Reloaded(Generic[T]):
     """
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Read the files.
+        """Read the files, which hold `what`, in words for messages; links are followed.
 
-        Args:
-            what: What they hold, in words for messages.
-            paths: Where they are; symbolic links are followed.
-            read: Makes the value of them; raises OSError or ValueError if that is not possible.
-
-        Raises:
-            UnusableFilesError: If they cannot be used.
+        `UnusableFilesError` if `read` raises OSError or ValueError.
         """
         self._what = what
         self._paths = tuple(paths)
@@ -118,10 +112,8 @@ def read_certificate(
 ) -> Certificate:
     """Read and check a certificate; `Certificate` says what each file holds.
 
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If one is malformed, if key and certificate do not belong together, as halfway
-            through an exchange, or if the certificate has expired.
+    `OSError` if a file cannot be read; `ValueError` if one is malformed, if key and certificate do
+    not belong together, as halfway through an exchange, or if the certificate has expired.
     """
     chain, key = chain_file.read_bytes(), key_file.read_bytes()
     authorities = None if authorities_file is None else authorities_file.read_bytes()
@@ -165,10 +157,7 @@ def peer_server_credentials(
 ) -> grpc.ServerCredentials | None:
     """Return the credentials of a port for processes of the service; None for plaintext.
 
-    Each new connection gets what the files say then.
-
-    Raises:
-        UnusableFilesError: If the certificates cannot be used.
+    Each new connection gets what the files say then. `UnusableFilesError` if they cannot be used.
     """
     certificate = _peer_certificate(address, tls)
     if certificate is None:
@@ -185,15 +174,9 @@ class OtherProcess:
     """A process of the service on another host: channels to it show the certificates of now."""
 
     def __init__(self, address: str, tls: PeerTlsSettings | None, host: str | None = None) -> None:
-        """Read the certificates.
+        """Read the certificates; `UnusableFilesError` if they cannot be used.
 
-        Args:
-            address: Where the other process listens.
-            tls: The certificates; None for plaintext.
-            host: Whom its certificate has to be for; None for the host of the address.
-
-        Raises:
-            UnusableFilesError: If the certificates cannot be used.
+        That of the other process has to be for `host`; None for the host of the address.
         """
         self._address = address
         self._certificate = _peer_certificate(address, tls)
@@ -210,23 +193,20 @@ class OtherProcess:
 
     def channel(self) -> grpc.Channel:
         """Return a channel to the process."""
-        credentials = self._credentials()
-        if credentials is None:
-            return grpc.insecure_channel(self._address, options=self._options)
-        return grpc.secure_channel(self._address, credentials, options=self._options)
+        channel: grpc.Channel = self._open(grpc)
+        return channel
 
     def aio_channel(self) -> grpc.aio.Channel:
         """Return a channel to the process for asyncio."""
-        credentials = self._credentials()
-        if credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=self._options)
-        return grpc.aio.secure_channel(self._address, credentials, options=self._options)
+        channel: grpc.aio.Channel = self._open(grpc.aio)
+        return channel
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
+    def _open(self, module: Any) -> Any:
         if self._certificate is None:
-            return None
+            return module.insecure_channel(self._address, options=self._options)
         shown = self._certificate.value
-        return grpc.ssl_channel_credentials(shown.authorities, shown.key, shown.chain)
+        credentials = grpc.ssl_channel_credentials(shown.authorities, shown.key, shown.chain)
+        return module.secure_channel(self._address, credentials, options=self._options)
 
 
 def _peer_certificate(address: str, tls: PeerTlsSettings | None) -> Reloaded[Certificate] | None:

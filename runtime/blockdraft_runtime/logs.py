@@ -29,11 +29,8 @@ class _RecentFaults(logging.Handler):
 def configure_logging(role: str, level: LogLevel = "info", form: LogFormat = "text") -> None:
     """Log to stderr, times in UTC, and keep the newest warnings and errors for `recent_faults`.
 
-    Args:
-        role: Name of the process, such as "verifier".
-        level: The least severe level to show.
-        form: "text" is `time level role logger: message`; "json" is one object a line with the same
-            names, and what the event is about, such as `request_id`, beside them.
+    As text, `time level role logger: message`; or as one JSON object a line with the same names,
+    and what the event is about, such as `request_id`, beside them.
     """
     formatter = _json(role) if form == "json" else _text(role)
     formatter.converter = time.gmtime

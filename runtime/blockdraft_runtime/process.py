@@ -103,20 +103,15 @@ async def serve(
 
     Args:
         application: The servicers and their life cycle.
-        settings: Where to listen.
-        server: A server made by the caller, who needs interceptors; it must not have ports of
-            its own.
-        credentials: TLS credentials of the port; None serves plaintext.
-        second: A second address for the same services, and its credentials; None for none.
-        health: A health servicer made by the caller, who reports changes while serving. What it
-            reports after a stop was asked for is ignored.
+        settings: Where to listen; `RuntimeError` if the address cannot be bound.
+        server: One without ports, made by a caller who needs interceptors.
+        credentials: Of the port; None serves plaintext.
+        second: A second address for the same services, and its credentials.
+        health: Made by a caller who reports changes while serving; ignored once it stops.
         reflection: Whether callers may ask what services there are.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
         on_ready: Called once when the process serves.
-
-    Raises:
-        RuntimeError: If the address cannot be bound.
     """
     server = server or grpc.aio.server(options=SERVER_OPTIONS)
     stop_requested = stop_requested or asyncio.Event()

@@ -43,8 +43,7 @@ class SharedFile:
     def create(cls, directory: Path, size: int) -> "SharedFile":
         """Make a file of `size` bytes with room for all of them.
 
-        Raises:
-            OSError: If there is no room, or it cannot be made there.
+        `OSError` if there is no room, or it cannot be made there.
         """
         path = directory / f"{_PREFIX}{secrets.token_hex(16)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,17 +76,10 @@ def socket_folder(address: str) -> Path | None:
 
 
 def attach(directory: Path, name: str, size: int) -> mmap.mmap:
-    """Map a file that another process has made, for reading.
+    """Map a file of so many bytes that another process has made in a directory, for reading.
 
-    Args:
-        directory: Where such files lie; nothing outside it is opened.
-        name: Of the file.
-        size: In bytes.
-
-    Raises:
-        ValueError: If the name is not one that `SharedFile` gives, or the file is not one of this
-            user's own of that size which nobody else may open.
-        OSError: If it cannot be opened.
+    `ValueError` if the name is not one that `SharedFile` gives, or the file is not one of this
+    user's own of that size which nobody else may open; `OSError` if it cannot be opened.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name of shared memory")
@@ -107,9 +99,7 @@ def attach(directory: Path, name: str, size: int) -> mmap.mmap:
 def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
     """Map what the metadata of a call offers; return None if that is nothing.
 
-    Raises:
-        ValueError: If it must not be mapped.
-        OSError: If it cannot be.
+    `ValueError` if it must not be mapped; `OSError` if it cannot be.
     """
     offer = dict(tuple(metadata))
     name, size = offer.get(_NAME_KEY), offer.get(_BYTES_KEY)

@@ -157,12 +157,7 @@ def error_from_proto(status: Status) -> ServiceError | None:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL.
-
-    Raises:
-        asyncio.CancelledError: If the call has ended meanwhile, as at its deadline: there is nobody
-            to tell.
-    """
+    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL."""
     if not isinstance(error, ServiceError):
         logger.error("unexpected error while serving a call", exc_info=error)
         error = ServiceError(
@@ -171,7 +166,8 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -
     try:
         await context.abort_with_status(error.to_status())
     except grpc.aio.InternalError as ended:
-        # gRPC would log it as an error of ours, with a traceback.
+        # The call has ended meanwhile, as at its deadline: there is nobody to tell, and gRPC would
+        # log it as an error of ours, with a traceback.
         raise asyncio.CancelledError from ended
 
 

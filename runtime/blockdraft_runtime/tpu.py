@@ -99,8 +99,7 @@ class TpuHost:
     def of_slice(cls, generation: str, topology: str) -> "TpuHost":
         """Return the first host of a slice that is not there, such as of "v5p", "2x2x1".
 
-        Raises:
-            TpuHostError: If there is no such slice.
+        `TpuHostError` if there is no such slice.
         """
         if generation not in _CORES_PER_CHIP or not _TOPOLOGY.fullmatch(topology):
             raise TpuHostError(f"no slice is called {generation}:{topology}; one is v5p:2x2x1")
@@ -125,8 +124,7 @@ class TpuHost:
 
         An `accelerator_type` stands in for what the environment says of type and topology.
 
-        Raises:
-            TpuHostError: If the type is unknown, or type, topology and hosts do not fit.
+        `TpuHostError` if the type is unknown, or type, topology and hosts do not fit.
         """
         topology = None
         if accelerator_type is None:
@@ -223,8 +221,7 @@ class ChipSplit:
 def default_split(host: TpuHost, *, drafting: bool) -> ChipSplit:
     """Return half of the host for each process, or all chips for the verifier if alone.
 
-    Raises:
-        ChipSplitError: If the two cannot share this host or slice.
+    `ChipSplitError` if the two cannot share this host or slice.
     """
     if not drafting:
         return ChipSplit(host.num_chips * host.num_hosts, 0)
@@ -264,8 +261,7 @@ def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
 def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
     """Return what the drafter's process must have in its environment.
 
-    Raises:
-        ChipSplitError: If the split does not fit, or has no chips for the drafter.
+    `ChipSplitError` if the split does not fit, or has no chips for the drafter.
     """
     _check(host, split)
     if split.drafter == 0:

@@ -39,13 +39,9 @@ class Admission:
     ) -> None:
         """Start empty.
 
-        Args:
-            max_waiting: Requests that may wait beyond the capacity.
-            capacity: Returns how many sequences the healthy verifiers decode at once; 0 when
-                there is none.
-            servers: Servers that share the verifiers, this one included.
-            shared: Returns whether there may be several tenants.
-            clock: Returns the time in seconds.
+        `max_waiting` requests may wait beyond the `capacity`, which is how many sequences the
+        healthy verifiers decode at once. So many `servers` share the verifiers, this one included,
+        and where they are `shared`, there may be several tenants.
         """
         self._max_waiting = max_waiting
         self._capacity = capacity

@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the server until SIGTERM or SIGINT; return the exit code.
 
-    Raises:
-        ModuleNotFoundError: If traces are wanted and `blockdraft[trace]` is not installed.
+    `ModuleNotFoundError` if traces are wanted and `blockdraft[trace]` is not installed.
     """
     settings = CONFIGURATION.read(args)
     configure_logging("server", settings.process.log_level, settings.process.log_format)

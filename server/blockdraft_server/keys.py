@@ -64,9 +64,8 @@ def parse_keys(text: str) -> dict[bytes, Tenant]:
     and `no-learning` behind it; blank lines and lines with # are skipped. Several lines may name
     one tenant, to give it several keys; they have to agree on all else.
 
-    Raises:
-        ValueError: If a line is malformed or contradicts another, or if there is no key, which
-            would let everyone in. The message names the line and never quotes it.
+    `ValueError` if a line is malformed or contradicts another, or if there is no key, which would
+    let everyone in. The message names the line and never quotes it.
     """
     keys: dict[bytes, Tenant] = {}
     tenants: dict[str, Tenant] = {}

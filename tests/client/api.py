@@ -9,6 +9,15 @@ from tests.fakes.inference import FakeInference
 from blockdraft_client import AsyncClient, AsyncStream, Chunk, Client, Stream
 
 
+async def on_any(
+    what: Client | AsyncClient | Stream | AsyncStream, method: str, *args: Any, **options: Any
+) -> Any:
+    """Call a method that is a coroutine of one kind, and blocks in the other."""
+    if isinstance(what, AsyncClient | AsyncStream):
+        return await getattr(what, method)(*args, **options)
+    return await asyncio.to_thread(getattr(what, method), *args, **options)
+
+
 class Api:
     """A `Client` or an `AsyncClient`."""
 
@@ -18,9 +27,7 @@ class Api:
 
     async def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method that gives one value."""
-        if isinstance(self.client, AsyncClient):
-            return await getattr(self.client, method)(*args, **options)
-        return await asyncio.to_thread(getattr(self.client, method), *args, **options)
+        return await on_any(self.client, method, *args, **options)
 
     async def read(
         self, *args: Any, limit: int | None = None, **options: Any
@@ -44,7 +51,10 @@ class Api:
         await asyncio.to_thread(consume, stream)
         return chunks, stream
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> "Api":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
         await self.call("close")
 
 

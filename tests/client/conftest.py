@@ -32,6 +32,5 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def api(kind: str, fake: RunningFake) -> AsyncIterator[Api]:
-    api = Api(kind, fake.target)
-    yield api
-    await api.close()
+    async with Api(kind, fake.target) as api:
+        yield api

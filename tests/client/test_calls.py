@@ -4,11 +4,12 @@ import inspect
 from typing import Any
 
 import pytest
-from tests.client.api import Api
+from tests.client.api import Api, on_any
 from tests.fakes.inference import TEXT, TOKEN_IDS, USAGE, FakeInference, RunningFake, running_fake
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
 
+import blockdraft_client
 from blockdraft_client import (
     AsyncClient,
     AsyncStream,
@@ -52,11 +53,7 @@ async def test_a_stream_yields_steps_and_then_knows_the_rest(api: Api) -> None:
 
 
 async def test_a_stream_can_be_taken_as_one_answer(api: Api) -> None:
-    stream = api.client.stream("hi")
-    if isinstance(stream, AsyncStream):
-        done = await stream.completion()
-    else:
-        done = stream.completion()
+    done = await on_any(api.client.stream("hi"), "completion")
     assert (done.text, done.token_ids, done.model) == (TEXT, TOKEN_IDS, "fake")
     assert len(done.log_probs) == 6
     assert done.usage == Usage.from_proto(USAGE)
@@ -144,12 +141,11 @@ async def test_wait_ready_gives_up_on_a_server_that_does_not_serve(
 async def test_wait_ready_outlasts_a_server_that_is_not_there_yet(kind: str) -> None:
     # Not one that other tests are given once it is free.
     port = free_ports(1)
-    api = Api(kind, f"127.0.0.1:{port}")
-    with pytest.raises(DeadlineExceededError):
-        await api.call("wait_ready", 0.3)
-    with running_fake(port=port):
-        await api.call("wait_ready", PATIENCE_SECONDS)
-    await api.close()
+    async with Api(kind, f"127.0.0.1:{port}") as api:
+        with pytest.raises(DeadlineExceededError):
+            await api.call("wait_ready", 0.3)
+        with running_fake(port=port):
+            await api.call("wait_ready", PATIENCE_SECONDS)
 
 
 def test_both_clients_and_both_streams_have_one_surface() -> None:
@@ -168,3 +164,15 @@ def _surface(kind: type) -> dict[str, list[str]]:
         name: list(inspect.signature(member).parameters) if callable(member) else []
         for name, member in members.items()
     }
+
+
+@pytest.mark.parametrize("name", blockdraft_client.__all__)
+def test_every_exported_name_has_a_value(name: str) -> None:
+    value = getattr(blockdraft_client, name)
+    if isinstance(value, type):
+        assert value.__name__ == name
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Server'"):
+        _ = blockdraft_client.Server  # type: ignore[attr-defined]  # the point of the test

@@ -4,7 +4,7 @@ import builtins
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -24,16 +24,22 @@ def said(request: pb.GenerateRequest) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in messages]
 
 
-def chat(fake: RunningFake, monkeypatch: pytest.MonkeyPatch, lines: str, *flags: str) -> int:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    return main(["chat", "--target", fake.target, *flags])
+@pytest.fixture
+def chat(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return what runs the command on lines, with flags."""
+
+    def run(lines: str, *flags: str) -> int:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        return main(["chat", "--target", fake.target, *flags])
+
+    return run
 
 
 def test_the_conversation_is_remembered_until_reset(
-    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
 ) -> None:
-    assert chat(fake, monkeypatch, "a\n\nb\n/reset\nc\n", "--system", "s") == 0
-    first, second, third = (said(request) for request in fake.service.requests)
+    assert chat("a\n\nb\n/reset\nc\n", "--system", "s") == 0
+    first, second, third = (said(request) for request in service.requests)
     assert first == [("system", "s"), ("user", "a")]
     assert second == [*first, ("assistant", TEXT), ("user", "b")]
     assert third == [("system", "s"), ("user", "c")]
@@ -41,35 +47,34 @@ def test_the_conversation_is_remembered_until_reset(
 
 
 def test_json_prints_one_object_per_answer_until_exit(
-    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
 ) -> None:
-    assert chat(fake, monkeypatch, "a\nb\n/exit\nc\n", "--json") == 0
+    assert chat("a\nb\n/exit\nc\n", "--json") == 0
     values = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [value["text"] for value in values] == [TEXT, TEXT]
-    assert len(fake.service.calls) == 2
+    assert len(service.calls) == 2
 
 
 def test_a_failed_answer_is_reported_and_the_chat_goes_on(
-    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
 ) -> None:
-    fake.service.error = ServiceError(grpc.StatusCode.INTERNAL, "INTERNAL", "broken")
-    assert chat(fake, monkeypatch, "a\nb\n") == 0
-    assert said(fake.service.requests[1]) == [("user", "b")]
+    service.error = ServiceError(grpc.StatusCode.INTERNAL, "INTERNAL", "broken")
+    assert chat("a\nb\n") == 0
+    assert said(service.requests[1]) == [("user", "b")]
     assert capsys.readouterr().err == "blockdraft: INTERNAL: broken\n" * 2
 
 
 def test_an_interrupted_answer_is_kept_as_far_as_it_came(
-    fake: RunningFake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    chat: Callable[..., int],
+    service: FakeInference,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
-    service: FakeInference = fake.service
     interrupt_streams(service, monkeypatch)
-    assert chat(fake, monkeypatch, "a\nb\n") == 0
+    assert chat("a\nb\n") == 0
     assert service.cancelled.wait(PATIENCE_SECONDS)
-    assert said(service.requests[1]) == [
-        ("user", "a"),
-        ("assistant", "one two three"),
-        ("user", "b"),
-    ]
+    begun = [("user", "a"), ("assistant", "one two three"), ("user", "b")]
+    assert said(service.requests[1]) == begun
     assert capsys.readouterr().err == "stopped\n" * 2
 
 

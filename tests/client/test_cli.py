@@ -31,10 +31,8 @@ def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Captur
     assert capsys.readouterr() == (TEXT + "\n", "")
     (request,) = service.requests
     messages = request.prompt.conversation.messages
-    assert [(item.role, item.content) for item in messages] == [
-        ("system", "be brief"),
-        ("user", "hi"),
-    ]
+    said = [(item.role, item.content) for item in messages]
+    assert said == [("system", "be brief"), ("user", "hi")]
     assert request.sampling == inference_pb2.SamplingOptions(max_output_tokens=5)
 
 
@@ -81,12 +79,8 @@ def test_generate_prints_one_json_object(capsys: Capture) -> None:
     assert (value["finish_reason"], value["request_id"]) == ("stop", "request-1")
     assert value["usage"]["acceptance_length"] == 2.5
     assert value["usage"]["step_seconds"]["verify"] == 1.0
-    assert value["log_probs"][0] == {
-        "token_id": 1,
-        "token": "x",
-        "log_prob": -0.5,
-        "alternatives": [],
-    }
+    first = {"token_id": 1, "token": "x", "log_prob": -0.5, "alternatives": []}
+    assert value["log_probs"][0] == first
 
 
 def test_the_prompt_can_come_from_stdin(
@@ -136,50 +130,38 @@ def test_a_wrong_json_request_is_refused(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        [],
-        ["unknown"],
-        ["generate"],
-        ["generate", "hi", "--unknown"],
-        ["generate", "hi", "--raw", "--chat"],
-        ["generate", "hi", "--raw", "--system", "x"],
-        ["generate", "hi", "--top-k", "x"],
-        ["generate", "hi", "--top-k", "99999999999"],
-        ["generate", "hi", "--request", "-"],
-        ["generate", "--seed", "1", "--request", "-"],
-        ["generate", "--request", "/nonexistent"],
-        ["generate", "hi", "--ca-cert", "/nonexistent"],
-        ["generate", "hi", "--no-tls", "--ca-cert", "/nonexistent"],
-        ["generate", "hi", "--target", "example.com:1", "--api-key", "k", "--no-tls"],
-        ["demo", "--runs", "3"],
+        *("", "unknown", "generate", "generate hi --unknown", "generate hi --raw --chat"),
+        *("generate hi --raw --system x", "generate hi --top-k x"),
+        *("generate hi --top-k 99999999999", "generate hi --request -"),
+        *("generate --seed 1 --request -", "generate --request /nonexistent"),
+        *("generate hi --ca-cert /nonexistent", "generate hi --no-tls --ca-cert /nonexistent"),
+        *("generate hi --target example.com:1 --api-key k --no-tls", "demo --runs 3"),
     ],
 )
-def test_wrong_usage_exits_2(arguments: list[str], service: FakeInference, capsys: Capture) -> None:
-    assert main(arguments) == 2
+def test_wrong_usage_exits_2(line: str, service: FakeInference, capsys: Capture) -> None:
+    assert main(line.split()) == 2
     assert not service.calls
     out, err = capsys.readouterr()
     assert (out, bool(err)) == ("", True)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
         # Meant as an address, and once taken for --server-name.
-        ["generate", "hi", "--server", "example.com:1"],
-        ["serve", "--targe", "smollm2-135m"],
-        ["train", "dflash", "--outpu", "run"],
-        ["learn", "run", "--targe", "smollm2-135m"],
-        ["bench", "decode", "--targe", "smollm2-135m"],
+        "generate hi --server example.com:1",
+        *("serve --targe smollm2-135m", "train dflash --outpu run"),
+        *("learn run --targe smollm2-135m", "bench decode --targe smollm2-135m"),
     ],
-    ids=lambda arguments: arguments[0],
 )
 def test_a_flag_is_not_taken_for_a_longer_one(
-    arguments: list[str], service: FakeInference, capsys: Capture
+    line: str, service: FakeInference, capsys: Capture
 ) -> None:
-    assert main(arguments) == 2
+    assert main(line.split()) == 2
     assert not service.calls
-    assert f"unrecognized arguments: {arguments[-2]}" in capsys.readouterr().err
+    assert f"unrecognized arguments: {line.split()[-2]}" in capsys.readouterr().err
 
 
 def test_a_server_error_exits_1(service: FakeInference, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -10,41 +11,29 @@ from tests.fakes.inference import RunningFake
 
 from blockdraft_client import (
     AsyncClient,
-    Client,
     KeepAliveConfig,
     RetryConfig,
     TLSConfig,
     UnavailableError,
 )
-from blockdraft_client.base import ClientBase
-from blockdraft_client.connection import is_local
+from blockdraft_client.base import ClientBase, is_local
 from blockdraft_runtime.channel import SERVER_OPTIONS
 
 Base = ClientBase[None]
 
 
 @pytest.mark.parametrize(
-    ("target", "local"),
+    ("targets", "local"),
     [
-        ("localhost:50051", True),
-        ("127.0.0.2:1", True),
-        ("[::1]:50051", True),
-        ("::1", True),
-        ("unix:/tmp/socket", True),
-        ("unix-abstract:socket", True),
-        ("dns:///localhost:50051", True),
-        ("ipv4:127.0.0.1:50051", True),
-        ("ipv4:127.0.0.1:1,10.0.0.1:1", False),
-        ("ipv6:[::1]:50051", True),
-        ("10.0.0.1:50051", False),
-        ("example.com", False),
-        ("dns:///example.com:443", False),
-        ("localhost.example.com:1", False),
-        ("xds:///service", False),
+        ("localhost:50051 127.0.0.2:1 [::1]:50051 ::1 unix:/tmp/socket unix-abstract:socket", True),
+        ("dns:///localhost:50051 ipv4:127.0.0.1:50051 ipv6:[::1]:50051", True),
+        ("ipv4:127.0.0.1:1,10.0.0.1:1 10.0.0.1:50051 example.com xds:///service", False),
+        ("dns:///example.com:443 localhost.example.com:1", False),
     ],
 )
-def test_what_stays_on_this_machine(target: str, local: bool) -> None:
-    assert is_local(target) is local
+def test_what_stays_on_this_machine(targets: str, local: bool) -> None:
+    for target in targets.split():
+        assert is_local(target) is local, target
 
 
 def test_arguments_win_over_variables_and_those_over_defaults(
@@ -71,14 +60,13 @@ def test_a_key_leaves_this_machine_only_encrypted() -> None:
 
 async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -> None:
     keys = iter(("first", "second"))
-    api = Api(kind, fake.target, api_key=lambda: next(keys), metadata=[("team", "a")])
-    await api.call("generate", "hi", metadata=[("trace", "1")])
-    await api.read("hi")
-    first, second = fake.service.metadata
-    assert (first["authorization"], first["team"], first["trace"]) == ("Bearer first", "a", "1")
-    assert (second["authorization"], "trace" in second) == ("Bearer second", False)
-    assert first["user-agent"].startswith("blockdraft-python/")
-    await api.close()
+    async with Api(kind, fake.target, api_key=lambda: next(keys), metadata=[("team", "a")]) as api:
+        await api.call("generate", "hi", metadata=[("trace", "1")])
+        await api.read("hi")
+        first, second = fake.service.metadata
+        assert (first["authorization"], first["team"], first["trace"]) == ("Bearer first", "a", "1")
+        assert (second["authorization"], "trace" in second) == ("Bearer second", False)
+        assert first["user-agent"].startswith("blockdraft-python/")
 
 
 def test_options_given_by_the_caller_win() -> None:
@@ -123,30 +111,26 @@ def test_settings_out_of_range_are_refused(make: Callable[[], object]) -> None:
         make()
 
 
-def test_a_channel_of_the_caller_stays_open(fake: RunningFake) -> None:
-    with grpc.insecure_channel(fake.target) as channel:
-        with Client(channel=channel) as client:
-            client.model()
-        with Client(channel=channel) as client:
-            assert client.model().name == "fake"
-
-
-async def test_an_async_channel_of_the_caller_stays_open(fake: RunningFake) -> None:
-    async with grpc.aio.insecure_channel(fake.target) as channel:
-        async with AsyncClient(channel=channel) as client:
-            await client.model()
-        async with AsyncClient(channel=channel) as client:
-            assert (await client.model()).name == "fake"
+async def test_a_channel_of_the_caller_stays_open(kind: str, fake: RunningFake) -> None:
+    module: Any = grpc if kind == "sync" else grpc.aio
+    channel = module.insecure_channel(fake.target)
+    for _ in range(2):
+        async with Api(kind, fake.target, channel=channel) as api:
+            assert (await api.call("model")).name == "fake"
+    if kind == "sync":
+        channel.close()
+    else:
+        await channel.close()
 
 
 async def test_an_unused_client_closes(kind: str) -> None:
-    await Api(kind, "localhost:1").close()
+    async with Api(kind, "localhost:1"):
+        pass
 
 
 async def test_without_retries_the_first_refusal_stands(kind: str, fake: RunningFake) -> None:
     fake.service.initial_failures = 1
-    api = Api(kind, fake.target, retry=None)
-    with pytest.raises(UnavailableError):
-        await api.call("model")
-    assert (await api.call("model")).name == "fake"
-    await api.close()
+    async with Api(kind, fake.target, retry=None) as api:
+        with pytest.raises(UnavailableError):
+            await api.call("model")
+        assert (await api.call("model")).name == "fake"

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.client.api import Api
+from tests.client.api import Api, on_any
 from tests.fakes.inference import FakeInference, RunningFake
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
@@ -14,7 +14,6 @@ from tests.ports import free_ports
 from blockdraft_client import (
     ApiError,
     AsyncClient,
-    AsyncStream,
     AuthenticationError,
     Client,
     ConnectionFailedError,
@@ -26,7 +25,6 @@ from blockdraft_client import (
     PermissionDeniedError,
     RequestCancelledError,
     RetryConfig,
-    Stream,
     UnavailableError,
 )
 from blockdraft_runtime.status import ServiceError, invalid_argument
@@ -58,17 +56,16 @@ async def test_each_status_has_its_error(
     fake.service.error = ServiceError(
         code, "SOME_REASON", "a sentence", metadata=metadata, retry_after_seconds=1.5
     )
-    api = Api(kind, fake.target, retry=None)
-    with pytest.raises(ApiError) as caught:
-        await (api.read("hi") if method == "stream" else api.call(method, "hi"))
-    error = caught.value
-    assert type(error) is expected
-    assert isinstance(error.__cause__, grpc.RpcError)
-    assert (error.code, error.reason, error.message) == (code, "SOME_REASON", "a sentence")
-    assert error.metadata == metadata
-    assert (error.request_id, error.retry_after_seconds) == ("request-7", 1.5)
-    assert (error.field, error.partial) == (None, None)
-    await api.close()
+    async with Api(kind, fake.target, retry=None) as api:
+        with pytest.raises(ApiError) as caught:
+            await (api.read("hi") if method == "stream" else api.call(method, "hi"))
+        error = caught.value
+        assert type(error) is expected
+        assert isinstance(error.__cause__, grpc.RpcError)
+        assert (error.code, error.reason, error.message) == (code, "SOME_REASON", "a sentence")
+        assert error.metadata == metadata
+        assert (error.request_id, error.retry_after_seconds) == ("request-7", 1.5)
+        assert (error.field, error.partial) == (None, None)
 
 
 async def test_a_bad_request_names_the_field(api: Api, service: FakeInference) -> None:
@@ -109,11 +106,11 @@ async def test_unavailable_is_retried_before_the_first_message(
 
 async def test_retries_end(kind: str, fake: RunningFake) -> None:
     fake.service.initial_failures = 9
-    api = Api(kind, fake.target, retry=RetryConfig(max_attempts=2, initial_backoff_seconds=0.01))
-    with pytest.raises(UnavailableError, match="LOADING: still loading"):
-        await api.call("generate", "hi")
-    assert len(fake.service.calls) == 2
-    await api.close()
+    retry = RetryConfig(max_attempts=2, initial_backoff_seconds=0.01)
+    async with Api(kind, fake.target, retry=retry) as api:
+        with pytest.raises(UnavailableError, match="LOADING: still loading"):
+            await api.call("generate", "hi")
+        assert len(fake.service.calls) == 2
 
 
 @pytest.mark.parametrize(("code", "messages"), [(Code.UNAVAILABLE, 1), (Code.INTERNAL, 0)])
@@ -170,16 +167,10 @@ async def test_another_reader_ends_when_the_stream_is_closed(
 ) -> None:
     service.endless, service.delay_seconds = True, 0.05
     stream = api.client.stream("hi")
-    if isinstance(stream, AsyncStream):
-        reader = asyncio.ensure_future(stream.completion())
-    else:
-        reader = asyncio.ensure_future(asyncio.to_thread(stream.completion))
+    reader = asyncio.ensure_future(on_any(stream, "completion"))
     while not stream.text:
         await asyncio.sleep(0.01)
-    if isinstance(stream, Stream):
-        stream.close()
-    else:
-        await stream.close()
+    await on_any(stream, "close")
     assert (await reader).finish_reason is None
 
 
@@ -199,23 +190,21 @@ async def test_a_deadline_ends_a_call_without_an_answer(
     kind: str, fake: RunningFake, where: str
 ) -> None:
     fake.service.gate.clear()
-    api = Api(kind, fake.target, timeout=0.2 if where == "client" else None)
-    options: dict[str, Any] = {"timeout": 0.2} if where == "call" else {}
-    with pytest.raises(DeadlineExceededError):
-        await api.call("generate", "hi", **options)
-    with pytest.raises(DeadlineExceededError):
-        await api.read("hi", **options)
-    # Only now would the server answer.
-    fake.service.gate.set()
-    await api.close()
+    async with Api(kind, fake.target, timeout=0.2 if where == "client" else None) as api:
+        options: dict[str, Any] = {"timeout": 0.2} if where == "call" else {}
+        with pytest.raises(DeadlineExceededError):
+            await api.call("generate", "hi", **options)
+        with pytest.raises(DeadlineExceededError):
+            await api.read("hi", **options)
+        # Only now would the server answer.
+        fake.service.gate.set()
 
 
 async def test_nobody_listening_is_not_waited_for(kind: str) -> None:
     target = f"127.0.0.1:{free_ports(1)}"
     # Whoever waits gets the error of the deadline.
-    api = Api(kind, target, timeout=60.0)
-    with pytest.raises(ConnectionFailedError, match=f"cannot reach {target}"):
-        await api.call("generate", "hi")
-    with pytest.raises(ConnectionFailedError):
-        await api.read("hi")
-    await api.close()
+    async with Api(kind, target, timeout=60.0) as api:
+        with pytest.raises(ConnectionFailedError, match=f"cannot reach {target}"):
+            await api.call("generate", "hi")
+        with pytest.raises(ConnectionFailedError):
+            await api.read("hi")

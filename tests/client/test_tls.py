@@ -35,10 +35,9 @@ async def test_both_sides_prove_themselves_and_the_key_arrives(
 ) -> None:
     files = (folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     tls = TLSConfig.from_files(*files, server_name="blockdraft.test")
-    api = Api(kind, strict_fake.target, tls=tls, api_key="k")
-    assert (await api.call("model")).name == "fake"
-    assert strict_fake.service.metadata[0]["authorization"] == "Bearer k"
-    await api.close()
+    async with Api(kind, strict_fake.target, tls=tls, api_key="k") as api:
+        assert (await api.call("model")).name == "fake"
+        assert strict_fake.service.metadata[0]["authorization"] == "Bearer k"
 
 
 @pytest.mark.parametrize("lacking", ["trust", "certificate", "encryption", "name"])

@@ -75,9 +75,7 @@ class LocalServer:
 
         `on_progress` is told now and then what the processes logged last.
 
-        Raises:
-            CommandFailedError: If the processes end or are not ready within `timeout` seconds; the
-                message ends with the last lines they logged.
+        `CommandFailedError`, with the last lines they logged, if they end or are not ready by then.
         """
         deadline = time.monotonic() + timeout
         while not self._has_announced():

@@ -56,8 +56,7 @@ def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
 def connect(args: argparse.Namespace) -> "Client":
     """Return the client that the connection flags ask for.
 
-    Raises:
-        UsageError: If they contradict each other, or a file cannot be read.
+    `UsageError` if they contradict each other, or a file cannot be read.
     """
     from blockdraft_client.client import Client
 
@@ -70,8 +69,7 @@ def connect(args: argparse.Namespace) -> "Client":
 def tls_from(args: argparse.Namespace) -> bool | TLSConfig | None:
     """Return what the credential flags say of encryption.
 
-    Raises:
-        UsageError: If they contradict each other, or a file cannot be read.
+    `UsageError` if they contradict each other, or a file cannot be read.
     """
     files = (args.ca_cert, args.client_cert, args.client_key, args.server_name)
     tls: bool | None = args.tls

@@ -20,12 +20,7 @@ class Configuration(Generic[S]):
     """How a command comes to its settings."""
 
     def __init__(self, command: str, kind: type[S]) -> None:
-        """Describe a command.
-
-        Args:
-            command: Its words after `blockdraft`, such as "verifier" or "train dflash".
-            kind: The dataclass of its settings.
-        """
+        """Describe a command by its words after `blockdraft` and the dataclass of its settings."""
         self.command = command
         self.kind = kind
         self._section = command.replace(" ", ".")
@@ -77,11 +72,7 @@ class Configuration(Generic[S]):
             )
 
     def read(self, args: argparse.Namespace) -> S:
-        """Return the settings that flags, environment and file give.
-
-        Raises:
-            SystemExit: If that fails, with status 2 and one line on stderr, as for a bad flag.
-        """
+        """Return the settings that flags, environment and file give; or exit, as for a bad flag."""
         try:
             return self.resolve(vars(args), os.environ)
         except (OSError, ValueError) as error:
@@ -91,9 +82,7 @@ class Configuration(Generic[S]):
     def resolve(self, args: Mapping[str, Any], environ: Mapping[str, str]) -> S:
         """Return the settings that parsed flags, an environment and the file they name give.
 
-        Raises:
-            OSError: If the file cannot be read.
-            ValueError: If a value is bad; the message says where it came from.
+        `OSError` if the file cannot be read; `ValueError` says where a bad value came from.
         """
         file = args.get("config") or environ.get(self.variable("config"))
         section = self._read_section(Path(file)) if file else {}

@@ -42,11 +42,7 @@ class Declaration:
     common: bool = False
 
     def check(self, kind: Any, value: Any, source: str) -> None:
-        """Check that a value is one of those that its type allows, and a number in its range.
-
-        Raises:
-            ValueError: Naming the source.
-        """
+        """Check that a value is one that its type allows, and a number in its range."""
         allowed = choices(kind)
         if allowed and value not in allowed:
             words = " or ".join([", ".join(map(str, allowed[:-1])), str(allowed[-1])])
@@ -88,11 +84,7 @@ def optional_group() -> Any:
 
 
 def check(settings: Any) -> None:
-    """Check that numbers are in their ranges and choices are among theirs; for `__post_init__`.
-
-    Raises:
-        ValueError: Naming the field.
-    """
+    """Check that numbers are in their ranges and choices are among theirs; for `__post_init__`."""
     hints = typing.get_type_hints(type(settings))
     for one in dataclasses.fields(settings):
         said = one.metadata.get(KEY)

@@ -135,8 +135,7 @@ class Setting:
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a dataclass and of the groups in it, by name, in their order.
 
-    Raises:
-        TypeError: If two fields of one name differ in type or default, so that no value suits both.
+    `TypeError` if two fields of one name differ in type or default, so that no value suits both.
     """
     found: dict[str, Setting] = {}
     for new in _walk(kind, {}, ()):
@@ -154,8 +153,7 @@ def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
 
     A group that is None by default becomes one as soon as one of its values is there.
 
-    Raises:
-        ValueError: If required values are missing, or values contradict each other.
+    `ValueError` if required values are missing, or values contradict each other.
     """
     return _make(kind, None, values, ())
 

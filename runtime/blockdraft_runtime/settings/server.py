@@ -33,8 +33,7 @@ class PeerName:
     def parse(cls, address: str) -> "PeerName | None":
         """Return the name in an address `dns:///HOST:PORT`; None if it is an address of one.
 
-        Raises:
-            ValueError: If it begins like one, but is none.
+        `ValueError` if it begins like one, but is none.
         """
         if not address.startswith(_SCHEME):
             return None

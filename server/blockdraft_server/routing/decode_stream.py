@@ -82,14 +82,11 @@ class DecodeStream:
         on_broken: Callable[[], None],
         on_tried: Callable[[], None],
     ) -> None:
-        """Open a stream on the running event loop.
+        """Open a stream on the running event loop, to a verifier of which this is known.
 
-        Args:
-            stub: Leads to the verifier.
-            known: What is known of it. Those of a tenant run in the order in which they were begun.
-            others: Returns how many sequences of other servers it held when last asked.
-            on_broken: Called when the stream or a sequence of it broke off.
-            on_tried: Called when there is one untried sequence less.
+        `others` returns how many sequences of other servers it held when last asked. `on_broken` is
+        called when the stream or a sequence of it broke off, `on_tried` when there is one untried
+        sequence less.
         """
         self.open = True
         self._known = known

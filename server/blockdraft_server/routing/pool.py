@@ -39,13 +39,8 @@ class VerifierPool:
     ) -> None:
         """Remember where the verifiers are; `start` connects.
 
-        Args:
-            places: Where the verifiers are.
-            poll_seconds: Time between two looks at one.
-            recovery_seconds: How long those that are away may take to come back before verifiers
-                of another target take their place.
-            on_change: Called after each look.
-            peer_tls: Certificates between the processes; None for plaintext.
+        Each is looked at every `poll_seconds`; `on_change` is called after each look. Those that
+        are away for `recovery_seconds` give their place to verifiers of another target.
         """
         self._places = places
         self._links: dict[Place, VerifierLink] = {}

@@ -41,9 +41,8 @@ class TokenRouter:
         The generator must be closed (`contextlib.aclosing`): that cancels the sequence. At the
         `deadline`, by the monotonic clock, the request has failed.
 
-        Raises:
-            ServiceError: The verifier's own refusal, UNAVAILABLE when no verifier takes the
-                request up again, DEADLINE_EXCEEDED at the deadline.
+        `ServiceError`: The verifier's own refusal, UNAVAILABLE when no verifier takes the request
+        up again, DEADLINE_EXCEEDED at the deadline.
         """
         link = await self._first_link(deadline)
         refused: set[VerifierLink] = set()

@@ -102,14 +102,10 @@ class Supervisor:
     ) -> None:
         """Remember what to run.
 
-        Args:
-            specs: The children, in the order in which they are stopped, neighbours of one role
-                together; they start together.
-            policy: When to restart; None for the default.
-            sink: Where the children's output goes; None for stderr.
-            hang_seconds: How long a child that was ready may leave probes of its health
-                unanswered before it is killed.
-            start_seconds: How long a child may take to get ready before it is killed.
+        `specs` are the children in the order in which they are stopped, neighbours of one role
+        together; they start together. Their output goes to `sink`; None for stderr. A child is
+        killed that takes longer than `start_seconds` to get ready, or then leaves probes of its
+        health unanswered for `hang_seconds`.
         """
         self.children: dict[str, Child] = {}
         self.output = Output(sink)
