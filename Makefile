@@ -82,7 +82,6 @@ test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as 
 chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see that nothing is lost
 	$(BIN)/python -m tests.chaos --seed $(SEED)
 	$(BIN)/python -m tests.chaos.overload --seed $(SEED)
-	$(BIN)/python -m tests.chaos.strangers
 
 soak: $(DEV)  ## load for MINUTES, 30 by default, and see that nothing grows
 	$(BIN)/python -m tests.chaos.soak --seed $(SEED) --minutes $(MINUTES)

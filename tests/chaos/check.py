@@ -48,14 +48,7 @@ class Verdict:
 
 
 def judge(wanted: Wanted, heard: Heard, true: Completion, happened: Sequence[Happened]) -> Verdict:
-    """Return what became of a request.
-
-    Args:
-        wanted: What was asked.
-        heard: What was heard.
-        true: The answer without faults.
-        happened: The faults.
-    """
+    """Return what became of a request, whose answer without faults is `true`."""
     difference = _difference(heard, true)
     if difference is not None:
         return Verdict(Fate.CHANGED, difference)

@@ -55,14 +55,6 @@ class Learned:
     promoted: int
     wrong: Sequence[str]
 
-    def __str__(self) -> str:
-        """Return it in a line."""
-        return (
-            f"learning: {self.recordings} recordings, {self.exchanges} exchanges, {self.swaps} "
-            f"swaps, {self.refused} refused, trainer restarted {self.trainer_restarts} times, "
-            f"{self.steps} steps, {self.looks} looks, {self.promoted} promoted"
-        )
-
 
 async def what_was_learned(
     stack: Stack,
@@ -72,16 +64,7 @@ async def what_was_learned(
     asked: Sequence[Wanted],
     true: Sequence[Completion],
 ) -> Learned:
-    """Look at everything that learning left, once the faults are over.
-
-    Args:
-        stack: What learned.
-        versions: What was done to its versions.
-        watch: What was seen of it.
-        steps: That its trainer had made by the end of the faults.
-        asked: The requests.
-        true: Their answers.
-    """
+    """Look at everything that learning left, once the faults are over."""
     folder = stack.learning / "recordings"
     end = time.monotonic() + PATIENT_SECONDS
     while True:
@@ -151,13 +134,7 @@ def _wrong(recording: Recording, asked: Sequence[Wanted], true: Sequence[Complet
 
 
 def wrong_versions(store: VersionStore, target: Path, serving: int) -> Iterator[str]:
-    """Yield what is wrong with a store of versions.
-
-    Args:
-        store: The versions.
-        target: What they draft for.
-        serving: Number of the version that the drafter says it drafts with.
-    """
+    """Yield what is wrong with a store of versions."""
     current = store.current()
     if current is None:
         yield "no version shall serve"

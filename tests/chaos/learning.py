@@ -75,13 +75,7 @@ class Versions:
     """
 
     def __init__(self, target: Path, directory: Path, seed: int) -> None:
-        """Exchange nothing yet.
-
-        Args:
-            target: What is drafted for.
-            directory: Folder of what is learned.
-            seed: Of the choice.
-        """
+        """Exchange nothing yet."""
         self.store = VersionStore(directory)
         self.exchanges = 0
         self._target = load_checkpoint_config(target)

@@ -117,12 +117,7 @@ class Callers:
     """
 
     def __init__(self, wanted: Sequence[Wanted], connect: Callable[[], AsyncClient]) -> None:
-        """Ask for nothing yet.
-
-        Args:
-            wanted: The requests.
-            connect: Returns a client with a connection of its own.
-        """
+        """Ask for nothing yet."""
         self.begun = 0
         self.heard: list[Heard | None] = [None] * len(wanted)
         self._wanted = wanted

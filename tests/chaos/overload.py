@@ -1,17 +1,14 @@
 """`python -m tests.chaos.overload`: ten times as many requests as the service can answer."""
 
-import argparse
 import asyncio
-import json
 import random
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.chaos.sizes import sizes
+from tests.chaos.report import command_line, tell
 from tests.chaos.stack import SEQUENCES, VERIFIERS, Stack, running_stack
 
 from blockdraft_client import ApiError, AsyncClient, BlockdraftError, SamplingParams
@@ -122,10 +119,10 @@ async def overload(seed: int, times: float, seconds: float) -> dict[str, Any]:
         clients = [stack.client() for _ in range(CONNECTIONS)]
         try:
             able = await capacity(clients, seconds / 3)
-            before = sizes(stack)
+            before = stack.sizes()
             began = time.monotonic()
             load = await flood(clients, times * able, seconds, seed)
-            after = sizes(stack)
+            after = stack.sizes()
             again = await capacity(clients, seconds / 3)
         finally:
             for client in clients:
@@ -165,16 +162,12 @@ def _restarted(stack: Stack, *looks: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Run what the command line says; 1 if anything but an answer or a refusal came."""
-    parser = argparse.ArgumentParser("python -m tests.chaos.overload", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = command_line("chaos.overload", __doc__)
     parser.add_argument("--times", type=float, default=10.0, help="the capacity")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--output", type=Path, default=Path("bench-results/overload.json"))
     args = parser.parse_args()
     found = asyncio.run(overload(args.seed, args.times, args.seconds))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    tell(found, args.output)
     return int(bool(found["errors"] or found["restarted"]))
 
 

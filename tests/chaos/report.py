@@ -1,8 +1,11 @@
-"""What a run found, as one JSON object and as a page."""
+"""What a run found, as one JSON object; and the command line that all runs have."""
 
+import argparse
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +60,7 @@ class Findings:
 
 
 def as_json(found: Findings) -> dict[str, Any]:
-    """Return what was found, for a file."""
+    """Return what was found."""
     fates = found.fates
     return {
         "good": found.good,
@@ -80,35 +83,6 @@ def as_json(found: Findings) -> dict[str, Any]:
             name: _quantiles(waits) for name, waits in _by_fault(found).items()
         },
     }
-
-
-def as_page(found: Findings) -> str:
-    """Return what was found, for a reader."""
-    whole = as_json(found)
-    lines = [
-        f"{whole['requests']} requests and {whole['faults']} faults in {whole['seconds']} s, "
-        f"seed {found.seed}",
-        *(f"  {fates:5d} {fate}" for fate, fates in sorted(found.fates.items())),
-        *(f"    {count:3d} x {why}" for why, count in whole["errors_by_cause"].items()),
-        *(f"  BAD {why}" for why in whole["bad"]),
-        f"still held: {', '.join(f'{k} {v:g}' for k, v in found.held.items() if v) or 'nothing'}",
-        f"answers after the last fault that are wrong: {found.control}",
-        f"{found.learned}",
-        *(f"  BAD {wrong}" for wrong in found.learned.wrong),
-        *(f"  LOG {line}" for line in whole["log_errors"]),
-        f"{'the longest pause of a stream':40} streams    p50    p99    max, s",
-    ]
-    for name, row in (
-        *whole["recovery_seconds_by_fault"].items(),
-        ("all", whole["recovery_seconds"]),
-    ):
-        if row:
-            lines.append(
-                f"  {name:38} {row['streams']:7d} {row['p50']:6.2f} {row['p99']:6.2f} "
-                f"{row['max']:6.2f}"
-            )
-    lines.append("GOOD: nothing was lost" if found.good else "BAD: see above")
-    return "\n".join(lines)
 
 
 def _timeline(found: Findings) -> list[dict[str, Any]]:
@@ -141,3 +115,20 @@ def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
     p50, p99 = np.quantile(seconds, (0.5, 0.99))
     found = {"p50": p50, "p99": p99, "max": max(seconds)}
     return {"streams": len(seconds), **{name: round(float(v), 3) for name, v in found.items()}}
+
+
+def command_line(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of `python -m tests.NAME`, with what every run is told."""
+    output = Path("bench-results") / f"{name.rpartition('.')[2]}.json"
+    parser = argparse.ArgumentParser(f"python -m tests.{name}", description=description)
+    parser.add_argument("--seed", type=int, default=1, help="of all choices")
+    parser.add_argument("--output", type=Path, default=output)
+    return parser
+
+
+def tell(found: Mapping[str, Any], output: Path) -> None:
+    """Write what was found to a file, and print it."""
+    text = json.dumps(found, indent=2)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text + "\n")
+    print(text)

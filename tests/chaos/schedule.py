@@ -6,7 +6,6 @@ hits them it does not, so two runs of a seed differ.
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -76,9 +75,6 @@ def schedule(seed: int, faults: int, requests: int) -> tuple[Fault, ...]:
 
     Every pair of kind and target occurs once before any occurs twice, in random order. Faults are
     spread over the requests but for the first and the last twentieth.
-
-    Raises:
-        ValueError: If there are more faults than requests to spread them over.
     """
     first, last = requests // 20, requests - requests // 20
     if faults > last - first:
@@ -86,10 +82,6 @@ def schedule(seed: int, faults: int, requests: int) -> tuple[Fault, ...]:
     draw = random.Random(seed)
     chosen: list[tuple[Kind, str]] = []
     while len(chosen) < faults:
-        chosen.extend(_shuffled(draw, PAIRS))
+        chosen.extend(draw.sample(PAIRS, len(PAIRS)))
     times = sorted(draw.sample(range(first, last), faults))
     return tuple(Fault(after, *pair) for after, pair in zip(times, chosen, strict=False))
-
-
-def _shuffled(draw: random.Random, pairs: Sequence[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
-    return draw.sample(pairs, len(pairs))

@@ -1,22 +1,19 @@
 """`python -m tests.chaos.soak`: load for a long time, and whether anything grows."""
 
-import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tests.chaos.check import Fate, judge
 from tests.chaos.load import ask, true_answers
+from tests.chaos.report import command_line, tell
 from tests.chaos.run import defects, until_nothing_is_held
-from tests.chaos.sizes import Size, sizes
-from tests.chaos.stack import Stack, running_stack
+from tests.chaos.stack import Size, Stack, running_stack
 from tests.chaos.wanted import wanted
 
 from blockdraft_client import AsyncClient
@@ -85,7 +82,7 @@ class Soak:
 
     async def _look(self, end: float) -> None:
         while time.monotonic() < end:
-            self.looks.append(sizes(self._stack))
+            self.looks.append(self._stack.sizes())
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -138,15 +135,11 @@ async def soak(seed: int, seconds: float) -> dict[str, Any]:
 
 def main() -> int:
     """Run what the command line says; 1 if memory grew, or an answer was wrong."""
-    parser = argparse.ArgumentParser("python -m tests.chaos.soak", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = command_line("chaos.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--output", type=Path, default=Path("bench-results/soak.json"))
     args = parser.parse_args()
     found = asyncio.run(soak(args.seed, 60 * args.minutes))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    tell(found, args.output)
     grown = any(each["mib_growth"] > MOST_GROWTH for each in found["processes"].values())
     wrong = any(not Fate[fate.upper()].good for fate in found["fates"])
     return int(grown or wrong or bool(found["held"] or found["log_errors"]))

@@ -7,9 +7,11 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import psutil
 from flax import nnx
 from tests.certificates import Authority
 from tests.chaos.learning import LIMIT_BYTES, SHARE, trainer_command, write_drafter
@@ -17,7 +19,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import HOPS
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.ports import free_ports
-from tests.supervised import serving
+from tests.supervised import process_ids, serving
 
 from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder
@@ -49,6 +51,27 @@ ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a process has.
+
+    Attributes:
+        mib: Resident memory.
+        descriptors: Open files and sockets.
+        threads: Threads.
+    """
+
+    mib: float
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, process: int) -> "Size":
+        """Look at a process."""
+        found = psutil.Process(process)
+        return cls(found.memory_info().rss / 2**20, found.num_fds(), found.num_threads())
+
+
 class Stack:
     """Server, two verifiers, a drafter, and the proxies between them.
 
@@ -69,14 +92,7 @@ class Stack:
         learns: bool = False,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            folder: For sockets, target and log; its path must be short.
-            max_waiting: What the server is told.
-            learns: Whether the drafter does, and has a trainer.
-            hang_seconds: How long a process may not answer before it is killed.
-        """
+        """Start nothing yet; the path of `folder`, for sockets and all else, must be short."""
         write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), folder / "target")
         self._folder = folder
         self._authority = Authority("chaos")
@@ -89,30 +105,16 @@ class Stack:
         self._metrics = {"server": ports, "verifier-1": 0, "verifier-2": 0, "drafter": ports + 1}
         server, front = f"127.0.0.1:{ports + 2}", f"127.0.0.1:{ports + 3}"
         self.address, self.server = front, server
-        ends = {
-            "client-server": (front, server),
-            **{
-                f"server-{name}": (self.socket(f"to-{name}"), self.socket(name))
-                for name in VERIFIERS
-            },
-            **{
-                f"{name}-drafter": (self.socket(f"{name}-d"), self.socket("drafter"))
-                for name in VERIFIERS
-            },
-        }
+        ends = {"client-server": (front, server)}
+        for name in VERIFIERS:
+            ends[f"server-{name}"] = self.socket(f"to-{name}"), self.socket(name)
+            ends[f"{name}-drafter"] = self.socket(f"{name}-d"), self.socket("drafter")
         self.proxies = {hop: Proxy(*ends[hop]) for hop in HOPS}
         self.log = folder / "log"
         self._sink = self.log.open("wb")
-        self.supervisor = Supervisor(
-            [
-                self._server(server, max_waiting),
-                *map(self._verifier, VERIFIERS),
-                self._drafter(),
-                *([self._trainer()] if learns else []),
-            ],
-            sink=self._sink,
-            hang_seconds=hang_seconds,
-        )
+        children = [self._server(server, max_waiting), *map(self._verifier, VERIFIERS)]
+        children += [self._drafter(), *([self._trainer()] if learns else [])]
+        self.supervisor = Supervisor(children, sink=self._sink, hang_seconds=hang_seconds)
 
     def socket(self, name: str) -> str:
         """Return the address of a socket in the stack's folder."""
@@ -162,6 +164,10 @@ class Stack:
                 await proxy.close()
             await running
             self._sink.close()
+
+    def sizes(self) -> dict[str, Size]:
+        """Look at the processes."""
+        return {name: Size.of(process) for name, process in process_ids(self.supervisor).items()}
 
     def lives(self, name: str) -> bool:
         """Return whether a process is there and serves, if it serves anybody."""

@@ -1,8 +1,6 @@
 """`python -m tests.fuzz`: many mutated messages to real processes, and many mutated files."""
 
-import argparse
 import asyncio
-import json
 import os
 import sys
 import tempfile
@@ -11,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from tests.chaos.report import command_line, tell
 from tests.chaos.run import defects, until_nothing_is_held
-from tests.chaos.sizes import Size
-from tests.chaos.stack import Stack, running_stack
+from tests.chaos.stack import Size, Stack, running_stack
 from tests.fuzz import calls, files
 from tests.fuzz.services import (
     Known,
@@ -41,7 +39,6 @@ async def fuzz_messages(seed: int, messages: int) -> dict[str, Any]:
     async with running_stack() as stack:
         for name in ("drafter", "verifier-1", "server"):
             found[name] = await _fuzz_process(stack, name, seed, messages)
-            print(f"{name}: {json.dumps(found[name], indent=1)}", flush=True)
         await stack.until_whole()
         found["held"] = {k: v for k, v in (await until_nothing_is_held(stack)).items() if v}
         found["log_errors"] = defects(stack.log)[:20]
@@ -98,20 +95,16 @@ def fuzz_files(seed: int, count: int) -> dict[str, Any]:
 
 def main() -> int:
     """Run what the command line says; 1 if anything bad came of it."""
-    parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = command_line("fuzz", __doc__)
     parser.add_argument("--messages", type=int, default=100_000, help="to each service")
     parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--output", type=Path, default=Path("bench-results/fuzz.json"))
     args = parser.parse_args()
     found: dict[str, Any] = {"seed": args.seed}
     if args.messages:
         found["messages"] = asyncio.run(fuzz_messages(args.seed, args.messages))
     if args.files:
         found["files"] = fuzz_files(args.seed, args.files)
-        print(json.dumps(found["files"], indent=1))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    tell(found, args.output)
     services = found.get("messages", {})
     bad = [each["bad"] for each in services.values() if isinstance(each, dict) and "bad" in each]
     bad += [services.get("held"), services.get("log_errors"), found.get("files", {}).get("bad")]

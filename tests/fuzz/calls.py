@@ -58,15 +58,7 @@ async def fuzz(
     messages: int,
     seed: int,
 ) -> Tally:
-    """Send so many mutated messages, and a known request now and then.
-
-    Args:
-        channel: Leads to the service.
-        methods: Of the service.
-        known: Asks for something of which the answer is always the same, and returns that.
-        messages: How many to send.
-        seed: Of all choices.
-    """
+    """Send so many mutated messages, and now and then one whose answer is always the same."""
     draw = random.Random(seed)
     tally = Tally()
     right = await known()

@@ -31,7 +31,7 @@ from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.service import VerifierService
 
-MESSAGES = 1500
+MESSAGES = 800
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
 
 
