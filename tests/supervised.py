@@ -1,4 +1,10 @@
-"""What a supervisor runs, by name."""
+"""What a supervisor runs, by name; and one that runs for as long as a test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_server.supervise.supervisor import Supervisor
 
@@ -15,3 +21,24 @@ def serving(supervisor: Supervisor) -> set[str]:
         for name, child in supervisor.children.items()
         if child.spec.health_address and child.ready_since is not None
     }
+
+
+@asynccontextmanager
+async def running(
+    supervisor: Supervisor, *, wait: bool = True
+) -> AsyncIterator[tuple[asyncio.Event, asyncio.Task[None]]]:
+    """Run until the context ends; waits until every child was ready unless told not to."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    task = asyncio.create_task(supervisor.run(stop, on_ready))
+    if wait:
+        await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
+    try:
+        yield stop, task
+    finally:
+        stop.set()
+        if not task.cancelled():
+            await asyncio.wait_for(task, PATIENCE_SECONDS)

@@ -45,6 +45,9 @@ def raised() -> set[tuple[str, str]]:
         status, reason = call.args[:2]
         if isinstance(status, ast.Attribute) and isinstance(reason, ast.Constant):
             found.add((status.attr, str(reason.value)))
+        elif isinstance(status, ast.Attribute) and isinstance(reason, ast.Name):
+            # A constant is called what it says.
+            found.add((status.attr, reason.id))
     return found
 
 

@@ -74,6 +74,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         streams: Number of streams that were opened.
         sent: Number of messages that left on any stream.
         cancelled: Number of sequences that the server cancelled.
+        address: Where it was served last.
     """
 
     tokens_per_step: int = 3
@@ -105,11 +106,18 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     streams: int = 0
     sent: int = 0
     cancelled: int = 0
+    address: str = ""
     health: HealthServicer = field(default_factory=HealthServicer)
     _outboxes: "list[asyncio.Queue[verifier_pb2.SequenceTokens | None]]" = field(
         default_factory=list
     )
     _gained: "list[_Gained]" = field(default_factory=list)
+    _server: grpc.aio.Server | None = None
+
+    async def crash(self) -> None:
+        """End the server that `running_verifier` made; its address is free for another."""
+        assert self._server is not None
+        await self._server.stop(None)
 
     async def Decode(  # noqa: N802
         self,
@@ -283,6 +291,7 @@ async def running_verifier(
         else:
             server.add_secure_port(address, credentials)
         await server.start()
+        fake.address, fake._server = address, server
         try:
             yield address
         finally:

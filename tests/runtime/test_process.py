@@ -84,19 +84,16 @@ async def running(
         await asyncio.wait_for(serving, PATIENCE_SECONDS)
 
 
-async def status(channel: grpc.aio.Channel, service: str = "") -> int:
+async def status(channel: grpc.aio.Channel, service: str = "", *, wait: bool = False) -> int:
     async with channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        response = await stub.Check(  # type: ignore[attr-defined]  # its stubs lack it
-            health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_SECONDS
-        )
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        response = await stub.Check(request, timeout=PATIENCE_SECONDS, wait_for_ready=wait)
         return int(response.status)
 
 
 async def status_at(address: str, service: str = "") -> int:
-    channel = grpc.aio.insecure_channel(address)
-    await asyncio.wait_for(channel.channel_ready(), PATIENCE_SECONDS)
-    return await status(channel, service)
+    return await status(grpc.aio.insecure_channel(address), service, wait=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -205,8 +202,3 @@ async def test_only_its_operator_sees_a_process_from_inside(internal: bool) -> N
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await state(address)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_a_negative_drain_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="drain_seconds"):
-        ProcessSettings("a:1", drain_seconds=-1)

@@ -25,6 +25,8 @@ V5P_8 = TpuHost("v5p-8", (2, 2, 1))
 V6E_8 = TpuHost("v6e-8", (2, 4, 1))
 HOSTS = (V5E_1, V5E_4, V5P_8, V5E_8, V6E_8)
 NAMES = ("w-0.tpu", "w-1.tpu", "w-2.tpu", "w-3.tpu")
+SLICE = TpuHost("v5litepod-16", (2, 2, 1), (2, 2, 1), 0, NAMES)
+SLICE_REASON = r"slice of 4 hosts; .* another node. Fits: 16\+0"
 V5P = {"TPU_ACCELERATOR_TYPE": "v5p-8"}
 
 
@@ -166,24 +168,28 @@ def test_each_process_has_the_metrics_ports_of_its_chips(
 
 
 @pytest.mark.parametrize(
-    ("host", "chips", "shape"),
+    ("host", "chips", "shape", "half"),
     [
-        (V5E_1, "0", "1,1,1"),
-        (V5E_4, "0,1,2,3", "2,2,1"),
-        (V5P_8, "0,1,2,3", "2,2,1"),
-        (V5E_8, "0,1,2,3,4,5,6,7", "2,4,1"),
-        (V6E_8, "0,1,2,3,4,5,6,7", "2,4,1"),
+        (V5E_1, "0", "1,1,1", None),
+        (V5E_4, "0,1,2,3", "2,2,1", "2+2"),
+        (V5P_8, "0,1,2,3", "2,2,1", "2+2"),
+        (V5E_8, "0,1,2,3,4,5,6,7", "2,4,1", "4+4"),
+        (V6E_8, "0,1,2,3,4,5,6,7", "2,4,1", "4+4"),
     ],
 )
-def test_the_verifier_alone_takes_the_host(host: TpuHost, chips: str, shape: str) -> None:
+def test_by_default_each_has_half_and_the_verifier_alone_all(
+    host: TpuHost, chips: str, shape: str, half: str | None
+) -> None:
     split = default_split(host, drafting=False)
     assert split.drafter == 0
     assert verifier_environment(host, split) == own_slice(chips, shape, 8476)
+    if half is not None:
+        assert str(default_split(host, drafting=True)) == half
 
 
 @pytest.mark.parametrize("worker_id", range(4))
 def test_every_host_of_a_slice_belongs_to_the_verifier(worker_id: int) -> None:
-    host = TpuHost("v5litepod-16", (2, 2, 1), (2, 2, 1), worker_id, NAMES)
+    host = dataclasses.replace(SLICE, worker_id=worker_id)
     split = default_split(host, drafting=False)
     assert str(split) == "16+0"
     assert verifier_environment(host, split) == {
@@ -194,11 +200,6 @@ def test_every_host_of_a_slice_belongs_to_the_verifier(worker_id: int) -> None:
         "TPU_PROCESS_PORT": "8476",
         "CLOUD_TPU_TASK_ID": str(worker_id),
     }
-
-
-@pytest.mark.parametrize(("host", "half"), [(V5E_4, "2+2"), (V5P_8, "2+2"), (V6E_8, "4+4")])
-def test_by_default_each_has_half(host: TpuHost, half: str) -> None:
-    assert str(default_split(host, drafting=True)) == half
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -225,27 +226,11 @@ def test_exactly_the_named_splits_fit_and_give_rectangles(host: TpuHost) -> None
             assert max(lines) - min(lines) + 1 == len(lines)
 
 
-def test_a_refusal_names_what_fits() -> None:
-    with pytest.raises(ChipSplitError) as caught:
-        verifier_environment(V5P_8, ChipSplit(3, 1))
-    assert str(caught.value) == (
-        "v5p-8 cannot be split 3+1: each process needs 1, 2, 4 or 8 neighbouring chips of its own. "
-        "Fits: 4+0, 2+2, 2+1, 2+0, 1+2, 1+1, 1+0"
-    )
-
-
 @pytest.mark.parametrize(
     ("host", "split", "reason"),
     [
         (V5E_1, "1+1", r"v5litepod-1 cannot be split 1\+1: .* only chip; decode plainly .*: 1\+0"),
-        *(
-            (
-                TpuHost("v5litepod-16", (2, 2, 1), (2, 2, 1), 0, NAMES),
-                split,
-                r"slice of 4 hosts; .* another node. Fits: 16\+0",
-            )
-            for split in ("8+8", "4+0", "2+2")
-        ),
+        *((SLICE, split, SLICE_REASON) for split in ("8+8", "4+0", "2+2")),
     ],
 )
 def test_neither_one_chip_nor_the_hosts_of_a_slice_are_split(
@@ -258,7 +243,13 @@ def test_neither_one_chip_nor_the_hosts_of_a_slice_are_split(
         default_split(host, drafting=True)
 
 
-def test_a_drafter_without_chips_has_no_environment() -> None:
+def test_a_refusal_names_the_reason_and_what_fits() -> None:
+    with pytest.raises(ChipSplitError) as caught:
+        verifier_environment(V5P_8, ChipSplit(3, 1))
+    assert str(caught.value) == (
+        "v5p-8 cannot be split 3+1: each process needs 1, 2, 4 or 8 neighbouring chips of its own. "
+        "Fits: 4+0, 2+2, 2+1, 2+0, 1+2, 1+1, 1+0"
+    )
     with pytest.raises(ChipSplitError, match=r"4\+0 leaves the drafter no chips"):
         drafter_environment(V5P_8, ChipSplit(4, 0))
 

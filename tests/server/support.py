@@ -72,6 +72,33 @@ class Running:
     def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
         return inference_pb2_grpc.InferenceServiceStub(self.channel)
 
+    def generate(
+        self,
+        text: str = "\x01\x02",
+        *,
+        metadata: "tuple[tuple[str, str], ...]" = (),
+        timeout: float | None = None,
+        **sampling: object,
+    ) -> "grpc.aio.UnaryUnaryCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]":
+        """Ask for a whole answer."""
+        request = whole(text_request(text, **sampling))
+        return self.stub.Generate(request, metadata=metadata, timeout=timeout)
+
+    def stream(
+        self,
+        text: str = "\x01\x02",
+        *,
+        metadata: "tuple[tuple[str, str], ...]" = (),
+        timeout: float | None = None,
+        **sampling: object,
+    ) -> (
+        "grpc.aio.UnaryStreamCall[inference_pb2.StreamGenerateRequest, "
+        "inference_pb2.StreamGenerateResponse]"
+    ):
+        """Ask for an answer in messages."""
+        request = text_request(text, **sampling)
+        return self.stub.StreamGenerate(request, metadata=metadata, timeout=timeout)
+
     async def healthy(self, service: str = "") -> bool:
         health = health_pb2_grpc.HealthStub(self.channel)
         response = await health.Check(  # type: ignore[attr-defined]  # its stubs lack it

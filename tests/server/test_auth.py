@@ -16,11 +16,10 @@ from tests.server.support import (
     settings_for,
     text_request,
     until,
-    whole,
 )
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_runtime.status import ServiceError
 from blockdraft_server.keys import EVERYONE, ApiKeys, Tenant, digest_of, parse_keys
 
 KEYS = ApiKeys(lambda: parse_keys("alpha\nbeta"))
@@ -77,20 +76,15 @@ def test_without_keys_everyone_is_one_tenant() -> None:
 async def test_calls_need_a_key_but_health_and_reflection_do_not() -> None:
     async with serving(FakeVerifier(), api_keys=["alpha"]) as server:
         request = inference_pb2.GetModelRequest()
-        error = await failure(server.stub.GetModel(request))
-        assert error.reason == "UNAUTHENTICATED"
-        metadata = bearer("wrong")
-        error = await failure(server.stub.GetModel(request, metadata=metadata))
-        assert error.code is grpc.StatusCode.UNAUTHENTICATED
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await server.stub.StreamGenerate(text_request()).read()
-        refusal = received_error(caught.value)
-        assert refusal is not None
-        assert refusal.reason == "UNAUTHENTICATED"
-        metadata = bearer("alpha")
-        assert (await server.stub.GetModel(request, metadata=metadata)).model
-        call = server.stub.StreamGenerate(text_request(max_output_tokens=2), metadata=metadata)
-        assert len([message async for message in call]) == 2
+        for call in (
+            server.stub.GetModel(request),
+            server.stub.GetModel(request, metadata=bearer("wrong")),
+            server.stream().read(),
+        ):
+            assert (await failure(call)).reason == "UNAUTHENTICATED"
+        assert (await server.stub.GetModel(request, metadata=bearer("alpha"))).model
+        answer = server.stream(max_output_tokens=2, metadata=bearer("alpha"))
+        assert len([message async for message in answer]) == 2
         assert await server.healthy()
 
 
@@ -99,7 +93,7 @@ async def salts(api_keys: list[str], headers: list[str | None]) -> list[bytes]:
     async with serving(fake, api_keys=api_keys) as server:
         for header in headers:
             metadata = () if header is None else (("authorization", header),)
-            await server.stub.Generate(whole(text_request()), metadata=metadata)
+            await server.generate(metadata=metadata)
     return [request.cache_salt for request in fake.requests]
 
 
@@ -117,9 +111,8 @@ async def test_each_tenant_has_a_prefix_cache_of_its_own() -> None:
 
 
 async def outcome(server: Running, key: str) -> str:
-    metadata = bearer(key)
     try:
-        await server.stub.GetModel(inference_pb2.GetModelRequest(), metadata=metadata)
+        await server.stub.GetModel(inference_pb2.GetModelRequest(), metadata=bearer(key))
     except grpc.aio.AioRpcError as error:
         return error.code().name
     return "OK"

@@ -147,6 +147,6 @@ async def test_the_wrong_encryption_is_refused_and_others_are_answered(server: R
 async def test_metadata_beyond_all_bounds_is_refused(server: Running) -> None:
     long = (*METADATA, ("x-long", "x" * 200_000))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await server.stub.Generate(whole(text_request()), metadata=long, timeout=PATIENCE_SECONDS)
+        await server.generate(metadata=long, timeout=PATIENCE_SECONDS)
     assert caught.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
     await answered(server)

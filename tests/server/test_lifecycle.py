@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 from pathlib import Path
 
 import grpc
@@ -11,9 +10,7 @@ from tests.server.support import (
     running_server,
     serving,
     settings_for,
-    text_request,
     tokens_of,
-    whole,
 )
 
 from blockdraft_protos.v1 import inference_pb2
@@ -25,11 +22,9 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
     with unix_address() as address:
         async with running_server(settings_for(address), wait=False) as server:
             assert not await server.healthy()
-            error = await failure(server.stub.Generate(whole(text_request())))
-            assert (error.code, error.reason) == (
-                grpc.StatusCode.UNAVAILABLE,
-                "VERIFIER_UNAVAILABLE",
-            )
+            error = await failure(server.generate())
+            assert error.code is grpc.StatusCode.UNAVAILABLE
+            assert error.reason == "VERIFIER_UNAVAILABLE"
             error = await failure(server.stub.GetModel(inference_pb2.GetModelRequest()))
             assert error.reason == "VERIFIER_UNAVAILABLE"
             fake = FakeVerifier()
@@ -46,7 +41,7 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
 async def test_a_stop_lets_calls_in_flight_end() -> None:
     fake = FakeVerifier(delay_seconds=0.05)
     async with serving(fake, drain_seconds=PATIENCE_SECONDS) as server:
-        call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
+        call = server.stream(max_output_tokens=20)
         messages = []
         async for message in call:
             messages.append(message)
@@ -59,7 +54,7 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
     fake = FakeVerifier(delay_seconds=0.25)
     limits = LimitsSettings(max_connection_age_seconds=0.5)
     async with serving(fake, limits=limits) as server:
-        call = server.stub.StreamGenerate(text_request(max_output_tokens=20))
+        call = server.stream(max_output_tokens=20)
         messages = aiter(call)
         await anext(messages)
         # Only one whose connection was given up leaves this state.
@@ -69,59 +64,40 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
         rest = [token async for message in messages for token in message.token_ids]
         assert rest[-5:] == answer([1, 2], 20)[-5:]
         # The next call opens another one.
-        await server.stub.Generate(whole(text_request(max_output_tokens=1)))
-
-
-async def test_a_verifier_on_another_host_shows_a_certificate_and_wants_one(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
-    tls = write_peer(tmp_path, Authority("peers"))
-    address = f"localhost:{unused_tcp_port}"
-    credentials = peer_server_credentials(address, tls)
-    async with (
-        running_verifier(FakeVerifier(), address, credentials=credentials),
-        running_server(settings_for(address, peer_tls=tls)) as server,
-        running_server(settings_for(address), wait=False) as plain,
-    ):
-        found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
-        assert found.token_ids == answer([1, 2], 5)
-        assert (await failure(plain.stub.Generate(whole(text_request())))).reason == (
-            "VERIFIER_UNAVAILABLE"
-        )
+        await server.generate(max_output_tokens=1)
 
 
 async def test_a_verifier_that_comes_back_with_another_authority_is_believed_with_the_files(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    old, new = Authority("old"), Authority("new")
+    old, new, fake = Authority("old"), Authority("new"), FakeVerifier()
     tls = write_peer(ours, old)
     address = f"localhost:{unused_tcp_port}"
     before = peer_server_credentials(address, write_peer(theirs, old))
-    async with contextlib.AsyncExitStack() as stack:
-        verifier = running_verifier(FakeVerifier(), address, credentials=before)
-        await verifier.__aenter__()
-        server = await stack.enter_async_context(
-            running_server(settings_for(address, peer_tls=tls))
-        )
-        await server.stub.Generate(whole(text_request(max_output_tokens=5)))
-        await verifier.__aexit__(None, None, None)
+    async with (
+        running_verifier(fake, address, credentials=before),
+        running_server(settings_for(address, peer_tls=tls)) as server,
+        running_server(settings_for(address), wait=False) as plain,
+    ):
+        await server.generate(max_output_tokens=5)
+        # One that shows no certificate gets nowhere.
+        assert (await failure(plain.generate())).reason == "VERIFIER_UNAVAILABLE"
+        await fake.crash()
         await server.until_healthy(False)
         after = peer_server_credentials(address, write_peer(theirs, new))
-        await stack.enter_async_context(
-            running_verifier(FakeVerifier(), address, credentials=after)
-        )
-        assert not await server.healthy()
-        write_peer(ours, new)
-        await server.until_healthy(True)
-        found = await server.stub.Generate(whole(text_request(max_output_tokens=5)))
-        assert found.token_ids == answer([1, 2], 5)
+        async with running_verifier(FakeVerifier(), address, credentials=after):
+            assert not await server.healthy()
+            write_peer(ours, new)
+            await server.until_healthy(True)
+            found = await server.generate(max_output_tokens=5)
+            assert found.token_ids == answer([1, 2], 5)
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:
     async with serving(FakeVerifier()) as server:
         await server.app.drain()
-        error = await failure(server.stub.Generate(whole(text_request())))
+        error = await failure(server.generate())
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 

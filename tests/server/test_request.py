@@ -52,18 +52,21 @@ def test_the_bounds_of_sampling(field: str, good: list[Any], bad: list[Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("field", "index", "values"),
+    ("changes", "field"),
     [
-        ("stop_sequences", 1, ["a", ""]),
-        ("stop_sequences", 0, ["é" * 513]),
-        ("stop_token_ids", 2, [0, 299, 300]),
-        ("stop_token_ids", 0, [-1]),
+        ({"stop_sequences": ["a", ""]}, "sampling.stop_sequences[1]"),
+        ({"stop_sequences": ["é" * 513]}, "sampling.stop_sequences[0]"),
+        ({"stop_token_ids": [0, 299, 300]}, "sampling.stop_token_ids[2]"),
+        ({"stop_token_ids": [-1]}, "sampling.stop_token_ids[0]"),
+        ({"max_draft_tokens": -1}, "speculation.max_draft_tokens"),
     ],
 )
-def test_the_offending_item_is_named(field: str, index: int, values: Any) -> None:
+def test_the_offending_item_is_named(changes: dict[str, Any], field: str) -> None:
+    request = text_request(**{k: v for k, v in changes.items() if k != "max_draft_tokens"})
+    request.speculation.max_draft_tokens = changes.get("max_draft_tokens", 0)
     with pytest.raises(ServiceError) as caught:
-        checked(text_request(**{field: values}))
-    assert caught.value.field == f"sampling.{field}[{index}]"
+        checked(request)
+    assert caught.value.field == field
 
 
 def test_the_offending_token_of_a_prompt_is_named() -> None:
@@ -73,14 +76,6 @@ def test_the_offending_token_of_a_prompt_is_named() -> None:
     assert caught.value.metadata["value"] == "300"
 
 
-def test_max_draft_tokens_is_not_negative() -> None:
-    request = text_request()
-    request.speculation.max_draft_tokens = -1
-    with pytest.raises(ServiceError) as caught:
-        checked(request)
-    assert caught.value.field == "speculation.max_draft_tokens"
-
-
 def test_unset_options_get_their_defaults() -> None:
     asked = checked(text_request())
     sampling = asked.sampling
@@ -88,16 +83,11 @@ def test_unset_options_get_their_defaults() -> None:
     assert values == (0.0, 0, 1.0, 0.0)
     assert asked.max_output_tokens == 6
     assert asked.stop_token_ids == [EOS]
+    assert (asked.lookup_disabled, asked.recordable) == (False, True)
     assert not asked.HasField("log_probs")
-    assert not asked.HasField("max_draft_tokens")
+    assert checked(text_request(log_probs=0)).HasField("log_probs")
     assert 0 <= sampling.seed < 2**63
     assert checked(text_request()).sampling.seed != sampling.seed
-
-
-def test_zero_log_probs_differ_from_none() -> None:
-    proto = checked(text_request(log_probs=0))
-    assert proto.HasField("log_probs")
-    assert not checked(text_request()).HasField("log_probs")
 
 
 def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
@@ -106,31 +96,29 @@ def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
     assert checked(request).stop_token_ids == [7]
 
 
-def test_disabled_speculation_wins_over_its_length() -> None:
+@pytest.mark.parametrize(
+    ("said", "most_drafts", "lookup", "recorded"),
+    [
+        ({}, None, True, True),
+        ({"max_draft_tokens": 0}, 0, True, True),
+        ({"max_draft_tokens": 5}, 5, True, True),
+        ({"max_draft_tokens": 5, "disabled": True}, 0, True, True),
+        ({"lookup_disabled": True}, None, False, True),
+        ({"lookup_disabled": True, "learning_disabled": True}, None, False, False),
+    ],
+)
+def test_what_is_said_of_drafting_reaches_the_verifier(
+    said: dict[str, Any], most_drafts: int | None, lookup: bool, recorded: bool
+) -> None:
     request = text_request()
-    request.speculation.max_draft_tokens = 0
-    assert checked(request).HasField("max_draft_tokens")
-    assert checked(request).max_draft_tokens == 0
-    request.speculation.max_draft_tokens = 5
-    assert checked(request).max_draft_tokens == 5
-    request.speculation.disabled = True
-    assert checked(request).HasField("max_draft_tokens")
-    assert checked(request).max_draft_tokens == 0
+    request.speculation.MergeFrom(inference_pb2.SpeculationOptions(**said))
+    asked = checked(request)
+    found = asked.max_draft_tokens if asked.HasField("max_draft_tokens") else None
+    assert (found, not asked.lookup_disabled, asked.recordable) == (most_drafts, lookup, recorded)
 
 
-def test_lookup_is_disabled_by_itself() -> None:
-    assert not checked(text_request()).lookup_disabled
-    request = text_request()
-    request.speculation.lookup_disabled = True
-    proto = checked(request)
-    assert proto.lookup_disabled
-    assert proto.recordable
-    request.speculation.learning_disabled = True
-    assert not checked(request).recordable
-    assert not proto.HasField("max_draft_tokens")
-
-
-def test_the_prompt_must_leave_room_for_one_token() -> None:
+def test_an_answer_is_capped_to_what_the_prompt_leaves_room_for() -> None:
+    assert [checked(text_request(max_output_tokens=n)).max_output_tokens for n in (6, 7)] == [6, 6]
     assert checked(text_request(), prompt=9).max_output_tokens == 1
     with pytest.raises(ServiceError) as caught:
         checked(text_request(), prompt=10)
@@ -139,11 +127,6 @@ def test_the_prompt_must_leave_room_for_one_token() -> None:
         "PROMPT_TOO_LONG",
     )
     assert caught.value.metadata == {"prompt_tokens": "10", "max_context_tokens": "10"}
-
-
-def test_an_explicit_length_is_capped_to_what_fits() -> None:
-    assert checked(text_request(max_output_tokens=6)).max_output_tokens == 6
-    assert checked(text_request(max_output_tokens=7)).max_output_tokens == 6
 
 
 def test_only_the_served_model_is_known() -> None:
@@ -180,16 +163,14 @@ def test_bad_prompts_name_their_field(prompt: inference_pb2.Prompt, field: str) 
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        inference_pb2.Prompt(text="éé"),
-        inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[0] * 9)),
-        chat("system", "user"),
-    ],
-)
-def test_good_prompts_pass(prompt: inference_pb2.Prompt) -> None:
-    check_prompt(prompt, max_bytes=4)
+def test_good_prompts_pass() -> None:
+    ids = inference_pb2.TokenIds(values=[0] * 9)
+    for prompt, size in (
+        (inference_pb2.Prompt(text="éé"), 4),
+        (inference_pb2.Prompt(token_ids=ids), 0),
+        (chat("system", "user"), 4),
+    ):
+        assert check_prompt(prompt, max_bytes=4) == size
 
 
 async def test_a_prompt_without_tokens_is_invalid() -> None:

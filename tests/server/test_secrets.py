@@ -99,5 +99,5 @@ async def test_production_tells_nobody_what_services_there_are(
                 answers, code = [], error.code()
             expected = grpc.StatusCode.UNIMPLEMENTED if production else grpc.StatusCode.OK
             assert (code, bool(answers)) == (expected, not production)
-            response = await server.stub.Generate(whole(text_request()), metadata=METADATA)
+            response = await server.generate(metadata=METADATA)
             assert response.token_ids

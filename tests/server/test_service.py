@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -76,7 +77,7 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
         messages = [await anext(stream)]
         await until(lambda: verifier.sent >= count)
         # Others are served meanwhile.
-        other = await server.stub.Generate(whole(text_request("\x03", max_output_tokens=5)))
+        other = await server.generate("\x03", max_output_tokens=5)
         assert list(other.token_ids) == verifier.script[:5]
         messages += [message async for message in stream]
     token_ids = tokens_of(messages)
@@ -90,7 +91,7 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
 
 
 async def test_generate_gives_the_whole_answer_at_once(server: Running) -> None:
-    response = await server.stub.Generate(whole(text_request(max_output_tokens=8)))
+    response = await server.generate(max_output_tokens=8)
     assert list(response.token_ids) == answer(PROMPT, 8)
     assert response.text == bytes(answer(PROMPT, 8)).decode()
     assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
@@ -99,28 +100,30 @@ async def test_generate_gives_the_whole_answer_at_once(server: Running) -> None:
 
 
 async def test_an_answer_longer_than_the_context_is_capped(server: Running) -> None:
-    response = await server.stub.Generate(whole(text_request(max_output_tokens=1000)))
+    response = await server.generate(max_output_tokens=1000)
     assert len(response.token_ids) == 62
     assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
 
 
-async def test_the_end_token_is_reported_but_has_no_text(
-    server: Running, verifier: FakeVerifier
+@pytest.mark.parametrize(
+    ("script", "sampling", "token_ids", "text"),
+    [
+        ([*b"hi", EOS], {}, [*b"hi", EOS], "hi"),
+        (list(b"hello"), {"stop_token_ids": [ord("l")]}, list(b"hel"), "he"),
+    ],
+)
+async def test_the_token_that_ends_the_answer_is_reported_but_has_no_text(
+    server: Running,
+    verifier: FakeVerifier,
+    script: list[int],
+    sampling: dict[str, Any],
+    token_ids: list[int],
+    text: str,
 ) -> None:
-    verifier.script = [*b"hi", EOS]
-    response = await server.stub.Generate(whole(text_request()))
-    assert list(response.token_ids) == [*b"hi", EOS]
-    assert response.text == "hi"
+    verifier.script = script
+    response = await server.generate(**sampling)
+    assert (list(response.token_ids), response.text) == (token_ids, text)
     assert response.finish_reason == inference_pb2.FINISH_REASON_STOP
-
-
-async def test_a_stop_token_of_the_request_is_not_part_of_the_text(
-    server: Running, verifier: FakeVerifier
-) -> None:
-    verifier.script = list(b"hello")
-    response = await server.stub.Generate(whole(text_request(stop_token_ids=[ord("l")])))
-    assert list(response.token_ids) == list(b"hel")
-    assert response.text == "he"
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 3, 7])
@@ -148,7 +151,7 @@ async def test_a_stop_sequence_cuts_the_text_and_cancels_the_verifier(
 
 
 async def test_log_probs_name_the_bytes_of_each_token(server: Running) -> None:
-    response = await server.stub.Generate(whole(text_request(max_output_tokens=4, log_probs=2)))
+    response = await server.generate(max_output_tokens=4, log_probs=2)
     assert len(response.log_probs) == 4
     token = response.token_ids[0]
     first = response.log_probs[0]
@@ -196,7 +199,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_verifier(
     seconds, calls, begun = 0.3, 0, False
     while not begun:
         timeout = seconds if how == "deadline" else None
-        call = server.stub.StreamGenerate(text_request(), timeout=timeout)
+        call = server.stream(timeout=timeout)
         calls += 1
         # A busy machine may take longer than that to get anything out of the verifier.
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -214,21 +217,11 @@ async def test_a_cancelled_call_is_cancelled_at_the_verifier(
     assert 1 <= sum(server.metric("requests_total", outcome=name) for name in outcomes) <= calls
 
 
-async def test_a_cancelled_unary_call_is_cancelled_at_the_verifier(
-    server: Running, verifier: FakeVerifier
-) -> None:
-    verifier.hold_after = 1
-    call = server.stub.Generate(whole(text_request()))
-    await until(lambda: len(verifier.requests) == 1)
-    call.cancel()
-    await until(lambda: verifier.cancelled == 1)
-
-
 async def test_the_servers_own_deadline_ends_calls_without_one(verifier: FakeVerifier) -> None:
     verifier.delay_seconds = 0.05
     limits = LimitsSettings(default_timeout_seconds=0.2)
     async with serving(verifier, limits=limits) as server:
-        error = await failure(server.stub.Generate(whole(text_request())))
+        error = await failure(server.generate())
     assert error.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert error.reason == "DEADLINE_EXCEEDED"
 
@@ -237,7 +230,7 @@ async def test_a_refusal_of_the_verifier_is_passed_on(
     server: Running, verifier: FakeVerifier
 ) -> None:
     verifier.refusal = invalid_argument("sampling.seed", "no such seed", seed=3)
-    error = await failure(server.stub.Generate(whole(text_request())))
+    error = await failure(server.generate())
     assert error.code is grpc.StatusCode.INVALID_ARGUMENT
     assert error.message == "no such seed"
     assert error.metadata["seed"] == "3"
@@ -251,7 +244,7 @@ async def test_an_unexplained_failure_of_the_verifier_is_internal(
 ) -> None:
     verifier.break_after = [1]
     verifier.break_code = grpc.StatusCode.DATA_LOSS
-    error = await failure(server.stub.Generate(whole(text_request())))
+    error = await failure(server.generate())
     assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "VERIFIER_ERROR")
 
 
@@ -259,9 +252,9 @@ async def test_requests_beyond_capacity_and_queue_are_refused(
     server: Running, verifier: FakeVerifier
 ) -> None:
     verifier.hold_after = 1
-    calls = [server.stub.Generate(whole(text_request())) for _ in range(5)]
+    calls = [server.generate() for _ in range(5)]
     await until(lambda: len(verifier.requests) == 5)
-    error = await failure(server.stub.Generate(whole(text_request())))
+    error = await failure(server.generate())
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.metadata["limit"] == "5"
     assert error.retry_after_seconds is not None
@@ -269,7 +262,7 @@ async def test_requests_beyond_capacity_and_queue_are_refused(
         call.cancel()
     await until(lambda: verifier.cancelled == 5)
     verifier.hold_after = None
-    await server.stub.Generate(whole(text_request()))
+    await server.generate()
 
 
 async def test_an_unknown_model_is_not_found(server: Running) -> None:
@@ -329,7 +322,7 @@ async def test_get_model_describes_target_and_drafter(
 
 async def test_metrics_count_requests_and_tokens(server: Running) -> None:
     for _ in range(2):
-        await server.stub.Generate(whole(text_request(max_output_tokens=8)))
+        await server.generate(max_output_tokens=8)
     assert server.metric("requests_total", outcome="length") == 2
     assert server.metric("prompt_tokens_total") == 4
     assert server.metric("output_tokens_total") == 16

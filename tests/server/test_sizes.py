@@ -155,3 +155,15 @@ async def test_a_message_beyond_all_limits_is_refused_by_the_transport() -> None
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         await until(lambda: server.metric("event_loop_hold_seconds_count") > 0)
         await until(lambda: server.metric("event_loop_longest_hold_seconds") > 0)
+
+
+# Text that is no UTF-8, as field 2 of a request; and one that is cut off.
+@pytest.mark.parametrize("data", [b"\x12\x03\x0a\x01\xff", b"\x12\x7f\x0a"])
+async def test_undecodable_requests_get_a_typed_error(server: Running, data: bytes) -> None:
+    unary: Any = server.channel.unary_unary
+    stream: Any = server.channel.unary_stream(METHOD + "StreamGenerate")
+    calls = [unary(METHOD + method)(data) for method in ("Generate", "Tokenize")]
+    for call in (*calls, stream(data).read()):
+        error = await failure(call)
+        assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert error.reason == "MALFORMED_REQUEST"

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import Running, running_server, settings_for, text_request, until
+from tests.server.support import Running, running_server, settings_for, until
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.traces import SpanTraces, Traces, traces_to
@@ -100,7 +100,7 @@ async def test_a_cancelled_request_ends_its_span(
     server: Running, verifier: FakeVerifier, spans: InMemorySpanExporter
 ) -> None:
     verifier.delay_seconds = 1000.0
-    call = server.stub.StreamGenerate(text_request())
+    call = server.stream()
     await until(lambda: bool(verifier.requests))
     call.cancel()
     await until(lambda: "generate" in named(spans))

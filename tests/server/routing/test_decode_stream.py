@@ -66,51 +66,49 @@ async def blamed(link: VerifierLink, tenant: bytes, *, replay: bool = False) -> 
     return caught.value.death is not None
 
 
-async def test_a_death_is_blamed_on_the_first_of_each_tenant_and_on_nobody_behind_them() -> None:
-    fake = FakeVerifier(delay_seconds=2 * PATIENCE_SECONDS)
+@pytest.mark.parametrize(
+    ("gains", "others", "blamed_ones"),
+    [
+        # The first of each tenant, and nobody behind them.
+        ([], "a a a b b b c", [True, True, False, True, True, False, True]),
+        # The first replays, whosever they are.
+        ([], "a ra rb rc", [True, True, True, False]),
+        # Who gained tokens has a place and leaves fewer to be blamed on others.
+        (["a"], "a a b b", [True, True, False, True, False]),
+    ],
+)
+async def test_a_death_is_blamed_on_those_who_may_have_been_running(
+    gains: list[str], others: str, blamed_ones: list[bool]
+) -> None:
+    fake = FakeVerifier(delay_seconds=0.3 if gains else 2 * PATIENCE_SECONDS)
     fake.description.max_sequences = 2
     async with running_verifier(fake) as address:
         link = VerifierLink(address)
         await link.poll()
-        tenants = [b"a", b"a", b"a", b"b", b"b", b"b", b"c"]
-        calls = [asyncio.ensure_future(blamed(link, tenant)) for tenant in tenants]
-        await until(lambda: len(fake.requests) == len(tenants))
-        fake.die()
-        assert await asyncio.gather(*calls) == [True, True, False, True, True, False, True]
-        await link.close()
-
-
-async def test_a_death_is_blamed_on_the_first_replays_whosever_they_are() -> None:
-    fake = FakeVerifier(delay_seconds=2 * PATIENCE_SECONDS)
-    fake.description.max_sequences = 2
-    async with running_verifier(fake) as address:
-        link = VerifierLink(address)
-        await link.poll()
-        calls = [asyncio.ensure_future(blamed(link, b"a"))]
-        calls += [
-            asyncio.ensure_future(blamed(link, tenant, replay=True))
-            for tenant in (b"a", b"b", b"c")
-        ]
+        calls = [asyncio.ensure_future(blamed(link, tenant.encode())) for tenant in gains]
+        await until(lambda: len(fake.requests) == len(gains))
+        # The pause before the second message is the one that lasts.
+        fake.delay_seconds = 2 * PATIENCE_SECONDS
+        await until(lambda: fake.sent == len(gains))
+        for name in others.split():
+            replay = name.startswith("r")
+            call = blamed(link, name.removeprefix("r").encode(), replay=replay)
+            calls.append(asyncio.ensure_future(call))
         await until(lambda: len(fake.requests) == len(calls))
         fake.die()
-        assert await asyncio.gather(*calls) == [True, True, True, False]
+        assert await asyncio.gather(*calls) == blamed_ones
         await link.close()
 
 
-async def test_who_gained_tokens_has_a_place_and_leaves_fewer_to_be_blamed_on_others() -> None:
-    fake = FakeVerifier(delay_seconds=0.3)
-    fake.description.max_sequences = 2
-    async with running_verifier(fake) as address:
+async def test_what_was_heard_before_the_stream_broke_makes_no_verifier_healthy() -> None:
+    async with running_verifier(FakeVerifier()) as address:
         link = VerifierLink(address)
+        look = asyncio.ensure_future(link.poll())
+        # The answers are on their way when the stream breaks.
+        await asyncio.sleep(0)
+        link.lost()
+        await look
+        assert not link.healthy
         await link.poll()
-        first = asyncio.ensure_future(blamed(link, b"a"))
-        # The pause before the second message is the one that lasts.
-        await until(lambda: len(fake.requests) == 1)
-        fake.delay_seconds = 2 * PATIENCE_SECONDS
-        await until(lambda: fake.sent == 1)
-        tenants = [b"a", b"a", b"b", b"b"]
-        calls = [asyncio.ensure_future(blamed(link, tenant)) for tenant in tenants]
-        await until(lambda: len(fake.requests) == 1 + len(tenants))
-        fake.die()
-        assert await asyncio.gather(first, *calls) == [True, True, False, True, False]
+        assert link.healthy
         await link.close()

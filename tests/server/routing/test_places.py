@@ -51,10 +51,6 @@ async def keeping(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def addresses(places: Places) -> set[str]:
-    return {place.address for place in places.known}
-
-
 async def test_a_name_stands_for_all_its_addresses() -> None:
     places = Places(["unix:/v", NAME], look_up=FakeResolver("10.0.0.1:50052", "10.0.0.2:50052"))
     assert places.known == {Place("unix:/v")}
@@ -68,16 +64,6 @@ async def test_a_name_stands_for_all_its_addresses() -> None:
     }
 
 
-async def test_addresses_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "LOOK_UP_SECONDS", 0.02)
-    resolver = FakeResolver("a:1", "b:1")
-    places = Places([NAME], look_up=resolver)
-    async with keeping(places):
-        await until(lambda: addresses(places) == {"a:1", "b:1"})
-        resolver.addresses = frozenset(["b:1", "c:1"])
-        await until(lambda: addresses(places) == {"b:1", "c:1"})
-
-
 async def test_who_misses_a_verifier_need_not_wait_for_the_next_look() -> None:
     resolver = FakeResolver("a:1")
     places = Places([NAME], look_up=resolver)
@@ -85,7 +71,7 @@ async def test_who_misses_a_verifier_need_not_wait_for_the_next_look() -> None:
         await until(lambda: resolver.looks == 1)
         resolver.addresses = frozenset(["b:1"])
         places.look_now()
-        await until(lambda: addresses(places) == {"b:1"})
+        await until(lambda: {place.address for place in places.known} == {"b:1"})
         assert resolver.looks == 2
 
 
@@ -102,12 +88,12 @@ async def test_what_was_known_outlives_a_resolver_that_fails(
     places = Places([NAME], on_failure, resolver)
     with caplog.at_level(logging.INFO, "blockdraft_server"):
         async with keeping(places):
-            await until(lambda: addresses(places) == {"a:1"})
+            await until(lambda: {place.address for place in places.known} == {"a:1"})
             resolver.addresses = frozenset()
             await until(lambda: failures >= 3)
-            assert addresses(places) == {"a:1"}
-            resolver.addresses = frozenset(["b:1"])
-            await until(lambda: addresses(places) == {"b:1"})
+            assert {place.address for place in places.known} == {"a:1"}
+            resolver.addresses = frozenset(["b:1", "c:1"])
+            await until(lambda: {place.address for place in places.known} == {"b:1", "c:1"})
             await until(lambda: "again" in caplog.text)
     said = [record.getMessage() for record in caplog.records if "cannot" in record.getMessage()]
     assert said == [

@@ -1,21 +1,16 @@
 """Requests that kill verifiers, and the innocent ones beside them."""
 
 import asyncio
-import contextlib
 import logging
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.fakes.verifier import FakeVerifier, answer
 from tests.server.support import (
     Running,
     failure,
-    running_server,
     serving,
-    settings_for,
-    text_request,
     until,
-    whole,
 )
 
 from blockdraft_protos.v1 import inference_pb2
@@ -30,8 +25,7 @@ def poisoned(delay_seconds: float = 0.0, poison_after: int = 1) -> FakeVerifier:
 
 
 async def generate(server: Running, prompt: list[int]) -> inference_pb2.GenerateResponse:
-    request = text_request(bytes(prompt).decode(), max_output_tokens=COUNT)
-    return await server.stub.Generate(whole(request))
+    return await server.generate(bytes(prompt).decode(), max_output_tokens=COUNT)
 
 
 async def test_a_request_that_kills_verifiers_is_refused_after_two_deaths(
@@ -55,10 +49,7 @@ async def test_the_innocent_beside_it_get_their_answers(verifiers: int, poison_a
     fakes = [poisoned(0.01, poison_after) for _ in range(verifiers)]
     for fake in fakes:
         fake.description.max_sequences = 8
-    async with contextlib.AsyncExitStack() as stack:
-        addresses = [await stack.enter_async_context(running_verifier(fake)) for fake in fakes]
-        server = await stack.enter_async_context(running_server(settings_for(*addresses)))
-        await until(lambda: server.app._pool.capacity == 8 * verifiers)
+    async with serving(*fakes) as server:
         innocent = [[number, number + 1] for number in range(1, 1 + 3 * verifiers)]
         calls = [asyncio.ensure_future(generate(server, prompt)) for prompt in innocent]
         await until(lambda: sum(len(fake.requests) for fake in fakes) == len(innocent))

@@ -8,10 +8,13 @@ COMPUTATION = "00112233445566ff"
 
 
 def new_replay(max_replays: int = 2) -> Replay:
+    """Return a request whose first call began at the time 10."""
     request = verifier_pb2.SequenceRequest(
         prompt_token_ids=[1, 2, 3], max_output_tokens=6, stop_token_ids=[9]
     )
-    return Replay(request, max_replays)
+    replay = Replay(request, max_replays)
+    assert list(replay.begin(10.0, COMPUTATION).emitted_token_ids) == []
+    return replay
 
 
 def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
@@ -20,7 +23,6 @@ def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
 
 def test_the_next_call_carries_the_tokens_received() -> None:
     replay = new_replay()
-    assert list(replay.begin(0.0, COMPUTATION).emitted_token_ids) == []
     replay.received(message(4), 1.0)
     replay.received(message(5, 6), 2.0)
     assert replay.broken() is not None
@@ -33,7 +35,6 @@ def test_the_next_call_carries_the_tokens_received() -> None:
 
 def test_gives_up_after_failures_without_a_token_between_them() -> None:
     replay = new_replay(max_replays=2)
-    replay.begin(0.0, COMPUTATION)
     assert 0.05 <= (replay.broken() or 0.0) <= 0.1
     assert 0.1 <= (replay.broken() or 0.0) <= 0.2
     assert replay.broken() is None
@@ -53,15 +54,12 @@ def test_has_a_budget_that_tokens_do_not_refill() -> None:
 
 def test_requests_that_one_crash_broke_do_not_come_back_together() -> None:
     replays = [new_replay() for _ in range(32)]
-    for replay in replays:
-        replay.begin(0.0, COMPUTATION)
     for _ in range(2):
         assert len({replay.broken() for replay in replays}) == len(replays)
 
 
 def test_only_deaths_without_gain_between_them_make_a_suspect() -> None:
     replay = new_replay()
-    replay.begin(0.0, COMPUTATION)
     replay.saw(Death("a", alone=True))
     # The same process cannot die twice.
     replay.saw(Death("a", alone=True))
@@ -83,32 +81,31 @@ def test_only_deaths_without_gain_between_them_make_a_suspect() -> None:
 
 def test_knows_from_the_tokens_alone_that_the_answer_is_complete() -> None:
     replay = new_replay()
-    replay.begin(0.0, COMPUTATION)
     assert replay.finished is None
     replay.received(message(4, 9), 1.0)
     assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_STOP
     replay = new_replay()
-    replay.begin(0.0, COMPUTATION)
     replay.received(message(1, 2, 3, 4, 5, 6), 1.0)
     assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_LENGTH
 
 
 def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     replay = new_replay()
-    replay.begin(10.0, COMPUTATION)
     replay.received(message(4), 12.0)
     replay.received(message(5, 6, 7), 13.5)
     replay.broken()
     replay.begin(20.0, COMPUTATION)
     last = message(8)
-    last.usage.output_tokens = 1
-    last.usage.drafted_tokens = 3
-    last.usage.accepted_tokens = 0
-    last.usage.lookup_drafted_tokens = 2
-    last.usage.verification_steps = 1
-    last.usage.drafted_per_position.extend([1, 1, 1])
-    last.usage.accepted_per_position.extend([0, 0, 0])
-    last.usage.cached_prompt_tokens = 3
+    reported = verifier_pb2.TokenUsage(
+        output_tokens=1,
+        drafted_tokens=3,
+        lookup_drafted_tokens=2,
+        verification_steps=1,
+        drafted_per_position=[1, 1, 1],
+        accepted_per_position=[0, 0, 0],
+        cached_prompt_tokens=3,
+    )
+    last.usage.CopyFrom(reported)
     last.usage.prefill_time.FromMilliseconds(250)
     last.usage.verify_time.FromMilliseconds(100)
     replay.received(last, 21.0)
@@ -129,8 +126,6 @@ def test_steps_that_came_in_one_message_count_as_those_they_are() -> None:
     each, at_once = new_replay(), new_replay()
     merged = message()
     merged.ClearField("step_sizes")
-    for replay in (each, at_once):
-        replay.begin(0.0, COMPUTATION)
     for step in (message(4), message(5, 6, 7), message(8)):
         each.received(step, 1.0)
         merged.MergeFrom(step)
@@ -149,5 +144,7 @@ def test_a_call_without_messages_consumed_nothing_but_time() -> None:
 
 
 def test_a_message_outside_a_call_is_a_mistake() -> None:
+    replay = new_replay()
+    replay.broken()
     with pytest.raises(RuntimeError, match="outside"):
-        new_replay().received(message(1), 0.0)
+        replay.received(message(1), 0.0)

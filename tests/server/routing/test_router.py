@@ -1,11 +1,13 @@
 import asyncio
 import logging
 import time
+from typing import Any
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.fakes.verifier import FakeVerifier, answer, running_verifier
 from tests.server.support import (
+    Running,
     failure,
     running_server,
     serving,
@@ -22,6 +24,20 @@ from blockdraft_runtime.status import ServiceError, invalid_argument
 
 PROMPT = [1, 2]
 COUNT = 20  # 1 + 7 messages of at most 3 tokens
+
+
+def busy_verifier(**knobs: Any) -> FakeVerifier:
+    """A verifier that is asked only if there is no other."""
+    fake = FakeVerifier(**knobs)
+    fake.load.waiting_sequences = 100
+    return fake
+
+
+def computing_otherwise() -> FakeVerifier:
+    """A busy verifier of the same target in another element type, say."""
+    fake = busy_verifier()
+    fake.description.computation_fingerprint = "f" * 16
+    return fake
 
 
 @pytest.mark.parametrize(
@@ -56,7 +72,7 @@ async def test_an_answer_broken_at_every_message_is_the_same() -> None:
     # After a replay the first message holds one token, so each call gains exactly one.
     fake = FakeVerifier(break_after=[1] * (COUNT - 1))
     async with serving(fake) as server:
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        response = await server.generate(max_output_tokens=COUNT)
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert response.usage.output_tokens == COUNT
     assert len(fake.requests) == COUNT
@@ -66,149 +82,98 @@ async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
     fake = FakeVerifier(break_always=True)
     limits = LimitsSettings(max_replays=2)
     async with serving(fake, limits=limits) as server:
-        error = await failure(server.stub.Generate(whole(text_request())))
+        error = await failure(server.generate())
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
     assert error.metadata["replays"] == "2"
     assert len(fake.requests) == 3
 
 
 async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
-    crashing, other = FakeVerifier(hold_after=3), FakeVerifier()
-    other.load.waiting_sequences = 100
-    async with running_verifier(other) as second:
-        crash = running_verifier(crashing)
-        first = await crash.__aenter__()
-        async with running_server(settings_for(first, second)) as server:
-            await until(lambda: server.app._pool.capacity == 8)
-            call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
-            token_ids: list[int] = []
-            async for message in call:
-                token_ids += message.token_ids
-                if len(token_ids) == 7:
-                    await crash.__aexit__(None, None, None)
+    crashing, other = FakeVerifier(hold_after=3), busy_verifier()
+    async with serving(crashing, other) as server:
+        token_ids: list[int] = []
+        async for message in server.stream(max_output_tokens=COUNT):
+            token_ids += message.token_ids
+            if len(token_ids) == 7:
+                await crashing.crash()
     assert token_ids == answer(PROMPT, COUNT)
     assert len(crashing.requests) == len(other.requests) == 1
     assert len(other.requests[0].emitted_token_ids) == 7
 
 
 async def test_requests_wait_for_a_restarted_verifier() -> None:
-    with unix_address() as address:
-        crash = running_verifier(FakeVerifier(hold_after=1), address)
-        await crash.__aenter__()
-        async with running_server(settings_for(address)) as server:
-            call = server.stub.StreamGenerate(text_request(max_output_tokens=COUNT))
-            stream = aiter(call)
-            first = await anext(stream)
-            await crash.__aexit__(None, None, None)
-            await server.until_healthy(False)
-            refused = await failure(server.stub.Generate(whole(text_request())))
-            assert refused.reason == "VERIFIER_UNAVAILABLE"
-            async with running_verifier(FakeVerifier(), address):
-                rest = [message async for message in stream]
-                await server.until_healthy(True)
-    token_ids = tokens_of((first, *rest))
-    assert token_ids == answer(PROMPT, COUNT)
-
-
-async def test_a_broken_stream_does_not_wait_longer_than_told() -> None:
     fake = FakeVerifier(hold_after=1)
-    crash = running_verifier(fake)
-    address = await crash.__aenter__()
-    limits = LimitsSettings(recovery_seconds=0.2)
-    async with running_server(settings_for(address, limits=limits)) as server:
-        call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    async with serving(fake) as server:
+        stream = aiter(server.stream(max_output_tokens=COUNT))
+        first = await anext(stream)
+        await fake.crash()
+        await server.until_healthy(False)
+        refused = await failure(server.generate())
+        assert refused.reason == "VERIFIER_UNAVAILABLE"
+        async with running_verifier(FakeVerifier(), fake.address):
+            rest = [message async for message in stream]
+            await server.until_healthy(True)
+    assert tokens_of((first, *rest)) == answer(PROMPT, COUNT)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_broken_stream_waits_no_longer_than_told_for_its_computation(others: int) -> None:
+    fake, limits = FakeVerifier(hold_after=1), LimitsSettings(recovery_seconds=0.2)
+    fakes = [computing_otherwise() for _ in range(others)]
+    async with serving(fake, *fakes, limits=limits) as server:
+        call = server.generate(max_output_tokens=COUNT)
         await until(lambda: fake.sent == 1)
-        await crash.__aexit__(None, None, None)
+        await fake.crash()
         error = await failure(call)
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "VERIFIER_UNAVAILABLE")
-
-
-def computing_otherwise() -> FakeVerifier:
-    """A verifier of the same target in another element type, say."""
-    fake = FakeVerifier()
-    fake.description.computation_fingerprint = "f" * 16
-    return fake
-
-
-async def test_another_computation_does_not_go_on_with_an_answer() -> None:
-    fake = FakeVerifier(hold_after=1)
-    crash = running_verifier(fake)
-    other = computing_otherwise()
-    other.load.waiting_sequences = 100
-    limits = LimitsSettings(recovery_seconds=0.3)
-    async with running_verifier(other) as second:
-        first = await crash.__aenter__()
-        async with running_server(settings_for(first, second, limits=limits)) as server:
-            await until(lambda: server.app._pool.capacity == 8)
-            call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-            await until(lambda: fake.sent == 1)
-            await crash.__aexit__(None, None, None)
-            error = await failure(call)
-    assert error.reason == "VERIFIER_UNAVAILABLE"
-    assert other.requests == []
+    assert not any(other.requests for other in fakes)
 
 
 async def test_a_verifier_that_comes_back_otherwise_does_not_go_on_with_an_answer() -> None:
-    limits = LimitsSettings(recovery_seconds=1.0)
-    with unix_address() as address:
-        fake = FakeVerifier(hold_after=1)
-        crash = running_verifier(fake, address)
-        await crash.__aenter__()
-        async with running_server(settings_for(address, limits=limits)) as server:
-            call = server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
-            await until(lambda: fake.sent == 1)
-            await crash.__aexit__(None, None, None)
-            await server.until_healthy(False)
-            other = computing_otherwise()
-            async with running_verifier(other, address):
-                error = await failure(call)
-                assert (error.code, error.reason) == (
-                    grpc.StatusCode.UNAVAILABLE,
-                    "VERIFIER_UNAVAILABLE",
-                )
-                assert error.metadata["recovery_seconds"] == "1.0"
-                assert other.requests == []
-                # What begins now is its own.
-                await server.until_healthy(True)
-                fresh = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+    fake, other = FakeVerifier(hold_after=1), computing_otherwise()
+    async with serving(fake, limits=LimitsSettings(recovery_seconds=1.0)) as server:
+        call = server.generate(max_output_tokens=COUNT)
+        await until(lambda: fake.sent == 1)
+        await fake.crash()
+        await server.until_healthy(False)
+        async with running_verifier(other, fake.address):
+            error = await failure(call)
+            assert (error.reason, error.metadata["recovery_seconds"]) == (
+                "VERIFIER_UNAVAILABLE",
+                "1.0",
+            )
+            assert other.requests == []
+            # What begins now is its own.
+            await server.until_healthy(True)
+            fresh = await server.generate(max_output_tokens=COUNT)
     assert list(fresh.token_ids) == answer(PROMPT, COUNT)
+
+
+async def begun(server: Running, count: int, *fakes: FakeVerifier) -> list[int]:
+    """Return how many of so many requests that run at the same time each verifier gets."""
+    for fake in fakes:
+        fake.hold_after = 0
+    calls = [server.generate(max_output_tokens=4) for _ in range(count)]
+    await until(lambda: sum(len(fake.requests) for fake in fakes) == count)
+    for fake in fakes:
+        fake.go_on.set()
+    await asyncio.gather(*calls)
+    return [len(fake.requests) for fake in fakes]
 
 
 async def test_requests_go_to_the_least_busy_healthy_verifier() -> None:
     busy, idle, away = FakeVerifier(), FakeVerifier(), FakeVerifier()
     busy.load.running_sequences = 3
-    async with (
-        running_verifier(busy) as first,
-        running_verifier(idle) as second,
-        running_verifier(away, healthy=False) as third,
-        running_server(settings_for(first, second, third)) as server,
-    ):
+    async with serving(busy, idle, away) as server:
+        await away.set_healthy(False)
         await until(lambda: server.app._pool.capacity == 8)
-        # None ends before all have come.
-        idle.hold_after = busy.hold_after = 0
-        calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(3)]
-        await until(lambda: len(busy.requests) + len(idle.requests) == 3)
-        idle.go_on.set()
-        busy.go_on.set()
-        await asyncio.gather(*calls)
-    assert (len(busy.requests), len(idle.requests), len(away.requests)) == (0, 3, 0)
+        assert await begun(server, 3, busy, idle, away) == [0, 3, 0]
 
 
 async def test_own_calls_count_before_a_verifier_reports_them() -> None:
-    fakes = [FakeVerifier(hold_after=0), FakeVerifier(hold_after=0)]
-    async with (
-        running_verifier(fakes[0]) as first,
-        running_verifier(fakes[1]) as second,
-        running_server(settings_for(first, second)) as server,
-    ):
-        await until(lambda: server.app._pool.capacity == 8)
-        calls = [server.stub.Generate(whole(text_request(max_output_tokens=4))) for _ in range(6)]
-        # None ends before all have come.
-        await until(lambda: sum(len(fake.requests) for fake in fakes) == 6)
-        for fake in fakes:
-            fake.go_on.set()
-        await asyncio.gather(*calls)
-    assert [len(fake.requests) for fake in fakes] == [3, 3]
+    fakes = [FakeVerifier(), FakeVerifier()]
+    async with serving(*fakes) as server:
+        assert await begun(server, 6, *fakes) == [3, 3]
 
 
 async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> None:
@@ -230,14 +195,14 @@ async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> No
 async def test_a_refused_sequence_disturbs_no_other() -> None:
     fake = FakeVerifier(hold_after=1)
     async with serving(fake) as server:
-        stream = aiter(server.stub.StreamGenerate(text_request(max_output_tokens=COUNT)))
+        stream = aiter(server.stream(max_output_tokens=COUNT))
         first = await anext(stream)
         fake.refusal = invalid_argument("sampling.seed", "no such seed")
-        error = await failure(server.stub.Generate(whole(text_request())))
+        error = await failure(server.generate())
         assert error.field == "sampling.seed"
         # Not a verifier that is away: it goes on taking requests.
         fake.refusal = None
-        await server.stub.Generate(whole(text_request(max_output_tokens=1)))
+        await server.generate(max_output_tokens=1)
         fake.go_on.set()
         rest = [message async for message in stream]
         assert server.metric("replays_total") == 0
@@ -246,22 +211,20 @@ async def test_a_refused_sequence_disturbs_no_other() -> None:
 
 
 async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> None:
-    draining, other = FakeVerifier(), FakeVerifier()
+    draining, other = FakeVerifier(), busy_verifier()
     draining.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
-    other.load.waiting_sequences = 100
     async with serving(draining, other) as server:
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        response = await server.generate(max_output_tokens=COUNT)
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert len(draining.requests) == len(other.requests) == 1
 
 
 async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_room() -> None:
-    breaking, full = FakeVerifier(break_after=[2]), FakeVerifier(full=3)
-    full.load.waiting_sequences = 100
+    breaking, full = FakeVerifier(break_after=[2]), busy_verifier(full=3)
     async with serving(breaking, full) as server:
         # It goes nowhere else: the one that broke stays away.
         breaking.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        response = await server.generate(max_output_tokens=COUNT)
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert full.full == 0
     assert not breaking.requests[0].replay
@@ -269,55 +232,50 @@ async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_roo
 
 
 async def test_a_new_request_that_one_verifier_refuses_goes_to_another() -> None:
-    full, other = FakeVerifier(full=1), FakeVerifier()
-    other.load.waiting_sequences = 100
+    full, other = FakeVerifier(full=1), busy_verifier()
     async with serving(full, other) as server:
-        response = await server.stub.Generate(whole(text_request(max_output_tokens=COUNT)))
+        response = await server.generate(max_output_tokens=COUNT)
         assert server.metric("replays_total") == 0
         # Only when all refuse is the caller told, once each was asked.
         full.full = other.full = 1
-        error = await failure(server.stub.Generate(whole(text_request(max_output_tokens=COUNT))))
+        error = await failure(server.generate(max_output_tokens=COUNT))
     assert list(response.token_ids) == answer(PROMPT, COUNT)
     assert (error.reason, error.retry_after_seconds) == ("QUEUE_FULL", 1.0)
     assert full.full == other.full == 0
     assert not any(request.replay for request in (*full.requests, *other.requests))
 
 
-def of_another_target() -> FakeVerifier:
-    fake = FakeVerifier()
-    fake.description.target_fingerprint = "f" * 16
-    fake.description.computation_fingerprint = "e" * 16
-    return fake
-
-
 async def test_one_name_stands_for_one_target(caplog: pytest.LogCaptureFixture) -> None:
-    first, second = FakeVerifier(), of_another_target()
+    first, second = FakeVerifier(), computing_otherwise()
+    second.description.target_fingerprint = "f" * 16
     late_by_seconds = 0.0
-    async with running_verifier(second, healthy=False) as other:
-        crash = running_verifier(first)
-        address = await crash.__aenter__()
-        with caplog.at_level(logging.ERROR, logger="blockdraft_server"):
-            async with running_server(settings_for(address, other)) as server:
-                server.app._pool._target._clock = lambda: time.monotonic() + late_by_seconds
-                await second.set_healthy(True)
-                await until(lambda: other in caplog.text)
-                assert "f" * 16 in caplog.text
-                assert server.app._pool.capacity == 4
-                await asyncio.gather(
-                    *(server.stub.Generate(whole(text_request())) for _ in range(6))
-                )
-                assert (len(first.requests), len(second.requests)) == (6, 0)
-                model = await server.stub.GetModel(inference_pb2.GetModelRequest())
-                assert model.target_fingerprint == "0123456789abcdef"
-                # It may come back, so the other target does not take its place at once.
-                await crash.__aexit__(None, None, None)
-                await server.until_healthy(False)
-                refused = await failure(server.stub.Generate(whole(text_request())))
-                assert refused.reason == "VERIFIER_UNAVAILABLE"
-                late_by_seconds = LimitsSettings().recovery_seconds
-                await server.until_healthy(True)
-                await server.stub.Generate(whole(text_request()))
-                model = await server.stub.GetModel(inference_pb2.GetModelRequest())
-                assert model.target_fingerprint == "f" * 16
+    caplog.set_level(logging.ERROR, logger="blockdraft_server")
+
+    async def served_target() -> str:
+        model = await server.stub.GetModel(inference_pb2.GetModelRequest())
+        return model.target_fingerprint
+
+    async with (
+        running_verifier(first) as address,
+        running_verifier(second, healthy=False) as other,
+        running_server(settings_for(address, other)) as server,
+    ):
+        server.app._pool._target._clock = lambda: time.monotonic() + late_by_seconds
+        await second.set_healthy(True)
+        await until(lambda: other in caplog.text)
+        assert "f" * 16 in caplog.text
+        assert server.app._pool.capacity == 4
+        await asyncio.gather(*(server.generate() for _ in range(6)))
+        assert (len(first.requests), len(second.requests)) == (6, 0)
+        assert await served_target() == "0123456789abcdef"
+        # It may come back, so the other target does not take its place at once.
+        await first.crash()
+        await server.until_healthy(False)
+        refused = await failure(server.generate())
+        assert refused.reason == "VERIFIER_UNAVAILABLE"
+        late_by_seconds = LimitsSettings().recovery_seconds
+        await server.until_healthy(True)
+        await server.generate()
+        assert await served_target() == "f" * 16
     assert len(second.requests) == 1
     assert sum(other in record.getMessage() for record in caplog.records) == 1

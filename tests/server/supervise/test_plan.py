@@ -85,17 +85,16 @@ def test_without_a_server_those_of_other_hosts_find_the_verifier() -> None:
     assert "--metrics-port=9101" in verifier.command
     assert "--metrics-port=9102" in drafter.command
     assert not set(tls) & set(drafter.command)
-
-
-def test_a_server_may_be_there_beside_those_of_other_hosts() -> None:
+    # There may be a server beside them.
     server, verifier, _ = plan("--peer-listen=0.0.0.0:50052").children()
     assert "--verifier=unix:/run/bd/verifier.sock" in server.command
     assert "--peer-listen=0.0.0.0:50052" in verifier.command
 
 
-def test_children_are_listed_front_door_first() -> None:
+def test_children_are_listed_front_door_first_and_without_a_tpu_have_no_chips() -> None:
     children = plan("--drain-timeout", "7").children()
     assert [child.name for child in children] == ["server", "verifier", "drafter"]
+    assert plan().chips == {}
     assert children[1].command[:3] == (sys.executable, "-m", "blockdraft_verifier")
     assert children[0].stop_seconds == 17.0
 
@@ -142,6 +141,8 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
             "--peer-tls-cert needs --peer-listen",
         ),
         (("--tls-elsewhere", "--tls-cert", "c", "--tls-key", "k"), "exclude each other"),
+        (("--drafter", "d", "--no-drafter"), "--drafter and --no-drafter exclude each other"),
+        (("--tpu-split", "2+2"), "--tpu-split needs a TPU: name it with --tpu-host"),
     ],
 )
 def test_bad_flags_are_found_before_anything_starts(flags: tuple[str, ...], message: str) -> None:
@@ -162,17 +163,6 @@ def test_in_production_keys_and_tls_are_there_or_said_to_be_elsewhere() -> None:
 def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
     with pytest.raises(ValueError, match="too long"):
         plan(folder=Path("/" + "x" * 100))
-
-
-def test_drafter_and_no_drafter_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="--drafter and --no-drafter exclude each other"):
-        plan("--drafter", "d", "--no-drafter")
-
-
-def test_without_a_tpu_no_chips_are_given_away() -> None:
-    assert plan().chips == {}
-    with pytest.raises(ValueError, match=r"--tpu-split needs a TPU: name it with --tpu-host"):
-        plan("--tpu-split", "2+2")
 
 
 @pytest.mark.parametrize(

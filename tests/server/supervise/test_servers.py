@@ -18,7 +18,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
 from tests.server.support import text_request, until, whole
-from tests.supervised import process_ids, serving
+from tests.supervised import process_ids, running, serving
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2_grpc
@@ -71,32 +71,24 @@ async def test_several_servers_answer_at_one_port(folder: Path) -> None:
     servers = plan.children()[:2]
     # One that comes back takes connections before it answers; the test is done with them by then.
     supervisor = Supervisor(servers, RestartPolicy(backoff=BackoffPolicy(4.0, 4.0)))
-    stop, ready = asyncio.Event(), asyncio.Event()
-
-    async def on_ready() -> None:
-        ready.set()
-
-    async with running_verifier(FakeVerifier(), plan.verifier.process.address):
-        running = asyncio.create_task(supervisor.run(stop, on_ready))
-        try:
-            await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-            with pytest.raises(ValueError, match=f"somebody listens at --listen {address}"):
-                refuse_taken_port(address)
-            await answers(address)
-            ports = (port, port + 3)
-            counts = [await asyncio.to_thread(requests_of, each) for each in ports]
-            assert min(counts) > 0
-            assert sum(counts) == CONNECTIONS
-            first = process_ids(supervisor)["server"]
-            os.kill(first, signal.SIGKILL)
-            await until(lambda: "server" not in serving(supervisor))
-            # The other one serves on, and the first comes back.
-            await answers(address)
-            await until(lambda: serving(supervisor) == {"server", "server-2"})
-            assert process_ids(supervisor)["server"] != first
-        finally:
-            stop.set()
-            await asyncio.wait_for(running, PATIENCE_SECONDS)
+    async with (
+        running_verifier(FakeVerifier(), plan.verifier.process.address),
+        running(supervisor),
+    ):
+        with pytest.raises(ValueError, match=f"somebody listens at --listen {address}"):
+            refuse_taken_port(address)
+        await answers(address)
+        ports = (port, port + 3)
+        counts = [await asyncio.to_thread(requests_of, each) for each in ports]
+        assert min(counts) > 0
+        assert sum(counts) == CONNECTIONS
+        first = process_ids(supervisor)["server"]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: "server" not in serving(supervisor))
+        # The other one serves on, and the first comes back.
+        await answers(address)
+        await until(lambda: serving(supervisor) == {"server", "server-2"})
+        assert process_ids(supervisor)["server"] != first
     refuse_taken_port(address)
 
 

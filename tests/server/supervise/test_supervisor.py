@@ -7,8 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
-from tests.supervised import process_ids, serving
+from tests.supervised import process_ids, running, serving
 
 from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_server.supervise.child import Child, Output
@@ -50,21 +49,6 @@ class Family:
 def family() -> Iterator[Family]:
     with unix_address() as address:
         yield Family(Path(address.removeprefix("unix:")).parent)
-
-
-@asynccontextmanager
-async def running(supervisor: Supervisor) -> AsyncIterator[asyncio.Event]:
-    """Run until the context ends; waits until every child was ready."""
-    stop, ready = asyncio.Event(), asyncio.Event()
-
-    async def on_ready() -> None:
-        ready.set()
-
-    task = asyncio.create_task(supervisor.run(stop, on_ready))
-    await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-    yield stop
-    stop.set()
-    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 def alive(pids: dict[str, int]) -> list[str]:
@@ -100,12 +84,8 @@ async def test_children_stop_in_order_and_their_output_is_forwarded(family: Fami
         assert sorted(alive(pids)) == ["drafter", "server", "verifier"]
     assert family.ended() == ["server", "verifier", "drafter"]
     assert alive(pids) == []
-    assert sorted(sink.getvalue().split(b"\n")) == [
-        b"",
-        b"drafter is up",
-        b"server is up",
-        b"verifier is up",
-    ]
+    said = [b"", b"drafter is up", b"server is up", b"verifier is up"]
+    assert sorted(sink.getvalue().split(b"\n")) == said
 
 
 @pytest.mark.parametrize("reader", ["gone", "slow"])
@@ -177,49 +157,44 @@ async def test_a_child_that_never_gets_ready_is_replaced(family: Family) -> None
     policy = replace(QUICK, max_deaths=1000)
     children = [family.dummy("loading", "--never-ready")]
     supervisor = Supervisor(children, policy, io.BytesIO(), start_seconds=1.0)
-    stop = asyncio.Event()
-    task = asyncio.create_task(supervisor.run(stop))
-    await until(lambda: "loading" in supervisor.children)
-    first = process_ids(supervisor)["loading"]
-    await until(lambda: process_ids(supervisor).get("loading", first) != first)
-    stop.set()
-    await asyncio.wait_for(task, PATIENCE_SECONDS)
+    async with running(supervisor, wait=False):
+        await until(lambda: "loading" in supervisor.children)
+        first = process_ids(supervisor)["loading"]
+        await until(lambda: process_ids(supervisor).get("loading", first) != first)
 
 
 async def test_a_child_that_hangs_is_replaced_unless_it_is_still_loading(family: Family) -> None:
     children = [family.dummy("loading", "--never-ready"), family.dummy("hanging")]
     supervisor = Supervisor(children, QUICK, io.BytesIO(), hang_seconds=0.5)
-    stop = asyncio.Event()
-    task = asyncio.create_task(supervisor.run(stop))
-    await until(lambda: "hanging" in serving(supervisor))
-    before = process_ids(supervisor)
-    for pid in before.values():
-        os.kill(pid, signal.SIGSTOP)
-    await until(lambda: process_ids(supervisor).get("hanging", 0) not in (0, before["hanging"]))
-    await until(lambda: "hanging" in serving(supervisor))
-    assert process_ids(supervisor)["loading"] == before["loading"]
-    os.kill(before["loading"], signal.SIGCONT)
-    stop.set()
-    await asyncio.wait_for(task, PATIENCE_SECONDS)
+    async with running(supervisor, wait=False):
+        await until(lambda: "hanging" in serving(supervisor))
+        before = process_ids(supervisor)
+        for pid in before.values():
+            os.kill(pid, signal.SIGSTOP)
+        await until(lambda: process_ids(supervisor).get("hanging", 0) not in (0, before["hanging"]))
+        await until(lambda: "hanging" in serving(supervisor))
+        assert process_ids(supervisor)["loading"] == before["loading"]
+        os.kill(before["loading"], signal.SIGCONT)
 
 
-async def test_a_child_with_a_wrong_command_line_is_not_tried_again(family: Family) -> None:
-    code = f"open({str(family.log)!r}, 'a').write('x'); raise SystemExit(2)"
-    bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
-    supervisor = Supervisor([bad], QUICK, io.BytesIO())
-    with pytest.raises(ChildFailedError, match=r"bad cannot start .*status 2"):
-        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE_SECONDS)
-    assert family.log.read_text() == "x"
-
-
-async def test_a_child_that_keeps_dying_stops_everything(family: Family) -> None:
-    code = "import sys; sys.exit('no such model')"
+@pytest.mark.parametrize(
+    ("end", "message", "starts"),
+    [
+        ("2", r"bad cannot start .*status 2", 1),
+        ("'no such model'", r"bad keeps dying .*status 1", QUICK.max_deaths),
+    ],
+)
+async def test_a_child_that_cannot_be_ready_stops_everything(
+    family: Family, end: str, message: str, starts: int
+) -> None:
+    code = f"open({str(family.log)!r}, 'a').write('x'); raise SystemExit({end})"
     bad = ChildSpec("bad", (sys.executable, "-IS", "-c", code), f"unix:{family.folder}/bad.sock")
     good = family.dummy("good", "--never-ready")
     supervisor = Supervisor([good, bad], QUICK, io.BytesIO())
-    with pytest.raises(ChildFailedError, match=r"bad keeps dying .*status 1") as caught:
+    with pytest.raises(ChildFailedError, match=message) as caught:
         await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE_SECONDS)
-    assert caught.value.last_lines == ("no such model",)
+    assert caught.value.last_lines == (() if end == "2" else ("no such model",))
+    assert family.log.read_text().partition("good")[0] == "x" * starts
     assert not supervisor.children
 
 
@@ -233,30 +208,21 @@ async def test_a_child_that_does_not_stop_is_killed(family: Family) -> None:
 
 async def test_a_stop_during_the_start_leaves_nothing_behind(family: Family) -> None:
     supervisor = Supervisor([family.dummy("a"), family.dummy("b")], QUICK, io.BytesIO())
-    stop = asyncio.Event()
-    task = asyncio.create_task(supervisor.run(stop))
-    await asyncio.sleep(0)
-    stop.set()
-    await asyncio.wait_for(task, PATIENCE_SECONDS)
+    async with running(supervisor, wait=False):
+        await asyncio.sleep(0)
     assert not supervisor.children
 
 
 async def test_a_cancelled_supervisor_kills_its_children(family: Family) -> None:
     stubborn = family.dummy("a", "--ignore-term", stop_seconds=60.0)
     supervisor = Supervisor([stubborn], QUICK, io.BytesIO())
-    stop, ready = asyncio.Event(), asyncio.Event()
-
-    async def on_ready() -> None:
-        ready.set()
-
-    task = asyncio.create_task(supervisor.run(stop, on_ready))
-    await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-    pids = process_ids(supervisor)
-    stop.set()
-    await asyncio.sleep(0.05)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with running(supervisor) as (stop, task):
+        pids = process_ids(supervisor)
+        stop.set()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
     await until(lambda: alive(pids) == [])
 
 

@@ -1,4 +1,8 @@
+"""What `serve` looks for before it starts anything."""
+
+import argparse
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -41,3 +45,32 @@ def test_a_target_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
     (target / "config.json").write_text(json.dumps({**config, "hidden_size": -1}), "utf-8")
     with pytest.raises(ValueError, match="cannot look for a drafter"):
         plan(tmp_path, "--target", str(target))
+
+
+def serve(*flags: str) -> int:
+    return command.run(argparse.Namespace(**parse(CONFIGURATION, *flags)))
+
+
+def test_a_missing_package_ends_the_start_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(command, "_TRAINING", ("blockdraft_training", "no_such_package"))
+    monkeypatch.setattr(command, "configure_logging", lambda *_: None)
+    caplog.set_level(logging.INFO)
+    # Nor is the target looked for, which may have to be downloaded.
+    missing = str(tmp_path / "no-target")
+    assert serve("--learn", "--target", missing) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "--learn needs no_such_package, which is not installed: pip install 'blockdraft[train]'"
+    ]
+    caplog.clear()
+    # Without learning, nobody asks for it.
+    for flags in ((), ("--learn", "--no-drafter")):
+        assert serve(*flags, "--target", missing) == 2
+        assert "no_such_package" not in caplog.text
+        assert missing in caplog.text
+        caplog.clear()
+
+
+def test_what_is_needed_is_what_is_imported() -> None:
+    command._require_training()
