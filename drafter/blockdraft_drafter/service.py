@@ -18,7 +18,7 @@ from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime import version
-from blockdraft_runtime.shared_memory import MAPPED, attach_offered
+from blockdraft_runtime.shared_memory import MAPPED, NOT_MAPPED, attach_offered
 from blockdraft_runtime.status import (
     ServiceError,
     invalid_argument,
@@ -175,7 +175,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
         loaded = self._ready()
         shared = self._attach(context)
-        await context.send_initial_metadata(() if shared is None else MAPPED)
+        await context.send_initial_metadata(NOT_MAPPED if shared is None else MAPPED)
         learner = None if loaded.learner is None else loaded.learner.stream()
         session = Session(loaded.method, loaded.pool, shared, learner)
         self._sessions.add(session)

@@ -18,9 +18,10 @@ MOST_BYTES = 1 << 30
 """Largest memory that is mapped for another process."""
 
 # Metadata of a gRPC call, in both directions.
-_NAME_KEY, _BYTES_KEY, _MAPPED = "shared-memory", "shared-memory-bytes", "mapped"
-MAPPED = ((_NAME_KEY, _MAPPED),)
-"""Initial metadata that says that the memory on offer was mapped."""
+_NAME_KEY, _BYTES_KEY = "shared-memory", "shared-memory-bytes"
+_MAPPED, _NOT_MAPPED = "mapped", "none"
+MAPPED, NOT_MAPPED = ((_NAME_KEY, _MAPPED),), ((_NAME_KEY, _NOT_MAPPED),)
+"""Initial metadata that says of a call that was taken whether the memory on offer was mapped."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 _PREFIX = "shared-"
@@ -110,6 +111,7 @@ def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
     return attach(directory, name, int(size))
 
 
-def is_mapped(metadata: Metadata) -> bool:
-    """Whether the initial metadata of an answer says that what was offered is mapped."""
-    return dict(tuple(metadata)).get(_NAME_KEY) == _MAPPED
+def is_mapped(metadata: Metadata) -> bool | None:
+    """Whether initial metadata says that what was offered is mapped; None if it does not say."""
+    said = dict(tuple(metadata)).get(_NAME_KEY)
+    return said == _MAPPED if said in (_MAPPED, _NOT_MAPPED) else None

@@ -222,7 +222,7 @@ async def test_drafts_are_the_same_through_shared_memory(stub: Any, tmp_path: Pa
 @pytest.mark.parametrize("name", ["shared-" + "0" * 32, "../../etc/passwd"])
 async def test_memory_that_cannot_be_mapped_is_done_without(stub: Any, name: str) -> None:
     call = stub.Draft(metadata=(("shared-memory", name), ("shared-memory-bytes", "4096")))
-    assert not is_mapped(await call.initial_metadata())
+    assert is_mapped(await call.initial_metadata()) is False
     assert await drafted(call, [to_tensor(features(3))])
 
 

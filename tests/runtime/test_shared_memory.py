@@ -10,6 +10,7 @@ import pytest
 
 from blockdraft_runtime.shared_memory import (
     MAPPED,
+    NOT_MAPPED,
     MOST_BYTES,
     SharedFile,
     attach,
@@ -112,8 +113,9 @@ def test_who_offers_nothing_gets_nothing(tmp_path: Path, metadata: list[tuple[st
 
 def test_whether_it_was_mapped_is_said() -> None:
     assert is_mapped(MAPPED)
-    assert not is_mapped(())
-    assert not is_mapped([("shared-memory", "")])
+    assert is_mapped(NOT_MAPPED) is False
+    assert is_mapped(()) is None
+    assert is_mapped([("shared-memory", "")]) is None
 
 
 def test_a_socket_has_a_folder() -> None:

@@ -77,8 +77,9 @@ class DrafterServiceServicer(object):
 
         A verifier on the same host may offer memory to share, in the metadata of the call:
         `shared-memory`, the name of a file in the folder of the drafter's socket, and
-        `shared-memory-bytes`, its size. The drafter answers with the initial metadata
-        `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
+        `shared-memory-bytes`, its size. The drafter that takes a stream says so before it reads any
+        request, by the initial metadata `shared-memory`: `mapped` if it has mapped such memory, else
+        `none`. A stream without it was not taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,8 +45,9 @@ class DrafterServiceStub:
 
     A verifier on the same host may offer memory to share, in the metadata of the call:
     `shared-memory`, the name of a file in the folder of the drafter's socket, and
-    `shared-memory-bytes`, its size. The drafter answers with the initial metadata
-    `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
+    `shared-memory-bytes`, its size. The drafter that takes a stream says so before it reads any
+    request, by the initial metadata `shared-memory`: `mapped` if it has mapped such memory, else
+    `none`. A stream without it was not taken.
     """
 
 @_typing.type_check_only
@@ -66,8 +67,9 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
 
     A verifier on the same host may offer memory to share, in the metadata of the call:
     `shared-memory`, the name of a file in the folder of the drafter's socket, and
-    `shared-memory-bytes`, its size. The drafter answers with the initial metadata
-    `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
+    `shared-memory-bytes`, its size. The drafter that takes a stream says so before it reads any
+    request, by the initial metadata `shared-memory`: `mapped` if it has mapped such memory, else
+    `none`. A stream without it was not taken.
     """
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -102,8 +104,9 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
 
         A verifier on the same host may offer memory to share, in the metadata of the call:
         `shared-memory`, the name of a file in the folder of the drafter's socket, and
-        `shared-memory-bytes`, its size. The drafter answers with the initial metadata
-        `shared-memory: mapped` if it has mapped it, which is sent before it reads any request.
+        `shared-memory-bytes`, its size. The drafter that takes a stream says so before it reads any
+        request, by the initial metadata `shared-memory`: `mapped` if it has mapped such memory, else
+        `none`. A stream without it was not taken.
         """
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

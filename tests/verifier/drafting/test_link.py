@@ -15,6 +15,7 @@ from tests.certificates import Authority, write_peer
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.models.tiny import tiny_config
 from tests.patience import PATIENCE_SECONDS
+from tests.verifier.drafting.by_hand import DESCRIPTION
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -23,13 +24,14 @@ from blockdraft_protos.v1.drafter_pb2_grpc import (
     add_DrafterServiceServicer_to_server,
 )
 from blockdraft_runtime.channel import BackoffPolicy
+from blockdraft_runtime.shared_memory import NOT_MAPPED, SharedFile
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting import feature_writers
 from blockdraft_verifier.drafting import link as link_module
 from blockdraft_verifier.drafting.feature_writers import MessageWriter, SharedWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
-from blockdraft_verifier.drafting.link import GrpcDraftLink, TransportError
+from blockdraft_verifier.drafting.link import GrpcDraftLink, GrpcDraftTransport
 
 GOOD: dict[str, Any] = {
     "method": "dflash",
@@ -179,6 +181,7 @@ class StubbornDrafter(DrafterServiceServicer):
         self.calls: list[float] = []
         self.taken = asyncio.Event()
         self.refuses = False
+        self.says_why_after = 0.0
 
     async def Describe(  # noqa: N802
         self, request: pb.DrafterServiceDescribeRequest, context: Any
@@ -198,9 +201,12 @@ class StubbornDrafter(DrafterServiceServicer):
     ) -> AsyncIterator[pb.DraftResponse]:
         self.calls.append(time.monotonic())
         if self.refuses:
+            if self.says_why_after:
+                await context.send_initial_metadata(())
+                await asyncio.sleep(self.says_why_after)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "one stream is enough")
         await self.taken.wait()
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(NOT_MAPPED)
         async for request in request_iterator:
             yield pb.DraftResponse(step_id=request.step_id)
 
@@ -256,25 +262,62 @@ async def test_a_drafter_that_never_takes_the_stream_is_asked_again(
     assert await asyncio.to_thread(link.wait, PATIENCE_SECONDS) is not None
 
 
+@pytest.mark.parametrize("says_why_after", [0.0, 0.01])
 async def test_a_refused_stream_is_no_connection(
     stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    says_why_after: float,
 ) -> None:
     monkeypatch.setattr(link_module, "RECONNECTING", BackoffPolicy(0.02, 5.0))
     drafter, connect = stubborn
-    drafter.refuses = True
+    drafter.refuses, drafter.says_why_after = True, says_why_after
     link = connect()
-    # As the engine does with whatever the link calls a connection.
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(drafter.calls) < 6:
-            transport = link.current()
-            if transport is not None:
-                with pytest.raises(TransportError, match="one stream is enough"):
-                    await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
-                link.lost(transport)
+            assert link.current() is None
             await asyncio.sleep(0.001)
     # Pauses grow: the sixth call comes after five, of at least half of 20, 40, 80, 160, 320 ms.
     assert drafter.calls[5] - drafter.calls[0] >= 0.3
     assert "connected" not in caplog.text
     assert caplog.text.count("no drafting: one stream is enough") == 1
+
+
+class NoDrafter:
+    """A stub whose channel is closed, or whose calls are refused."""
+
+    def __init__(self, call: Any = None) -> None:
+        self.call = call
+
+    def Draft(self, requests: Any, metadata: Any) -> Any:  # noqa: N802
+        if self.call is None:
+            raise ValueError("Cannot invoke RPC on closed channel!")
+        return self.call
+
+
+class RefusedCall(grpc.RpcError):
+    """A call that was refused."""
+
+    def initial_metadata(self) -> Any:
+        return ()
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("stub", "error"),
+    [(NoDrafter(), ValueError), (NoDrafter(RefusedCall()), RefusedCall)],
+    ids=["closed", "refused"],
+)
+def test_without_a_stream_no_memory_is_kept(
+    tmp_path: Path, stub: Any, error: type[Exception]
+) -> None:
+    shared = SharedFile.create(tmp_path, 4096)
+    with pytest.raises(error):
+        GrpcDraftTransport(stub, DESCRIPTION, shared)
+    assert not shared.path.exists()
+    assert shared.memory.closed

@@ -105,23 +105,18 @@ class GrpcDraftTransport:
         self.answered = False
         self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
         self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
-        offer = () if shared is None else shared.offer
-        self._call = stub.Draft(self._outgoing(), metadata=offer)
-        # The stream itself has no deadline, only its beginning.
-        giving_up = threading.Timer(HANDSHAKE_TIMEOUT_SECONDS, self._call.cancel)
-        giving_up.daemon = True
-        giving_up.start()
+        mapped = False
         try:
-            metadata = self._call.initial_metadata()
-            if not self._call.is_active():
-                self._requests.put(None)
-                raise cast(grpc.RpcError, self._call)
-            if shared is not None and is_mapped(metadata):
-                self.feature_writer = SharedWriter(shared.memory)
+            offer = () if shared is None else shared.offer
+            self._call = stub.Draft(self._outgoing(), metadata=offer)
+            mapped = self._wait_until_taken()
         finally:
-            giving_up.cancel()
             if shared is not None:
                 shared.unlink()
+                if mapped:
+                    self.feature_writer = SharedWriter(shared.memory)
+                else:
+                    shared.memory.close()
         threading.Thread(target=self._read, name="draft-reader", daemon=True).start()
 
     def send(self, request: pb.DraftRequest) -> None:
@@ -146,6 +141,23 @@ class GrpcDraftTransport:
         """End the stream."""
         self._requests.put(None)
         self._call.cancel()
+
+    def _wait_until_taken(self) -> bool:
+        """Return whether the drafter, once it has taken the stream, has mapped what was offered."""
+        # The stream itself has no deadline, only its beginning.
+        giving_up = threading.Timer(HANDSHAKE_TIMEOUT_SECONDS, self._call.cancel)
+        giving_up.daemon = True
+        giving_up.start()
+        try:
+            mapped = is_mapped(self._call.initial_metadata())
+            if mapped is None:
+                self._requests.put(None)
+                # Of a refusal the metadata may be there before the reason is.
+                self._call.code()
+                raise cast(grpc.RpcError, self._call)
+            return mapped
+        finally:
+            giving_up.cancel()
 
     def _outgoing(self) -> Iterator[pb.DraftRequest]:
         while (request := self._requests.get()) is not None:
