@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blockdraft_verifier import lookup as module
 from blockdraft_verifier.lookup import (
     LONGEST_MATCH,
     SHORTEST_MATCH,
-    LookupIndex,
     Match,
     Outcome,
     SequenceLookup,
@@ -36,32 +36,32 @@ def reference(tokens: list[int]) -> Match | None:
     return best
 
 
-@given(TOKENS)
-def test_the_longest_and_latest_occurrence_is_found(tokens: list[int]) -> None:
-    index = LookupIndex(tokens, candidates=ALL)
-    index.add(ALL)
-    assert index.find() == reference(tokens)
+def looked(lookup: SequenceLookup, candidates: int = module.CANDIDATES) -> Match | None:
+    """Index all that there is, and return what is found among so many candidates."""
+    lookup.index(ALL)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "CANDIDATES", candidates)
+        lookup.look()
+    return lookup.match
 
 
 @given(TOKENS, st.data())
-def test_growing_and_indexing_in_pieces_changes_nothing(
-    tokens: list[int], data: st.DataObject
-) -> None:
+def test_the_longest_and_latest_occurrence_is_found(tokens: list[int], data: st.DataObject) -> None:
+    assert looked(SequenceLookup(tokens), ALL) == reference(tokens)
+    # Growing and indexing in pieces changes nothing.
     grown: list[int] = []
-    index = LookupIndex(grown, candidates=ALL)
+    lookup = SequenceLookup(grown)
     for token in tokens:
         grown.append(token)
-        index.add(data.draw(st.integers(0, 3)))
-    while index.behind:
-        assert index.add(2) <= 2
-    assert index.find() == reference(tokens)
+        lookup.index(data.draw(st.integers(0, 3)))
+    while lookup.behind:
+        assert lookup.index(2) <= 2
+    assert looked(lookup, ALL) == reference(tokens)
 
 
 @given(TOKENS, st.integers(1, 8))
 def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> None:
-    index = LookupIndex(tokens, candidates)
-    index.add(ALL)
-    found, longest = index.find(), reference(tokens)
+    found, longest = looked(SequenceLookup(tokens), candidates), reference(tokens)
     assert (found is None) == (longest is None)
     if found is not None and longest is not None:
         assert SHORTEST_MATCH <= found.length <= longest.length
@@ -73,40 +73,27 @@ def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> N
 def test_what_is_known_is_found_however_far_back_it_is() -> None:
     rng = random.Random(0)
     text = [rng.randrange(2, 100) for _ in range(20)]
-    # The pair at the end occurs more often since than a search looks at.
-    tokens = [*text, *([0, *text[8:10]] * 40), *text[:10]]
-    index = LookupIndex(tokens, candidates=4)
-    index.add(ALL)
+    # The pair that comes at the end occurs more often since than a search looks at.
+    tokens = [*text, *([0, *text[8:10]] * 40), *text[:8]]
+    lookup = SequenceLookup(tokens)
+    assert looked(lookup, 4) == Match(8, 8, len(tokens))
+    tokens += text[8:10]
     far = Match(10, 10, len(tokens))
-    assert index.find() != far
-    assert index.find(far) == far
+    assert looked(lookup, 4) == far
+    assert looked(SequenceLookup(tokens), 4) != far
 
 
 @given(TOKENS, st.integers(0, 40))
 def test_a_continuation_is_what_followed_again_and_again(tokens: list[int], count: int) -> None:
-    index = LookupIndex(tokens)
-    index.add(ALL)
-    match = index.find()
-    if match is not None:
+    lookup = SequenceLookup(tokens)
+    match = looked(lookup)
+    if match is None:
+        assert lookup.continuation(count) == ()
+    else:
         grown = list(tokens)
         for offset in range(count):
             grown.append(grown[match.position + offset])
-        assert list(index.continuation(match, count)) == grown[len(tokens) :]
-
-
-@given(TOKENS.filter(lambda tokens: len(tokens) > 6), st.integers(1, 5))
-def test_right_counts_what_came_as_continued(tokens: list[int], added: int) -> None:
-    seen = tokens[:-added]
-    index = LookupIndex(seen)
-    index.add(ALL)
-    match = index.find()
-    if match is not None:
-        continued = index.continuation(match, added)
-        seen.extend(tokens[-added:])
-        expected = next(
-            (i for i in range(added) if continued[i] != tokens[len(tokens) - added + i]), added
-        )
-        assert index.right(match) == expected
+        assert list(lookup.continuation(count)) == grown[len(tokens) :]
 
 
 class Counting(list[int]):
@@ -128,52 +115,44 @@ def test_memory_is_linear_and_a_search_is_bounded(text: str) -> None:
         "cycle": lambda i: i % 9,
     }
     tokens = Counting(made[text](i) for i in range(4000))
-    index = LookupIndex(tokens, candidates=8)
-    index.add(ALL)
-    assert len(index._earlier) == len(tokens) + 1
-    assert len(index._last) <= len(tokens)
-    tokens.reads = 0
-    index.find()
-    assert tokens.reads <= 4 + 2 * 8 * (LONGEST_MATCH + 1)
-
-
-def grown(*, tokens: list[int]) -> SequenceLookup:
     lookup = SequenceLookup(tokens)
-    lookup.index(len(tokens) + 1)
-    return lookup
+    lookup.index(ALL)
+    assert len(lookup._earlier) == len(tokens) + 1
+    assert len(lookup._last) <= len(tokens)
+    tokens.reads = 0
+    lookup.look()
+    assert tokens.reads <= 4 + 2 * module.CANDIDATES * (LONGEST_MATCH + 1)
 
 
 def test_an_outcome_says_how_far_a_prediction_went() -> None:
     tokens = [1, 2, 3, 4, 5, 9, 1, 2]
-    lookup = grown(tokens=tokens)
+    lookup = SequenceLookup(tokens)
+    lookup.index(ALL)
     assert lookup.look() is None
-    assert lookup.match_length == 2
+    assert lookup.match is not None
+    assert lookup.match.length == 2
     assert lookup.continuation(3) == (3, 4, 5)
-    tokens += [3, 4, 8]
-    assert lookup.look() == Outcome(2, right=2, missed=True)
-    assert lookup.match_length == 0
-    assert lookup.continuation(3) == ()
-
-
-def test_nothing_came_means_nothing_learned() -> None:
-    tokens = [1, 2, 3, 1, 2]
-    lookup = grown(tokens=tokens)
-    lookup.look()
+    # While nothing comes, nothing is learned.
     assert lookup.look() is None
     assert lookup.continuation(1) == (3,)
+    tokens += [3, 4, 8]
+    assert lookup.look() == Outcome(2, right=2, missed=True)
+    assert lookup.match is None
 
 
 def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
     rng = random.Random(0)
     text = [rng.randrange(1000) for _ in range(80)]
     tokens = [*text, *text[:3]]
-    lookup = grown(tokens=tokens)
-    lookup.look()
+    lookup = SequenceLookup(tokens)
+    match = looked(lookup)
     for step in range(3, 70, 4):
-        assert lookup.match_length == min(step, LONGEST_MATCH)
+        assert match is not None
+        assert match.length == min(step, LONGEST_MATCH)
         assert lookup.continuation(4) == tuple(text[step : step + 4])
         tokens += text[step : step + 4]
         assert lookup.look() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
+        match = lookup.match
 
 
 @given(
@@ -182,16 +161,17 @@ def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
 )
 def test_outcomes_agree_with_what_was_predicted(text: list[int], steps: list[int]) -> None:
     tokens = text[:3]
-    lookup = grown(tokens=tokens)
-    lookup.look()
+    lookup = SequenceLookup(tokens)
+    match = looked(lookup)
     for step in steps:
         new = text[len(tokens) : len(tokens) + step]
-        predicted, length = lookup.continuation(len(new)), lookup.match_length
+        predicted = lookup.continuation(len(new))
         tokens += new
         lookup.index(len(new))
         outcome = lookup.look()
-        if not predicted or not new:
+        if match is None or not new:
             assert outcome is None
         else:
             right = next((i for i, token in enumerate(new) if predicted[i] != token), len(new))
-            assert outcome == Outcome(length, right, missed=right < len(new))
+            assert outcome == Outcome(match.length, right, missed=right < len(new))
+        match = lookup.match

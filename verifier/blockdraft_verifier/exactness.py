@@ -42,11 +42,7 @@ class Exactness:
         return len(self.classes) == 1 and not self.unsteady
 
     def mended(self) -> "Exactness":
-        """Return what holds if every step is padded to a shape that rounds like the largest.
-
-        Raises:
-            InexactError: If rows of the largest differ among themselves.
-        """
+        """Return what holds if every step is padded to a shape that rounds like the largest."""
         largest = max(bucket for shapes in self.classes for bucket in shapes)
         if largest in self.unsteady:
             raise InexactError(
@@ -64,33 +60,22 @@ class Exactness:
             instead = bucket_for(self.classes[0], bucket.rows, bucket.tokens)
             logger.warning(
                 "steps of %s are padded to %s and take %.1f instead of %.1f ms",
-                *(shape_word(bucket), shape_word(instead)),
-                *(1e3 * seconds[instead], 1e3 * seconds[bucket]),
+                *(bucket, instead, 1e3 * seconds[instead], 1e3 * seconds[bucket]),
             )
-
-    @property
-    def class_words(self) -> tuple[str, ...]:
-        """The classes in words, such as "1x1 | 1x2 4x4": rows x tokens of their steps."""
-        return tuple(" ".join(map(shape_word, shapes)) for shapes in self.classes)
 
     def summary(self) -> str:
         """Return one sentence that says what was found."""
         count = sum(map(len, self.classes))
         if self.padded:
-            padded = " ".join(map(shape_word, self.padded))
+            padded = " ".join(map(str, self.padded))
             return f"exact in {self.dtype}: {count} step shapes round alike, {padded} are padded"
         if self.exact:
             return f"exact in {self.dtype}: all {count} step shapes round alike"
-        found = " | ".join(self.class_words)
+        found = " | ".join(" ".join(map(str, shapes)) for shapes in self.classes)
         return (
             f"not exact in {self.dtype}: {count} step shapes (rows x tokens) round in "
             f"{len(self.classes)} ways: {found}"
         )
-
-
-def shape_word(bucket: Bucket) -> str:
-    """Return a step's shape as "rows x tokens" without blanks."""
-    return f"{bucket.rows}x{bucket.tokens}"
 
 
 def find_classes(dtype: str, signatures: Mapping[Bucket, Collection[bytes]]) -> Exactness:

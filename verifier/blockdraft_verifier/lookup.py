@@ -5,10 +5,7 @@ earlier occurrence of the newest tokens, a few positions of their chain are comp
 newest first. So a token costs one look into a dictionary when it is added, a search costs a bounded
 number of comparisons, and memory is linear: a suffix automaton took 3 to 9 times as long and 25 to
 90 times as much memory for the same tokens. What a search misses is an occurrence further back than
-`candidates` others; one that was found is followed on, however far back it is.
-
-
-from array import array
+`CANDIDATES` others; one that was found is followed on, however far back it is.
 """
 
 from array import array
@@ -42,85 +39,6 @@ class Match:
     end: int
 
 
-class LookupIndex:
-    """All earlier occurrences in one sequence that grows; it reads the sequence's own list."""
-
-    def __init__(self, tokens: Sequence[int], candidates: int = CANDIDATES) -> None:
-        """Index nothing yet."""
-        self._tokens = tokens
-        self._candidates = candidates
-        self._last: dict[int, int] = {}
-        # By position: the previous one after the same pair.
-        self._earlier = array("i", [_NOWHERE] * SHORTEST_MATCH)
-
-    @property
-    def behind(self) -> int:
-        """How many tokens are not indexed yet."""
-        return max(0, len(self._tokens) + 1 - len(self._earlier))
-
-    def add(self, most: int) -> int:
-        """Index up to `most` further tokens, and return how many."""
-        tokens, last, earlier = self._tokens, self._last, self._earlier
-        start = len(earlier)
-        stop = min(start + most, len(tokens) + 1)
-        for position in range(start, stop):
-            pair = tokens[position - 2] << _PAIR_SHIFT | tokens[position - 1]
-            earlier.append(last.get(pair, _NOWHERE))
-            last[pair] = position
-        return max(0, stop - start)
-
-    def find(self, known: Match | None = None) -> Match | None:
-        """Return the longest earlier occurrence of the newest tokens, of equals the latest."""
-        tokens = self._tokens
-        end = len(tokens)
-        best, best_at = (known.length, known.position) if known else (SHORTEST_MATCH - 1, _NOWHERE)
-        if end <= SHORTEST_MATCH or best >= LONGEST_MATCH:
-            return known
-        position = self._last.get(tokens[-2] << _PAIR_SHIFT | tokens[-1], _NOWHERE)
-        if position == end:
-            position = self._earlier[position]
-        for _ in range(self._candidates):
-            if position == _NOWHERE:
-                break
-            # What does not agree beyond the best so far needs no further look.
-            if position > best and tokens[position - best - 1] == tokens[end - best - 1]:
-                length = self._agreeing(position)
-                if length > best:
-                    best, best_at = length, position
-                    if best == LONGEST_MATCH:
-                        break
-            position = self._earlier[position]
-        return Match(best, best_at, end) if best_at != _NOWHERE else None
-
-    def continuation(self, match: Match, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens that follow a match of the sequence as it is now.
-
-        Where they reach the newest token they go on from the beginning: what repeated itself is
-        expected to do so again.
-        """
-        period = match.end - match.position
-        following = tuple(self._tokens[match.position : match.position + min(count, period)])
-        return (following * -(-count // period))[:count]
-
-    def right(self, match: Match) -> int:
-        """Return how many of the tokens added since a match was found are those that follow it."""
-        tokens, position, end = self._tokens, match.position, match.end
-        # No wrapping needed: what follows the former end has been added since.
-        added = len(tokens) - end
-        for offset in range(added):
-            if tokens[position + offset] != tokens[end + offset]:
-                return offset
-        return added
-
-    def _agreeing(self, position: int) -> int:
-        tokens, end = self._tokens, len(self._tokens)
-        most = min(position, LONGEST_MATCH)
-        length = SHORTEST_MATCH
-        while length < most and tokens[position - length - 1] == tokens[end - length - 1]:
-            length += 1
-        return length
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a prediction, whether or not anybody verified it.
@@ -137,47 +55,100 @@ class Outcome:
 
 
 class SequenceLookup:
-    """Finds and follows the match of one sequence."""
+    """All earlier occurrences in one sequence, and the one of its newest tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        """Read `tokens`, which may only grow."""
+        """Read `tokens`, which may only grow; nothing is indexed yet."""
         self._tokens = tokens
-        self._index = LookupIndex(tokens)
-        self._match: Match | None = None
+        self._last: dict[int, int] = {}
+        # By position: the previous one after the same pair.
+        self._earlier = array("i", [_NOWHERE] * SHORTEST_MATCH)
+        self.match: Match | None = None
 
     @property
     def behind(self) -> int:
         """How many tokens are not indexed yet."""
-        return self._index.behind
-
-    @property
-    def match_length(self) -> int:
-        """Tokens of the present match; 0 if there is none."""
-        return self._match.length if self._match is not None else 0
+        return max(0, len(self._tokens) + 1 - len(self._earlier))
 
     def index(self, most: int) -> int:
         """Index up to `most` further tokens, and return how many."""
-        return self._index.add(most)
+        tokens, last, earlier = self._tokens, self._last, self._earlier
+        start = len(earlier)
+        stop = min(start + most, len(tokens) + 1)
+        for position in range(start, stop):
+            pair = tokens[position - 2] << _PAIR_SHIFT | tokens[position - 1]
+            earlier.append(last.get(pair, _NOWHERE))
+            last[pair] = position
+        return max(0, stop - start)
 
     def look(self) -> Outcome | None:
-        """Find the present match.
+        """Find the present match, and return what became of the previous one.
 
-        Returns:
-            What became of the previous one; None if there was none, or nothing came since.
+        None if there was none, or nothing came since.
         """
-        previous, followed, outcome = self._match, None, None
+        previous, followed, outcome = self.match, None, None
         if previous is not None:
             added = len(self._tokens) - previous.end
             if not added:
                 return None
-            right = self._index.right(previous)
+            right = self._right(previous)
             outcome = Outcome(previous.length, right, missed=right < added)
             if not outcome.missed:
                 length = min(previous.length + right, LONGEST_MATCH)
                 followed = Match(length, previous.position + right, previous.end + right)
-        self._match = self._index.find(followed)
+        self.match = self._longest(followed)
         return outcome
 
     def continuation(self, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens that are to follow; none without a match."""
-        return self._index.continuation(self._match, count) if self._match is not None else ()
+        """Return the `count` tokens that follow the match; none without one.
+
+        Where they reach the newest token they go on from the beginning: what repeated itself is
+        expected to do so again.
+        """
+        if self.match is None:
+            return ()
+        position, period = self.match.position, self.match.end - self.match.position
+        following = tuple(self._tokens[position : position + min(count, period)])
+        return (following * -(-count // period))[:count]
+
+    def _longest(self, known: Match | None) -> Match | None:
+        """Return the longest earlier occurrence of the newest tokens, of equals the latest."""
+        tokens = self._tokens
+        end = len(tokens)
+        best, best_at = (known.length, known.position) if known else (SHORTEST_MATCH - 1, _NOWHERE)
+        if end <= SHORTEST_MATCH or best >= LONGEST_MATCH:
+            return known
+        position = self._last.get(tokens[-2] << _PAIR_SHIFT | tokens[-1], _NOWHERE)
+        if position == end:
+            position = self._earlier[position]
+        for _ in range(CANDIDATES):
+            if position == _NOWHERE:
+                break
+            # What does not agree beyond the best so far needs no further look.
+            if position > best and tokens[position - best - 1] == tokens[end - best - 1]:
+                length = self._agreeing(position)
+                if length > best:
+                    best, best_at = length, position
+                    if best == LONGEST_MATCH:
+                        break
+            position = self._earlier[position]
+        return Match(best, best_at, end) if best_at != _NOWHERE else None
+
+    def _agreeing(self, position: int) -> int:
+        """Return how many tokens before a position are the newest ones."""
+        tokens, end = self._tokens, len(self._tokens)
+        most = min(position, LONGEST_MATCH)
+        length = SHORTEST_MATCH
+        while length < most and tokens[position - length - 1] == tokens[end - length - 1]:
+            length += 1
+        return length
+
+    def _right(self, match: Match) -> int:
+        """Return how many of the tokens added since a match was found are those that follow it."""
+        tokens, position, end = self._tokens, match.position, match.end
+        # No wrapping needed: what follows the former end has been added since.
+        added = len(tokens) - end
+        for offset in range(added):
+            if tokens[position + offset] != tokens[end + offset]:
+                return offset
+        return added

@@ -17,7 +17,6 @@ from blockdraft_verifier.computation import Computation, Rounding
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
-from blockdraft_verifier.exactness import shape_word
 from blockdraft_verifier.requests import parse_request
 from blockdraft_verifier.scheduling.sequence import Sequence
 
@@ -99,10 +98,9 @@ class VerifierService(VerifierServiceServicer):
                     exact=exactness.exact,
                     dtype=exactness.dtype,
                     classes=[
-                        pb.RoundingClass(steps=map(shape_word, shapes))
-                        for shapes in exactness.classes
+                        pb.RoundingClass(steps=map(str, shapes)) for shapes in exactness.classes
                     ],
-                    padded=map(shape_word, exactness.padded),
+                    padded=map(str, exactness.padded),
                 )
             )
         drafter = engine.drafter
@@ -138,11 +136,7 @@ class VerifierService(VerifierServiceServicer):
         listener: Listener,
         on_step_end: StepEnd,
     ) -> Sequence:
-        """Check a request and give it to the engine.
-
-        Raises:
-            ServiceError: If it is invalid, or the engine does not take it.
-        """
+        """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
         limit = self._settings.scheduler.max_context_tokens
         wanted = parse_request(request, served.vocab_size, limit)

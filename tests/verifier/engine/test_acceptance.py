@@ -1,4 +1,4 @@
-"""What is learned of drafts, and what is then expected of them, by hand and by counting."""
+"""What is learned of drafts and of matches, and what is then expected, by hand and by counting."""
 
 import itertools
 import math
@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from blockdraft_verifier.engine.acceptance import (
     LEARNING_RATE,
     PRIOR_ACCEPTANCE,
+    PRIOR_OF_MATCHES,
     PRIOR_WEIGHT,
+    SETTLED_TRIALS,
     AcceptanceEstimate,
+    MatchAcceptance,
     expected_drafts,
     expected_longest,
 )
+from blockdraft_verifier.lookup import LONGEST_MATCH, Outcome
 
 
 def test_expected_accepted_is_a_sum_of_products() -> None:
@@ -120,6 +124,7 @@ def test_nothing_is_expected_of_drafts_of_nothing() -> None:
     assert [*drafts.accepted, *drafts.drafted, *drafts.passes] == [0.0, 0.0, 0.0]
 
 
+PRIOR = PRIOR_OF_MATCHES
 chances = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), max_size=3)
 
 
@@ -157,10 +162,71 @@ def test_what_is_expected_is_what_comes(least: float) -> None:
         while right < length and rng.random() < says[right]:
             right += 1
         if step > 1000:
-            drafts = expected_drafts([estimate], asked)
-            expected.append((drafts.accepted[asked], drafts.passes[asked]))
             accepted.append(right)
             drafted.append(length)
+        if step > 1000 and step % 10 == 0:
+            drafts = expected_drafts([estimate], asked)
+            expected.append((drafts.accepted[asked], drafts.passes[asked]))
         estimate.update(length, right, ended_early=length < asked)
     seen = (np.mean(accepted), np.mean(drafted))
     assert np.mean(expected, axis=0) == pytest.approx(seen, rel=0.05)
+
+
+def test_a_match_gets_longer_with_each_token() -> None:
+    fresh = MatchAcceptance()
+    # Matches of 2, 3, 4 and 5 tokens.
+    expected = [
+        PRIOR[1],
+        PRIOR[1] * PRIOR[2],
+        PRIOR[1] * PRIOR[2] ** 2,
+    ]
+    expected.append(expected[-1] * PRIOR[3])
+    assert fresh.survival(2, 4) == pytest.approx(expected)
+    assert fresh.survival(LONGEST_MATCH, 2) == pytest.approx([PRIOR[-1], PRIOR[-1] ** 2])
+    assert fresh.survival(2, 0) == []
+
+
+def test_rates_are_learned_by_length() -> None:
+    rng = random.Random(0)
+    found = MatchAcceptance()
+    for _ in range(2000):
+        right = rng.random() < 0.9
+        found.update(Outcome(20, int(right), missed=not right))
+        found.update(Outcome(2, 0, missed=rng.random() < 0.999))
+    assert found.survival(20, 1)[0] == pytest.approx(0.9, abs=0.15)
+    assert found.survival(2, 1)[0] < 0.05
+    assert found.survival(3, 1)[0] == PRIOR[2]
+
+
+def test_a_run_teaches_all_lengths_it_passed() -> None:
+    found = MatchAcceptance()
+    found.update(Outcome(2, right=3, missed=True))
+    two, four, five = (found.survival(length, 1)[0] for length in (2, 4, 5))
+    # Right after 2, 3 and 4 tokens, wrong after 5.
+    assert two > PRIOR[1]
+    assert four > PRIOR[2]
+    assert five < PRIOR[3]
+
+
+def test_a_successor_starts_there_and_learns_alone() -> None:
+    first = MatchAcceptance()
+    for _ in range(30):
+        first.update(Outcome(2, right=1, missed=False))
+    heir = first.successor()
+    assert heir.survival(2, 1) == first.survival(2, 1)
+    before = first.survival(2, 1)
+    heir.update(Outcome(2, right=0, missed=True))
+    assert first.survival(2, 1) == before
+    # The first trial of its own counts more than another one of the many before.
+    assert heir.survival(2, 1)[0] < 0.85 * before[0]
+
+
+def test_a_rate_settles_as_an_average_of_the_last_trials() -> None:
+    found = MatchAcceptance()
+    seen = [random.Random(1).random() < 0.5 for _ in range(60)]
+    rate = PRIOR[1]
+    for trial, right in enumerate(seen, start=1):
+        found.update(Outcome(2, int(right), missed=not right))
+        weight = 1 / (PRIOR_WEIGHT + trial) if trial < SETTLED_TRIALS else LEARNING_RATE
+        rate += weight * (right - rate)
+    assert found.survival(2, 1) == pytest.approx([rate])

@@ -9,9 +9,9 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_drafts
 from blockdraft_verifier.engine.cost_model import (
     FIRST_PROPOSALS,
+    NO_PROMPTS,
     CostModel,
     WaitingPrompts,
-    expected_steps,
 )
 from blockdraft_verifier.engine.costs import DraftCosts
 
@@ -27,6 +27,20 @@ def model(verify: dict[Bucket, float], *draft: float) -> CostModel:
     costs = CostModel(verify)
     costs.drafts = DraftCosts(8, draft)
     return costs
+
+
+def best(
+    costs: CostModel,
+    estimates: list[AcceptanceEstimate],
+    most: int,
+    prompts: WaitingPrompts = NO_PROMPTS,
+) -> int:
+    return costs.expected_steps(estimates, most, prompts).best()
+
+
+def lost(costs: CostModel, estimates: list[AcceptanceEstimate], length: int) -> float:
+    """Return what a step of up to so many drafted tokens loses against one of none."""
+    return costs.expected_steps(estimates, 7).lost_seconds(length, 0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +97,7 @@ def test_drafts_leave_prompts_their_room(waiting: int, longest: int) -> None:
     costs = model({Bucket(32, 16, 16): 0.8, Bucket(32, 64, 64): 1.0}, *[0.1] * 6)
     prompts = WaitingPrompts(waiting, 2.0)
     sure = [AcceptanceEstimate([0.99] * 3)] * 16
-    assert costs.best_draft_length(sure, 3, prompts=prompts) == longest
+    assert best(costs, sure, 3, prompts) == longest
     # Nor are drafts tried where not even one that is always right would leave them that.
     poor = AcceptanceEstimate([0.2] * 3)
     tried = costs.try_length([poor.successor() for _ in range(16)], poor, 3, prompts)
@@ -95,14 +109,14 @@ def test_what_another_length_loses() -> None:
     # 8 tokens take 2 s, the drafter half a second more; plain decoding gains one token a second.
     fair = estimates(0.5)
     gained = 1 + 0.5 + 0.25 + 0.125 + 0.0625
-    assert costs.lost_seconds(fair, 4, 0) == pytest.approx(2.5 - gained)
-    assert costs.lost_seconds(fair, 0, 0) == pytest.approx(0.0)
+    assert lost(costs, fair, 4) == pytest.approx(2.5 - gained)
+    assert lost(costs, fair, 0) == 0.0
 
 
 def test_an_unknown_sequence_gets_a_few_tries() -> None:
     costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
     heir = poor.successor()
-    assert costs.best_draft_length([heir], 7) == 0
+    assert best(costs, [heir], 7) == 0
     for _ in range(FIRST_PROPOSALS):
         assert costs.try_length([heir], poor, 7) > 0
         heir.update(7, 0)
@@ -111,7 +125,7 @@ def test_an_unknown_sequence_gets_a_few_tries() -> None:
     lucky = poor.successor()
     for _ in range(FIRST_PROPOSALS):
         lucky.update(7, 4)
-    assert costs.best_draft_length([lucky], 7) > 0
+    assert best(costs, [lucky], 7) > 0
     # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.
     assert costs.try_length([heir, poor.successor()], poor, 7) == 0
     assert costs.try_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
@@ -119,46 +133,41 @@ def test_an_unknown_sequence_gets_a_few_tries() -> None:
     assert model(FLAT, 10.0).try_length([poor.successor()], poor, 7) == 0
 
 
-def test_free_verification_drafts_as_far_as_possible() -> None:
-    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 7) == 7
-    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 3) == 3
-    assert model(FLAT, 0.01).best_draft_length(estimates(0.9), 0) == 0
-
-
-def test_an_expensive_drafter_is_left_alone() -> None:
-    # Seven tokens of 0.9 give at most 4.7 more; at 10 s a draft that is 5.7 / 11 < 1.
-    assert model(FLAT, 10.0).best_draft_length(estimates(0.9), 7) == 0
-    assert model(FLAT, 4.0).best_draft_length(estimates(0.9), 7) == 7
-
-
-def test_poor_acceptance_stops_drafting() -> None:
-    assert model(FLAT, 0.5).best_draft_length(estimates(0.05), 7) == 0
-    assert model(LINEAR, 0.0).best_draft_length(estimates(0.05, rows=4), 7) == 0
-
-
-def test_the_length_stops_where_another_bucket_costs_more_than_it_gains() -> None:
-    # One row: 1 + K tokens. Up to 3 drafted tokens stay in the bucket of 4; 4 and more double
-    # the time. 3 drafted at 0.5: 1.875 tokens/s; 7 drafted: 1.992 / 2 s.
-    assert model(LINEAR, 0.0).best_draft_length(estimates(0.5), 7) == 3
-    assert model(FLAT, 0.0).best_draft_length(estimates(0.5), 7) == 7
-
-
-def test_a_batch_is_judged_together() -> None:
-    good_and_bad = [*estimates(0.95), *estimates(0.0), *estimates(0.0), *estimates(0.0)]
-    # 4 rows: 1 token each costs 1 s, 2 each cost 2 s. The good one alone cannot pay for that.
-    assert model(LINEAR, 0.0).best_draft_length(good_and_bad, 7) == 0
-
-
-def test_drafting_must_gain_to_be_chosen() -> None:
-    assert model(FLAT, 0.0).best_draft_length(estimates(0.0), 7) == 0
+@pytest.mark.parametrize(
+    ("verify", "draft", "right", "most", "length"),
+    [
+        # Free verification drafts as far as possible.
+        (FLAT, 0.01, [0.9], 7, 7),
+        (FLAT, 0.01, [0.9], 3, 3),
+        (FLAT, 0.01, [0.9], 0, 0),
+        # Seven tokens of 0.9 give at most 4.7 more; at 10 s a draft that is 5.7 / 11 < 1.
+        (FLAT, 10.0, [0.9], 7, 0),
+        (FLAT, 4.0, [0.9], 7, 7),
+        # Poor acceptance stops drafting, which must gain to be chosen.
+        (FLAT, 0.5, [0.05], 7, 0),
+        (LINEAR, 0.0, [0.05] * 4, 7, 0),
+        (FLAT, 0.0, [0.0], 7, 0),
+        # One row: 1 + K tokens. Up to 3 drafted tokens stay in the bucket of 4; 4 and more double
+        # the time. 3 drafted at 0.5: 1.875 tokens/s; 7 drafted: 1.992 / 2 s.
+        (LINEAR, 0.0, [0.5], 7, 3),
+        (FLAT, 0.0, [0.5], 7, 7),
+        # 4 rows: 1 token each costs 1 s, 2 each cost 2 s. The good one alone cannot pay for that.
+        (LINEAR, 0.0, [0.95, 0.0, 0.0, 0.0], 7, 0),
+    ],
+)
+def test_the_draft_length_is_the_one_worth_most(
+    verify: dict[Bucket, float], draft: float, right: list[float], most: int, length: int
+) -> None:
+    together = [AcceptanceEstimate([rate] * 7) for rate in right]
+    assert best(model(verify, draft), together, most) == length
 
 
 def test_drafts_are_shorter_where_each_token_costs_a_pass() -> None:
     costs = model(FLAT, 1.0)
-    assert costs.best_draft_length(estimates(0.6), 7) == 7
+    assert best(costs, estimates(0.6), 7) == 7
     # 0.14 s a token: 4 gain (1 + 1.3056) / 1.58, 3 gain (1 + 1.176) / 1.44, which is more.
     costs.drafts = DraftCosts(8, (1.0,), (0.16,))
-    assert costs.best_draft_length(estimates(0.6), 7) == 3
+    assert best(costs, estimates(0.6), 7) == 3
 
 
 def test_a_drafter_that_ends_drafts_early_may_be_asked_for_more() -> None:
@@ -166,11 +175,11 @@ def test_a_drafter_that_ends_drafts_early_may_be_asked_for_more() -> None:
     costs = model(FLAT, 0.0)
     costs.drafts = DraftCosts(8, (2.1,), (0.3,))
     gains = [0.5, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7]
-    assert costs.best_draft_length([AcceptanceEstimate(gains)], 7) == 1
+    assert best(costs, [AcceptanceEstimate(gains)], 7) == 1
     # Half of the drafts end after their first token, and those that go on are nearly always right.
     ending = AcceptanceEstimate([0.5, 0.8, 0.9, 0.95, 0.95, 0.95, 0.95], going_on=[1.0, 0.4])
     unending = AcceptanceEstimate(ending.by_position)
-    assert costs.best_draft_length([unending], 7) < costs.best_draft_length([ending], 7) == 7
+    assert best(costs, [unending], 7) < best(costs, [ending], 7) == 7
 
 
 def test_what_drafts_that_end_early_leave_free_is_not_paid_for() -> None:
@@ -180,10 +189,10 @@ def test_what_drafts_that_end_early_leave_free_is_not_paid_for() -> None:
     whole, half = (AcceptanceEstimate([0.5] * 7, going_on=[1.0, each]) for each in (1.0, 0.5))
     # 8 tokens gain 1 / 2 + ... + 1 / 2^7; 1 + 1 + 6 / 2 tokens the same, in five eighths of it.
     gained = 1.0 - 0.5**7
-    assert costs.lost_seconds([whole], 7, 0) == pytest.approx(8 - (1 + gained))
-    assert costs.lost_seconds([half], 7, 0) == pytest.approx(5 - (1 + gained))
+    assert lost(costs, [whole], 7) == pytest.approx(8 - (1 + gained))
+    assert lost(costs, [half], 7) == pytest.approx(5 - (1 + gained))
     # Of two sequences 10 tokens.
-    assert costs.lost_seconds([half, half], 7, 0) == pytest.approx(10 - 2 * (1 + gained))
+    assert lost(costs, [half, half], 7) == pytest.approx(10 - 2 * (1 + gained))
 
 
 def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
@@ -197,23 +206,23 @@ def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
 
 def test_times_are_learned_while_serving() -> None:
     costs = model(FLAT, 10.0)
-    assert costs.best_draft_length(estimates(0.9), 7) == 0
+    assert best(costs, estimates(0.9), 7) == 0
     # The drafter was timed while something else was compiling.
     for _ in range(60):
         costs.drafts.observe(1, 7, 0.1)
     assert costs.drafts.seconds(1, 7) == pytest.approx(0.1, abs=1e-3)
-    assert costs.best_draft_length(estimates(0.9), 7) == 7
+    assert best(costs, estimates(0.9), 7) == 7
 
 
 def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
     costs = model(FLAT, 0.1)
     bad = estimates(0.05, rows=4)
-    assert costs.best_draft_length(bad, 7) == 0
+    assert best(costs, bad, 7) == 0
     for _ in range(20):
         costs.steps.observe(4, 4, 1.0)
     # One plain step is held up by something else on the machine.
     costs.steps.observe(4, 4, 100.0)
-    assert costs.best_draft_length(bad, 7) == 0
+    assert best(costs, bad, 7) == 0
     for _ in range(3):
         costs.steps.observe(4, 4, 1.0)
     assert costs.verify_seconds(4, 4) == pytest.approx(1.0, rel=0.05)
@@ -250,13 +259,9 @@ def test_waiting_for_a_batch_is_judged_together() -> None:
 
 
 SIZES = (1, 2, 4, 8, 16, 32)
-
-
-def seconds_of(rows: int, tokens: int) -> float:
-    """Return the seconds of a padded step, and of several where it needs more than one."""
-    whole, rest = divmod(tokens, SIZES[-1])
-    padded = next((size for size in SIZES if size >= rest), 0) if rest else 0
-    return whole * (1.0 + SIZES[-1]) + (1.0 + padded if padded else 0.0)
+# Half a second for each token that is drafted.
+PADDED = CostModel({Bucket(8, size, size): 1.0 + size for size in SIZES})
+PADDED.drafts = DraftCosts(8, (3.5,), (0.5,))
 
 
 def random_estimate(rng: random.Random, positions: int) -> AcceptanceEstimate:
@@ -274,14 +279,17 @@ def chances(estimate: AcceptanceEstimate, length: int) -> list[float]:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_lone_draft_that_ends_early_is_verified_in_a_smaller_step(seed: int) -> None:
     estimate = random_estimate(random.Random(seed), 6)
-    steps = expected_steps([estimate], 6, seconds_of, lambda rows, length: 0.5 * length)
+    steps = PADDED.expected_steps([estimate], 6)
     for length in range(7):
         likely = chances(estimate, length)
-        expected = sum(chance * seconds_of(1, 1 + count) for count, chance in enumerate(likely))
+        expected = sum(
+            chance * PADDED.verify_seconds(1, 1 + count) for count, chance in enumerate(likely)
+        )
         assert steps.verify_seconds[length] == pytest.approx(expected)
     drafts = expected_drafts([estimate], 6)
     assert steps.draft_seconds == pytest.approx(0.5 * drafts.passes)
-    assert steps.seconds == pytest.approx(steps.verify_seconds + steps.draft_seconds)
+    seconds = steps.verify_seconds + steps.draft_seconds
+    assert steps.worth == pytest.approx((steps.gains / seconds).tolist())
     assert steps.gains == pytest.approx(1.0 + drafts.accepted)
     assert steps.tokens == pytest.approx(1.0 + drafts.drafted)
 
@@ -289,16 +297,16 @@ def test_a_lone_draft_that_ends_early_is_verified_in_a_smaller_step(seed: int) -
 @pytest.mark.parametrize("rows", [1, 3])
 def test_whole_drafts_take_what_their_size_takes(rows: int) -> None:
     estimates = [AcceptanceEstimate([0.1, 0.2, 0.3, 0.4]) for _ in range(rows)]
-    steps = expected_steps(estimates, 4, seconds_of, lambda rows, length: 0.0)
+    steps = PADDED.expected_steps(estimates, 4)
     lengths = range(5)
     assert steps.tokens.tolist() == [rows * (1 + length) for length in lengths]
-    expected = [seconds_of(rows, rows * (1 + length)) for length in lengths]
+    expected = [PADDED.verify_seconds(rows, rows * (1 + length)) for length in lengths]
     assert steps.verify_seconds == pytest.approx(expected)
 
 
 def test_drafts_of_several_sequences_take_what_their_mean_does() -> None:
     estimates = [AcceptanceEstimate([0.5] * 4, going_on=[1.0, 0.5]) for _ in range(8)]
-    steps = expected_steps(estimates, 4, seconds_of, lambda rows, length: 0.0)
+    steps = PADDED.expected_steps(estimates, 4)
     # Half of the drafts have four tokens, the others one: 8 + 20 of at most 40.
     assert steps.tokens[4] == pytest.approx(28.0)
-    assert steps.verify_seconds[4] == seconds_of(8, 28)
+    assert steps.verify_seconds[4] == PADDED.verify_seconds(8, 28)

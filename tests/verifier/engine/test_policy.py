@@ -10,16 +10,21 @@ import pytest
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.drafting.sync import DraftTimes, LateAnswer
-from blockdraft_verifier.engine.acceptance import HOPELESS_ACCEPTANCE, AcceptanceEstimate
-from blockdraft_verifier.engine.cost_model import (
+from blockdraft_verifier.engine.acceptance import (
+    HOPELESS_ACCEPTANCE,
+    PRIOR_OF_MATCHES,
+    AcceptanceEstimate,
+    MatchAcceptance,
+)
+from blockdraft_verifier.engine.cost_model import CostModel
+from blockdraft_verifier.engine.costs import DraftCosts
+from blockdraft_verifier.engine.policy import (
     EXPLORE_EVERY_STEPS,
+    INDEXED_PER_STEP,
     TRY_SHARE,
     TRY_STEPS,
-    CostModel,
+    DraftLengths,
 )
-from blockdraft_verifier.engine.costs import DraftCosts
-from blockdraft_verifier.engine.lookups import INDEXED_PER_STEP
-from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
@@ -57,7 +62,7 @@ def test_drafts_leave_room_for_prompts() -> None:
     lengths.costs.drafts = DraftCosts(8, (0.1,))
     sequence = decoding(lengths)
     lengths._steps = 1  # not one of those that try
-    lengths._estimates[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
+    lengths._known[sequence].drafts = AcceptanceEstimate([0.2] * 4, [20] * 4)
     assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
     assert lengths.wanted([sequence], BLOCK_SIZE, 4) == []
 
@@ -75,7 +80,7 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
     policy: DraftPolicy, right: float
 ) -> None:
     lengths = made(policy)
-    lengths._overall = AcceptanceEstimate([right], [100])
+    lengths._overall.drafts = AcceptanceEstimate([right], [100])
     prompt = Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
     hopeless = policy == "adaptive" and right < HOPELESS_ACCEPTANCE
     assert lengths.wanted([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
@@ -133,10 +138,11 @@ def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
     tried = [step for step, once in enumerate(drafted) if once]
     # Five tokens are verified in 8 s, the drafter takes half a second, and nothing is gained.
-    lost = lengths.costs.lost_seconds([lengths._estimates[sequence]], 4, 0)
+    steps = lengths.costs.expected_steps([lengths._known[sequence].drafts], 4)
+    lost = steps.lost_seconds(4, 0)
     assert lost == pytest.approx(7.5, abs=0.1)
-    steps = EXPLORE_EVERY_STEPS * math.ceil(lost / TRY_SHARE / EXPLORE_EVERY_STEPS)
-    assert tried == [steps, 2 * steps]
+    every = EXPLORE_EVERY_STEPS * math.ceil(lost / TRY_SHARE / EXPLORE_EVERY_STEPS)
+    assert tried == [every, 2 * every]
 
 
 def test_early_ends_are_learned() -> None:
@@ -145,9 +151,9 @@ def test_early_ends_are_learned() -> None:
     row = Row(sequence, 2, (3, 4, 5), 2, ended_early=True)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 2, (4, 5, 9), 3)])
-    for estimate in (lengths._overall, lengths._estimates[sequence]):
-        assert estimate.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
-        assert estimate.accepted_of(4) == pytest.approx(2.0, abs=0.2)
+    for known in (lengths._overall, lengths._known[sequence]):
+        assert known.drafts.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
+        assert known.drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
 
 
 def test_the_credit_for_tries_is_bounded() -> None:
@@ -274,7 +280,9 @@ def test_a_long_prompt_is_indexed_piece_by_piece() -> None:
     behind = []
     for _ in range(5):
         run.step()
-        behind.append(lengths._lookups._of[run.sequence].lookup.behind)
+        lookup = lengths._known[run.sequence].lookup
+        assert lookup is not None
+        behind.append(lookup.behind)
     assert behind[0] == len(run.answer[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
     assert behind[:1] > behind[1:2] > behind[2:3]
     assert behind[-1] == 0
@@ -286,8 +294,8 @@ def test_what_lookup_proposed_says_nothing_of_the_drafter() -> None:
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.LOOKUP)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
-    assert lengths._overall.proposals == 0
-    assert lengths._estimates[sequence].proposals == 0
+    for known in (lengths._overall, lengths._known[sequence]):
+        assert known.drafts.proposals == 0
 
 
 def test_the_context_of_who_copies_is_kept_up() -> None:
@@ -297,8 +305,8 @@ def test_the_context_of_who_copies_is_kept_up() -> None:
     copying.tokens[:] = [1, 2, 3, 1, 2, 3, 1, 2]
     copying.committed = len(copying.tokens) - 1
     # Sure that it goes on so.
-    for acceptance in (lengths._lookups._of[copying].acceptance, lengths._lookups._overall):
-        acceptance._rates[:] = [1.0] * len(acceptance._rates)
+    for known in (lengths._known[copying], lengths._overall):
+        known.matches = MatchAcceptance([1.0] * len(PRIOR_OF_MATCHES))
     wanted = lengths.wanted([copying, other], BLOCK_SIZE, 0)
     assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
     assert copying.proposal is not None

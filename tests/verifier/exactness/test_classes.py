@@ -19,7 +19,6 @@ def test_shapes_that_differ_are_named() -> None:
     found = find_classes("float32", {ONE: [b"a"], TWO: [b"b"], FOUR: [b"b", b"b"]})
     assert not found.exact
     assert found.classes == ((ONE,), (TWO, FOUR))
-    assert found.class_words == ("1x1", "1x2 4x4")
     assert found.summary() == (
         "not exact in float32: 3 step shapes (rows x tokens) round in 2 ways: 1x1 | 1x2 4x4"
     )

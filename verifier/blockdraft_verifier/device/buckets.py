@@ -19,6 +19,10 @@ class Bucket:
     tokens: int
     choices: int
 
+    def __str__(self) -> str:
+        """Return it in words for people: rows x tokens."""
+        return f"{self.rows}x{self.tokens}"
+
 
 def all_buckets(
     max_rows: int, max_tokens: int, max_block: int, least_tokens: int = 1
@@ -51,11 +55,7 @@ def all_buckets(
 
 
 def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
-    """Return the smallest bucket that holds `rows` rows and `tokens` tokens.
-
-    Raises:
-        ValueError: If none does.
-    """
+    """Return the smallest bucket that holds `rows` rows and `tokens` tokens."""
     for bucket in buckets:
         if bucket.rows >= rows and bucket.tokens >= tokens:
             return bucket

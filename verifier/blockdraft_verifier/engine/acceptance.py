@@ -1,17 +1,21 @@
-"""What comes of a draft, learned from what was verified; no I/O, no clock.
+"""How often proposed tokens are right, learned from what came; no I/O, no clock.
 
-A drafter may end a draft before it has as many tokens as were asked for, so there are two things to
-learn of each position: how likely it is that a draft goes on to it, which says what drafts cost,
-and how likely a token is gained there. Where a draft has ended, none is.
+Of drafts each position counts. A drafter may end a draft before it has as many tokens as were asked
+for, so there are two things to learn of a position: how likely it is that a draft goes on to it,
+which says what drafts cost, and how likely a token is gained there. Where a draft has ended, none
+is. Of what lookup finds counts the length of the match.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+from blockdraft_verifier.lookup import LONGEST_MATCH, Outcome
 
 # With this weight the last ~20 proposals decide an estimate.
 LEARNING_RATE = 0.05
@@ -23,13 +27,21 @@ SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
 PRIOR_ACCEPTANCE = 0.8
 # A drafter whose first token is right less often than this is not worth a try.
 HOPELESS_ACCEPTANCE = 0.1
+# Of matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. On the low side: each step teaches, whether
+# or not anything was proposed, so that a wrong guess here costs a few tokens' gain and no time.
+PRIOR_OF_MATCHES = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8)
+
+
+def _learn(rates: list[float], trials: list[int], place: int, hit: bool) -> None:
+    """Move a rate towards what was seen: a mean, until the last trials alone decide."""
+    tried = trials[place] = trials[place] + 1
+    weight = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
+    rates[place] += weight * (hit - rates[place])
 
 
 @dataclass(slots=True)
 class AcceptanceEstimate:
     """Running estimate of acceptance by draft position, given that all before were accepted.
-
-    A mean of the prior and what was seen, until the last proposals alone decide.
 
     Attributes:
         by_position: How likely a token is gained at each position, if it is asked for.
@@ -62,11 +74,13 @@ class AcceptanceEstimate:
         """Learn from one verification."""
         asked = drafted + ended_early
         # Positions after the first miss, or after a draft's end, were never put to the test.
-        for position in range(min(accepted + 1, asked)):
-            hit = position < accepted
-            _learn(self.by_position, self.trials, position, hit, PRIOR_ACCEPTANCE)
+        tested = min(accepted + 1, asked)
+        _lengthen(self.by_position, self.trials, tested, PRIOR_ACCEPTANCE)
+        for position in range(tested):
+            _learn(self.by_position, self.trials, position, position < accepted)
+        _lengthen(self.going_on, self.asked, asked, 1.0)
         for position in range(asked):
-            _learn(self.going_on, self.asked, position, position < drafted, 1.0)
+            _learn(self.going_on, self.asked, position, position < drafted)
 
     def accepted_of(self, length: int) -> float:
         """Return how many of `length` tokens are expected to be accepted."""
@@ -77,14 +91,34 @@ class AcceptanceEstimate:
         return _alive(self.going_on, length, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedDrafts:
+class MatchAcceptance:
+    """Running estimate of how often the next token is right, by range of match lengths."""
+
+    def __init__(self, prior: Sequence[float] = PRIOR_OF_MATCHES) -> None:
+        """Start from what is known of other texts."""
+        self._rates = list(prior)
+        self._trials = [0] * len(prior)
+
+    def successor(self) -> "MatchAcceptance":
+        """Return an estimate that takes this one as its prior."""
+        return MatchAcceptance(self._rates)
+
+    def survival(self, match_length: int, count: int) -> list[float]:
+        """Return how likely it is that the first 1, 2, ... `count` tokens are all right."""
+        lengths = range(match_length, match_length + count)
+        return list(accumulate((self._rates[_range_of(each)] for each in lengths), mul))
+
+    def update(self, outcome: Outcome) -> None:
+        """Learn what became of a prediction: each token that was right made the match longer."""
+        for offset in range(outcome.right + outcome.missed):
+            place = _range_of(outcome.match_length + offset)
+            _learn(self._rates, self._trials, place, offset < outcome.right)
+
+
+class ExpectedDrafts(NamedTuple):
     """What is expected of drafts of 0, 1, 2, ... tokens for several sequences together.
 
-    Attributes:
-        accepted: Tokens accepted, of all sequences.
-        drafted: Tokens drafted, of all sequences.
-        passes: Tokens of the longest draft.
+    `accepted` and `drafted` are tokens of all sequences, `passes` those of the longest draft.
     """
 
     accepted: Float[np.ndarray, " lengths"]
@@ -113,13 +147,13 @@ def expected_longest(lasting: Sequence[Sequence[float]]) -> float:
     return float((1.0 - np.prod(1.0 - padded, axis=0)).sum())
 
 
-def _learn(values: list[float], trials: list[int], position: int, hit: bool, prior: float) -> None:
-    """Move the mean at a position towards what was seen there."""
-    values += [prior] * (position + 1 - len(values))
-    trials += [0] * (len(values) - len(trials))
-    tried = trials[position] = trials[position] + 1
-    rate = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
-    values[position] += rate * (hit - values[position])
+def _range_of(match_length: int) -> int:
+    return (min(match_length, LONGEST_MATCH) - 1).bit_length()
+
+
+def _lengthen(rates: list[float], trials: list[int], length: int, prior: float) -> None:
+    rates += [prior] * (length - len(rates))
+    trials += [0] * (len(rates) - len(trials))
 
 
 def _padded(

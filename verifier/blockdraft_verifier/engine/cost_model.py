@@ -1,17 +1,15 @@
-"""How many tokens to draft: the number that maximizes expected tokens per second.
+"""What a step is worth: the tokens per second that are expected of it.
 
 While prompts wait for room in the steps, their tokens count too: a drafted token takes the place of
-a prompt token, so that somebody else's first token comes later.
-
-Measured at warm-up: the seconds of a verification step in each bucket (the K-flat curve) and of a
-draft step (`costs`). Measured while serving: both again, and how often drafted tokens are
-right. No I/O, no clock.
+a prompt token, so that somebody else's first token comes later. The seconds are those of `costs`,
+how often drafted tokens are right is known by `acceptance`. No I/O, no clock.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,75 +24,9 @@ from blockdraft_verifier.engine.costs import DraftCosts, StepTimes
 
 # What is lost to rounding in sums of probabilities.
 ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedSteps:
-    """Steps by how many tokens are asked for of each sequence.
-
-    Attributes:
-        tokens: Tokens verified of all sequences.
-        gains: Tokens gained.
-        verify_seconds: What verification takes.
-        draft_seconds: What drafting took before.
-    """
-
-    tokens: Float[np.ndarray, " lengths"]
-    gains: Float[np.ndarray, " lengths"]
-    verify_seconds: Float[np.ndarray, " lengths"]
-    draft_seconds: Float[np.ndarray, " lengths"]
-
-    @property
-    def seconds(self) -> Float[np.ndarray, " lengths"]:
-        """What steps take."""
-        seconds: Float[np.ndarray, " lengths"] = self.verify_seconds + self.draft_seconds
-        return seconds
-
-
-def expected_steps(
-    estimates: Sequence[AcceptanceEstimate],
-    most: int,
-    verify_seconds: Callable[[int, int], float],
-    draft_seconds: Callable[[int, float], float],
-) -> ExpectedSteps:
-    """Return what is expected of steps with drafts of 0, 1, ... `most` tokens."""
-    rows, drafts = len(estimates), expected_drafts(estimates, most)
-    tokens = rows + drafts.drafted
-    if rows == 1:
-        verified = _verified_alone(drafts, verify_seconds)
-    else:
-        # The drafts of several sequences have together about as many tokens as expected.
-        sizes = np.ceil(tokens - ROUNDING).astype(int)
-        verified = np.array([verify_seconds(rows, size) for size in sizes.tolist()])
-    drafted = np.array([draft_seconds(rows, passes) for passes in drafts.passes.tolist()])
-    return ExpectedSteps(tokens, rows + drafts.accepted, verified, drafted)
-
-
-def _verified_alone(
-    drafts: ExpectedDrafts, verify_seconds: Callable[[int, int], float]
-) -> Float[np.ndarray, " lengths"]:
-    """Return the seconds of verifying a lone sequence's drafts of 0, 1, ... tokens.
-
-    A draft that ends early is verified in a smaller step: a token takes what it makes the step
-    longer, as often as there is one.
-    """
-    took = np.array([verify_seconds(1, 1 + length) for length in range(len(drafts.drafted))])
-    longer = np.diff(drafts.drafted) * np.diff(took)
-    return np.concatenate([took[:1], took[0] + np.cumsum(longer)])
-
-
-# Drafting that does not pay is tried again this often, in steps: text changes.
-EXPLORE_EVERY_STEPS = 64
-# Tries may cost such a share of the time, so they are rarer where they are dear,
-TRY_SHARE = 0.02
-# of that of so many steps at most, however long there was none.
-TRY_STEPS = 1024
 # A sequence gets so many proposals before the others' acceptance can decide against drafting: text
 # differs, and one that is never drafted for can never show it, unless all others were hopeless.
 FIRST_PROPOSALS = 4
-# Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
-# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
-LEAST_CHANCE = 0.15
 # A proposal is waited for so many times as long as it usually takes,
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.
@@ -119,13 +51,30 @@ class WaitingPrompts:
 NO_PROMPTS = WaitingPrompts()
 
 
-class CostModel:
-    """Seconds of verification and drafting, from measurements.
+class ExpectedSteps(NamedTuple):
+    """Steps in which 0, 1, 2, ... tokens are asked for of each sequence.
 
-    Attributes:
-        steps: Of verification.
-        drafts: Of drafting; another one with each drafter.
+    `tokens` are verified of all sequences, and `gains` gained.
     """
+
+    tokens: Float[np.ndarray, " lengths"]
+    gains: Float[np.ndarray, " lengths"]
+    verify_seconds: Float[np.ndarray, " lengths"]
+    draft_seconds: Float[np.ndarray, " lengths"]
+    worth: list[float]
+
+    def best(self, least: int = 0) -> int:
+        """Return the draft length with which a step is worth most."""
+        return max(range(least, len(self.worth)), key=self.worth.__getitem__)
+
+    def lost_seconds(self, length: int, best: int) -> float:
+        """Return what a step with another than the best draft length is expected to waste."""
+        seconds = float(self.verify_seconds[length] + self.draft_seconds[length])
+        return seconds * (1.0 - self.worth[length] / self.worth[best])
+
+
+class CostModel:
+    """Seconds of verification (`steps`) and of drafting (`drafts`), and what they buy."""
 
     def __init__(
         self,
@@ -140,11 +89,11 @@ class CostModel:
         """Return what is known now of the time that steps take, for the person who asks."""
         return {
             "verify_by_rows_x_tokens": {
-                f"{bucket.rows}x{bucket.tokens}": round(1e3 * seconds, 3)
+                str(bucket): round(1e3 * seconds, 3)
                 for bucket, seconds in self.steps.by_bucket.items()
             },
             "verify_per_1000_context_tokens": {
-                f"{bucket.rows}x{bucket.tokens}": round(1e6 * seconds, 3)
+                str(bucket): round(1e6 * seconds, 3)
                 for bucket, seconds in self.steps.context_seconds.items()
             },
             **self.drafts.milliseconds(),
@@ -202,33 +151,55 @@ class CostModel:
         )
         return prompt_token_seconds / gained_token_seconds
 
-    def best_draft_length(
+    def expected_steps(
         self,
         estimates: Sequence[AcceptanceEstimate],
-        limit: int,
-        *,
-        least: int = 0,
+        most: int,
+        prompts: WaitingPrompts = NO_PROMPTS,
+    ) -> ExpectedSteps:
+        """Return what is expected of steps with drafts of 0, 1, ... `most` tokens."""
+        rows, expected = len(estimates), expected_drafts(estimates, most)
+        tokens, gains = rows + expected.drafted, rows + expected.accepted
+        # The drafts of several sequences have together about as many tokens as expected.
+        sizes = [math.ceil(size - ROUNDING) for size in tokens.tolist()]
+        if rows == 1:
+            verified = self._verified_alone(expected)
+        else:
+            verified = np.array([self.verify_seconds(rows, size) for size in sizes])
+        drafted = np.array([self.drafts.seconds(rows, each) for each in expected.passes.tolist()])
+        if prompts.tokens:
+            each_length = zip(sizes, gains.tolist(), drafted.tolist(), strict=True)
+            worth = [self.worth(rows, *length, prompts) for length in each_length]
+        else:
+            worth = (gains / (verified + drafted)).tolist()
+        return ExpectedSteps(tokens, gains, verified, drafted, worth)
+
+    def _verified_alone(self, drafts: ExpectedDrafts) -> Float[np.ndarray, " lengths"]:
+        """Return the seconds of verifying a lone sequence's drafts of 0, 1, ... tokens.
+
+        A draft that ends early is verified in a smaller step: a token takes what it makes the step
+        longer, as often as there is one.
+        """
+        lengths = range(len(drafts.drafted))
+        took = np.array([self.verify_seconds(1, 1 + length) for length in lengths])
+        longer = np.diff(drafts.drafted) * np.diff(took)
+        return np.concatenate([took[:1], took[0] + np.cumsum(longer)])
+
+    def try_length(
+        self,
+        estimates: Sequence[AcceptanceEstimate],
+        overall: AcceptanceEstimate,
+        most: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return the draft length, at most `limit`, with which a step is worth most."""
-        steps = self._expected_steps(estimates, limit)
-        rows = len(estimates)
-        return max(
-            range(least, limit + 1), key=lambda length: self._worth_of(rows, steps, length, prompts)
-        )
-
-    def _expected_steps(self, estimates: Sequence[AcceptanceEstimate], limit: int) -> ExpectedSteps:
-        return expected_steps(estimates, limit, self.verify_seconds, self.drafts.seconds)
-
-    def _worth_of(
-        self, rows: int, steps: ExpectedSteps, length: int, prompts: WaitingPrompts
-    ) -> float:
-        """Return what a step is worth in which so many tokens are asked for of each sequence."""
-        gain = float(steps.gains[length])
-        if not prompts.tokens:
-            return gain / float(steps.seconds[length])
-        tokens = math.ceil(steps.tokens[length] - ROUNDING)
-        return self.worth(rows, tokens, gain, float(steps.draft_seconds[length]), prompts)
+        """Return how far to draft to learn more where that does not seem to pay; 0 for nothing."""
+        unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
+        perfect = [AcceptanceEstimate([1.0] * most)] * len(estimates)
+        if overall.hopeless or 2 * unknown <= len(estimates):
+            return 0
+        if not self.expected_steps(perfect, most, prompts).best():
+            return 0
+        return self.expected_steps(estimates, most, prompts).best(least=1)
 
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
@@ -238,35 +209,7 @@ class CostModel:
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)
         if must_pay:
-            steps = self._expected_steps(estimates, length)
+            steps = self.expected_steps(estimates, length)
             gained = float(steps.gains[-1]) / rows
             seconds = min(seconds, gained * plain - float(steps.verify_seconds[-1]))
         return max(seconds, WAIT_SHARE * plain)
-
-    def try_length(
-        self,
-        estimates: Sequence[AcceptanceEstimate],
-        overall: AcceptanceEstimate,
-        limit: int,
-        prompts: WaitingPrompts = NO_PROMPTS,
-    ) -> int:
-        """Return how far to draft to learn more where that does not seem to pay; 0 for nothing."""
-        unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
-        perfect = [AcceptanceEstimate([1.0] * limit)] * len(estimates)
-        if overall.hopeless or 2 * unknown <= len(estimates):
-            return 0
-        if not self.best_draft_length(perfect, limit, prompts=prompts):
-            return 0
-        return self.best_draft_length(estimates, limit, least=1, prompts=prompts)
-
-    def lost_seconds(
-        self,
-        estimates: Sequence[AcceptanceEstimate],
-        length: int,
-        best: int,
-        prompts: WaitingPrompts = NO_PROMPTS,
-    ) -> float:
-        """Return what a step with another than the best draft length is expected to waste."""
-        rows, steps = len(estimates), self._expected_steps(estimates, max(length, best))
-        worth, most = (self._worth_of(rows, steps, each, prompts) for each in (length, best))
-        return float(steps.seconds[length]) * (1.0 - worth / most)

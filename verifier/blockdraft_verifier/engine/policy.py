@@ -5,8 +5,14 @@ get one draft length, the one that the cost model finds best without lookup. The
 compete with it. The step's tokens are what all sequences share: so the tokens found by lookup, of
 all of them, are taken in order of how likely they are to be right, as many as fill the step that
 is worth most. A step is padded up to a compiled size, and filling it costs nothing, unless prompts
-wait for room. What it is decided by is learned from every step: acceptance (`acceptance`,
-`lookups`) and seconds (`costs`).
+wait for room. It is decided by what every step teaches:
+
+| What | Where | Learned |
+|---|---|---|
+| how often drafted tokens are right | `AcceptanceEstimate` | of each sequence, and of all |
+| how often those found by lookup are | `MatchAcceptance` | of each sequence, and of all |
+| what a step takes | `StepTimes` | of each shape, and of the machine |
+| what a draft takes | `DraftCosts` | of each number of sequences |
 """
 
 import math
@@ -17,28 +23,43 @@ from itertools import accumulate
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_longest
-from blockdraft_verifier.engine.cost_model import (
-    EXPLORE_EVERY_STEPS,
-    LEAST_CHANCE,
-    NO_PROMPTS,
-    TRY_SHARE,
-    TRY_STEPS,
-    CostModel,
-    WaitingPrompts,
+from blockdraft_verifier.engine.acceptance import (
+    AcceptanceEstimate,
+    MatchAcceptance,
+    expected_longest,
 )
-from blockdraft_verifier.engine.lookups import Lookups
+from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
+from blockdraft_verifier.lookup import SequenceLookup
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
+
+# Drafting that does not pay is tried again this often, in steps: text changes.
+EXPLORE_EVERY_STEPS = 64
+# Tries may cost such a share of the time, so they are rarer where they are dear,
+TRY_SHARE = 0.02
+# of that of so many steps at most, however long there was none.
+TRY_STEPS = 1024
+# Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
+# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
+LEAST_CHANCE = 0.15
+# About half a millisecond: a long prompt is indexed beside the steps that compute it.
+INDEXED_PER_STEP = 1024
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one sequence, or of all; `lookup` is None where nothing is looked up."""
+
+    drafts: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
+    matches: MatchAcceptance = field(default_factory=MatchAcceptance)
+    lookup: SequenceLookup | None = None
 
 
 class DraftLengths:
     """Learns from every step, and says for whom to draft how many tokens; pure Python.
 
     With the policy "adaptive" drafts are as long as it pays, with "fixed" as long as allowed.
-
-    Attributes:
-        costs: What steps cost; None before anything was measured.
+    `costs` is None before anything was measured.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -48,9 +69,8 @@ class DraftLengths:
         self._prompt_slowdown = settings.prompt_slowdown
         self._lookup_block = settings.lookup_block if settings.lookup else 1
         self._max_block = 1
-        self._lookups = Lookups()
-        self._overall = AcceptanceEstimate()
-        self._estimates: dict[Sequence, AcceptanceEstimate] = {}
+        self._overall = Known()
+        self._known: dict[Sequence, Known] = {}
         self._steps = 0
         # What tries may cost by now.
         self._credit_seconds = 0.0
@@ -63,7 +83,7 @@ class DraftLengths:
         That is draft lengths, 0 where new features shall only be sent. The drafter's `block_size`
         is 1 if there is none to ask; of prompts `prompt_tokens` are to be computed.
         """
-        self._lookups.index(running)
+        self._index(running)
         ready = [
             sequence
             for sequence in running
@@ -73,25 +93,33 @@ class DraftLengths:
             and sequence.request.max_draft_tokens != 0
         ]
         # Contexts are kept up ahead of drafts, but not those of a drafter that is hardly asked.
-        ahead = self._policy == "fixed" or not self._overall.hopeless
+        ahead = self._policy == "fixed" or not self._overall.drafts.hopeless
         wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
         if self.costs is None:
             return wanted
         context = max((s.committed for s in running if not s.decoding), default=0)
         prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
-        estimates = [self._estimates[sequence] for sequence in decoding if sequence.draftable]
-        length = self._length(self.costs, estimates, block_size - 1, prompts)
+        estimates = [self._known[sequence].drafts for sequence in decoding if sequence.draftable]
+        length, is_try = self._length(self.costs, estimates, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
-        shares = self._shares(self.costs, offers, estimates, length, prompts)
+        shares = self._shares(self.costs, offers, prompts, must_draft=is_try)
         for sequence, share in zip(decoding, shares, strict=True):
-            if share.lookup:
-                tokens = self._lookups.continuation(sequence, share.lookup)
+            lookup = self._known[sequence].lookup
+            if share.lookup and lookup is not None:
+                tokens = lookup.continuation(share.lookup)
                 sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
             # With nothing to draft its context is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
         return wanted
+
+    def _index(self, running: Iterable[Sequence]) -> None:
+        """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
+        left = INDEXED_PER_STEP
+        lookups = (self._known[sequence].lookup for sequence in running if sequence in self._known)
+        for lookup in sorted(filter(None, lookups), key=lambda lookup: lookup.behind):
+            left -= lookup.index(left)
 
     def _length(
         self,
@@ -99,52 +127,63 @@ class DraftLengths:
         estimates: list[AcceptanceEstimate],
         most: int,
         prompts: WaitingPrompts,
-    ) -> int:
-        """Return how many tokens to ask the drafter for of each, lookup left out of account."""
+    ) -> tuple[int, bool]:
+        """Return how many tokens to ask the drafter for of each, lookup left out of account.
+
+        And whether that is to learn more, although it may not pay.
+        """
         if not estimates or most < 1:
-            return 0
+            return 0, False
         if self._policy == "fixed":
-            return most
-        best = tried = costs.best_draft_length(estimates, most, prompts=prompts)
+            return most, False
+        steps = costs.expected_steps(estimates, most, prompts)
+        best = tried = steps.best()
         if self._explores:
             tried = most
         elif best == 0:
-            tried = costs.try_length(estimates, self._overall, most, prompts)
-        if tried == best:
-            return best
-        lost = costs.lost_seconds(estimates, tried, best, prompts)
+            tried = costs.try_length(estimates, self._overall.drafts, most, prompts)
+        lost = steps.lost_seconds(tried, best) if tried != best else 0.0
         if lost > self._credit_seconds:
-            return best
-        self._credit_seconds -= lost
-        return tried
+            tried = best
+        elif tried != best:
+            self._credit_seconds -= lost
+        return tried, tried > 0 and (self._explores or tried != best)
 
     def _offer(self, sequence: Sequence, length: int) -> "Offer":
         """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
-        found = self._lookups.survival(sequence, _limited(sequence, self._max_block - 1))
+        found = self._survival(sequence)
         if not sequence.draftable:
             return Offer(found)
-        drafted, estimate = _limited(sequence, length), self._estimates[sequence]
-        return Offer(found, estimate.lasting(drafted), estimate.accepted_of(drafted))
+        drafted, drafts = _limited(sequence, length), self._known[sequence].drafts
+        return Offer(found, drafts.lasting(drafted), drafts.accepted_of(drafted))
 
     def _shares(
-        self,
-        costs: CostModel,
-        offers: list["Offer"],
-        estimates: list[AcceptanceEstimate],
-        length: int,
-        prompts: WaitingPrompts,
+        self, costs: CostModel, offers: list["Offer"], prompts: WaitingPrompts, *, must_draft: bool
     ) -> list["Share"]:
-        """Return which offers are taken, the drafter's being for `length` tokens."""
+        """Return which offers are taken; lookup must not prevent for ever that drafts are tried."""
         if not any(offer.survival for offer in offers):
             return [Share(draft=offer.draft_length) for offer in offers]
         if self._policy == "fixed":
             return longest(offers)
-        # Drafting that is not expected to pay is a try, which lookup must not prevent for ever.
-        must_draft = length > 0 and (
-            self._explores or not costs.best_draft_length(estimates, length, prompts=prompts)
-        )
         shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
         return with_tries(shares, offers) if self._explores else shares
+
+    def _survival(self, sequence: Sequence) -> list[float]:
+        """Return how likely the first 1, 2, ... tokens found by lookup are all right.
+
+        What became of those found before is learned from.
+        """
+        known = self._known[sequence]
+        if known.lookup is None:
+            return []
+        outcome = known.lookup.look()
+        if outcome is not None:
+            known.matches.update(outcome)
+            self._overall.matches.update(outcome)
+        match = known.lookup.match
+        if match is None:
+            return []
+        return known.matches.survival(match.length, _limited(sequence, self._max_block - 1))
 
     @property
     def _explores(self) -> bool:
@@ -154,7 +193,7 @@ class DraftLengths:
     @property
     def acceptance(self) -> list[float]:
         """How often a token at each position is right, given that those before it are."""
-        return list(self._overall.by_position)
+        return list(self._overall.drafts.by_position)
 
     @property
     def least_chance(self) -> float:
@@ -163,7 +202,7 @@ class DraftLengths:
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
         """Return how long it can pay to wait for what is `wanted` of the drafter."""
-        asked = [(self._estimates[sequence], length) for sequence, length in wanted if length]
+        asked = [(self._known[sequence].drafts, length) for sequence, length in wanted if length]
         if not asked or self.costs is None:
             return 0.0
         estimates = [estimate for estimate, _ in asked]
@@ -183,18 +222,20 @@ class DraftLengths:
 
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
-        self._overall = AcceptanceEstimate()
+        self._overall.drafts = AcceptanceEstimate()
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
-        self._estimates[sequence] = self._overall.successor()
-        if self._lookup_block > 1 and sequence.request.lookup:
-            self._lookups.add(sequence)
+        looks = self._lookup_block > 1 and sequence.request.lookup
+        self._known[sequence] = Known(
+            self._overall.drafts.successor(),
+            self._overall.matches.successor(),
+            SequenceLookup(sequence.tokens) if looks else None,
+        )
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
-        self._estimates.pop(sequence, None)
-        self._lookups.forget(sequence)
+        self._known.pop(sequence, None)
 
     def observe_drafting(self, times: DraftTimes) -> None:
         """Learn what drafting cost."""
@@ -227,8 +268,10 @@ class DraftLengths:
         for change in progress:
             row = change.row
             if change.new_tokens and row.draft_count and row.source is DraftSource.DRAFTER:
-                for estimate in (self._estimates[row.sequence], self._overall):
-                    estimate.update(row.draft_count, change.accepted, ended_early=row.ended_early)
+                for known in (self._known[row.sequence], self._overall):
+                    known.drafts.update(
+                        row.draft_count, change.accepted, ended_early=row.ended_early
+                    )
 
 
 @dataclass(frozen=True, slots=True)
