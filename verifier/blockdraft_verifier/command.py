@@ -86,9 +86,6 @@ def run_self_test(settings: VerifierSettings) -> int:
 
     It says how steps round before any of them is padded to another, as it would be in service. The
     exit code is 0 if every step rounds alike.
-
-    Raises:
-        ValueError: If the target cannot be loaded, or the settings are those of a slice.
     """
     from blockdraft_verifier.device.feature_form import NO_FEATURES
     from blockdraft_verifier.loading import load_target, report_compiled

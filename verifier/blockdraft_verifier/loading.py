@@ -16,8 +16,12 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.slice.meeting import start_slice
-from blockdraft_verifier.slice.mirror import StepFollower, StepLeader, join_slice
+from blockdraft_verifier.slice.mirror import (
+    StepFollower,
+    StepLeader,
+    join_slice,
+    start_slice,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,9 @@ FINISH_REASONS = {
 def parse_request(
     message: pb.SequenceRequest, vocab_size: int, max_context_tokens: int
 ) -> GenerationRequest:
-    """Return the request a message asks for.
+    """Return the request a message asks for, or raise a `ServiceError` that names the field.
 
     The server has checked all this already; a verifier in a cluster is spoken to by others too.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT naming the field, or OUT_OF_RANGE for a prompt that leaves
-            no room for a token.
     """
     for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
         tokens = getattr(message, field)

@@ -53,9 +53,6 @@ def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -
     """Find which steps round alike, and have a bfloat16 target serve only such.
 
     In float32 rounding hardly ever decides a token, so that nothing is padded for it there.
-
-    Raises:
-        InexactError: If no padding makes steps round alike.
     """
     found = self_test(runner, span)
     if found.exact or allow_inexact or runner.dtype != jnp.bfloat16:

@@ -220,11 +220,7 @@ class ModelRunner:
         self.compile(*read_compilation(what))
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        """Run one step over `rows`.
-
-        Raises:
-            ValueError: If the rows fit no compiled shape.
-        """
+        """Run one step over `rows`, in the smallest shape that holds them."""
         started = time.perf_counter()
         bucket = bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self._execute(bucket, self._pack(rows, bucket))

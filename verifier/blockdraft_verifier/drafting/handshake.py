@@ -72,11 +72,7 @@ class DrafterDescription:
 def check_description(
     message: pb.DrafterServiceDescribeResponse, num_layers: int, hidden_size: int
 ) -> None:
-    """Check that a target of this shape can give a drafter what it wants.
-
-    Raises:
-        ValueError: If it cannot.
-    """
+    """Raise `ValueError` if a target of this shape cannot give a drafter what it wants."""
     layer_ids = message.target_layer_ids
     if not layer_ids or not all(0 <= layer_id < num_layers for layer_id in layer_ids):
         raise ValueError(
@@ -102,9 +98,7 @@ def fetch_form(
 ) -> FeatureForm:
     """Return the form in which a drafter wants its features; `held` again if that is it.
 
-    Raises:
-        grpc.RpcError: If the projection cannot be fetched.
-        ValueError: If it is not what the drafter described.
+    Raises `ValueError` if what is fetched is not what the drafter described.
     """
     layer_ids = tuple(answer.target_layer_ids)
     if not answer.HasField("projection"):

@@ -178,11 +178,7 @@ class GrpcDraftLink:
     def __init__(
         self, address: str, target: Checkpoint, peer_tls: PeerTlsSettings | None = None
     ) -> None:
-        """Start connecting in the background to a drafter for `target`.
-
-        Raises:
-            UnusableFilesError: If the certificates cannot be used.
-        """
+        """Start connecting in the background to a drafter for `target`."""
         self._address = address
         self._target = target
         self._process = OtherProcess(address, peer_tls)

@@ -303,11 +303,7 @@ class DraftSync:
         return max(0.0, min(deadlines) - self._clock())
 
     def _enforce_deadlines(self, times: DraftTimes) -> None:
-        """Let those whose deadline has passed go on without a proposal.
-
-        Raises:
-            TransportError: If an answer is missing for so long that none can be expected.
-        """
+        """Let those whose deadline has passed go on without; in the end the stream is lost."""
         now = self._clock()
         if now - self._pending[0].sent_at >= self._timeout_seconds:
             raise TransportError(f"no answer within {self._timeout_seconds} s")
@@ -322,11 +318,7 @@ class DraftSync:
             self._asks_from = now + self._leaving_alone.pause_seconds()
 
     def _take(self, response: pb.DraftResponse, times: DraftTimes) -> None:
-        """Take one answer in.
-
-        Raises:
-            TransportError: If answers before it are missing.
-        """
+        """Take one answer in, or raise `TransportError` if one before it is missing."""
         step = self._pending[0]
         if response.step_id < step.step_id:
             self._on_repair("repeated_answer")

@@ -107,12 +107,7 @@ class Engine:
         listener: Listener,
         on_step_end: StepEnd = lambda: None,
     ) -> Sequence:
-        """Queue a request; both listeners are called on the engine's thread.
-
-        Raises:
-            QueueFullError: If too many sequences run and wait.
-            EngineStoppedError: If the engine is not running any more.
-        """
+        """Queue a request; both listeners are called on the engine's thread."""
         self._refuse_if_stopping()
         limits = self._settings.scheduler
         room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)

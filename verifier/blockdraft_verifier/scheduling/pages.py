@@ -34,11 +34,7 @@ class PageAllocator:
     """Hands out pages, counts their owners and remembers their contents."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
-        """Own `num_pages` pages of `page_size` tokens each.
-
-        Raises:
-            ValueError: If either is not positive.
-        """
+        """Own `num_pages` pages of `page_size` tokens each; both must be positive."""
         if num_pages <= 0 or page_size <= 0:
             raise ValueError(f"need positive sizes, got {num_pages=} {page_size=}")
         self.num_pages = num_pages
@@ -61,11 +57,7 @@ class PageAllocator:
         return self.num_pages - self.available
 
     def allocate(self, count: int) -> list[int]:
-        """Return `count` pages owned by the caller, with contents to be overwritten.
-
-        Raises:
-            OutOfPagesError: If fewer are available; none is taken then.
-        """
+        """Return `count` pages owned by the caller, or none and raise `OutOfPagesError`."""
         if count > self.available:
             raise OutOfPagesError(f"{count} pages wanted, {self.available} available")
         pages = []
@@ -101,12 +93,9 @@ class PageAllocator:
     def take_prefix(
         self, token_ids: Sequence[int], root: bytes = b""
     ) -> tuple[list[int], list[bytes]]:
-        """Own the longest run of named pages that holds a proper prefix of `token_ids`.
+        """Own the pages of the longest proper prefix that is known; return them and their names.
 
         At least one token is left out, because its forward pass gives the next one.
-
-        Returns:
-            The pages and their names, in order.
         """
         pages: list[int] = []
         names: list[bytes] = []

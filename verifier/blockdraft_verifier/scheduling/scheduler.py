@@ -87,11 +87,7 @@ class Scheduler:
     """Admits, batches, preempts and advances sequences."""
 
     def __init__(self, settings: SchedulerSettings, pages: PageAllocator) -> None:
-        """Schedule onto `pages`.
-
-        Raises:
-            ValueError: If one sequence of full length would not fit.
-        """
+        """Schedule onto `pages`, which must hold one sequence of full length."""
         if settings.max_context_tokens > pages.num_pages * pages.page_size:
             raise ValueError(
                 f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
@@ -134,12 +130,9 @@ class Scheduler:
         max_rows: int | None = None,
         prompt_room: Callable[[int, int, int], int | None] = lambda rows, tokens, context: None,
     ) -> tuple[Row, ...]:
-        """Choose the rows of the next step and allocate their pages.
+        """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
         Sequences whose proposal is still being drafted are left out.
-
-        Returns:
-            The rows; empty when nothing can run.
         """
         self._admit()
         rows: list[Row] = []

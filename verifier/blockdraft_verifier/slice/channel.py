@@ -66,12 +66,7 @@ class LeaderChannel:
             callback()
 
     def send(self, *parts: bytes) -> None:
-        """Send one frame to every follower; waits while one has too much to take.
-
-        Raises:
-            FollowerLostError: If a follower is gone, or takes nothing.
-            ValueError: If the frame has more than `MAX_FRAME_BYTES`.
-        """
+        """Send a frame to every follower, waiting where one has too much; raise if one is lost."""
         self._refuse_if_lost()
         frame = _frame(*parts)
         for process_id, connection in self._followers.items():
@@ -83,11 +78,7 @@ class LeaderChannel:
         self._refuse_if_lost()
 
     def wait_acknowledged(self) -> None:
-        """Wait until every follower has acknowledged once more.
-
-        Raises:
-            FollowerLostError: If a follower is gone, or takes nothing.
-        """
+        """Wait until every follower has acknowledged once more, or raise `FollowerLostError`."""
         for _ in self._followers:
             self._refuse_if_lost()
             if not self._acknowledged.get():
@@ -201,11 +192,7 @@ def _frame(*parts: bytes) -> bytes:
 
 
 def _receive_exactly(connection: socket.socket, count: int) -> memoryview:
-    """Return the next `count` bytes.
-
-    Raises:
-        OSError: If the stream ends before.
-    """
+    """Return the next `count` bytes, or raise `OSError` if the stream ends before."""
     data = memoryview(bytearray(count))
     received = 0
     while received < count:

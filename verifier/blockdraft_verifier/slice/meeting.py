@@ -14,9 +14,6 @@ import struct
 import time
 from collections.abc import Collection, Generator
 
-import jax
-
-from blockdraft_runtime.settings.verifier import SliceSettings
 from blockdraft_verifier.slice.channel import (
     PATIENCE_SECONDS,
     FollowerChannel,
@@ -28,35 +25,10 @@ from blockdraft_verifier.slice.channel import (
 TOKEN_BYTES = DIGEST_BYTES = 32
 _HELLO = struct.Struct(f"<{TOKEN_BYTES}s{DIGEST_BYTES}sI")
 _ACCEPTED, _REFUSED = b"\x01", b"\x00"
-# The devices of a dead process hold up those of all others: better to start again soon. As two
-# heartbeats are sent in this time, JAX ends processes after half of it at the earliest. By then the
-# channel has noticed what it can, and has said who it was.
-_HEARTBEAT_SECONDS = 3 * int(PATIENCE_SECONDS)
-_SHUTDOWN_SECONDS = 10
 
 
 class SliceMismatchError(ValueError):
     """The processes of a slice were started with different flags or targets."""
-
-
-def start_slice(settings: SliceSettings) -> None:
-    """Wait for the other processes; must come before JAX has touched a device.
-
-    JAX ends this process when another one dies.
-
-    Raises:
-        RuntimeError: If they do not come within JAX's five minutes.
-    """
-    # It would take SIGTERM for itself, which asks us to drain.
-    jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        settings.coordinator,
-        settings.num_processes,
-        settings.process_id,
-        cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-    )
 
 
 class Listener:
@@ -82,12 +54,7 @@ class Listener:
         timeout_seconds: float,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> LeaderChannel:
-        """Wait for processes 1 to `num_followers` and stop listening.
-
-        Raises:
-            FollowerLostError: If some do not come in time.
-            SliceMismatchError: If one runs something else.
-        """
+        """Wait for processes 1 to `num_followers`, all of the same digest, and stop listening."""
         missing = {*range(1, num_followers + 1)}
         followers: dict[int, socket.socket] = {}
         calls = self._calls(time.monotonic() + timeout_seconds)
@@ -150,12 +117,7 @@ class Listener:
 def connect(
     address: tuple[str, int], token: bytes, process_id: int, digest: bytes, timeout_seconds: float
 ) -> FollowerChannel:
-    """Return the connection of a follower to the leader, which must be listening.
-
-    Raises:
-        LeaderLostError: If the leader cannot be reached or does not know the token.
-        SliceMismatchError: If the leader runs something else.
-    """
+    """Return the connection of a follower to the leader, which must be listening."""
     with contextlib.ExitStack() as closing:
         try:
             connection = socket.create_connection(address, timeout=timeout_seconds)

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from blockdraft_verifier.slice.channel import FollowerChannel, LeaderChannel
+from blockdraft_runtime.settings.verifier import SliceSettings
+from blockdraft_verifier.slice.channel import PATIENCE_SECONDS, FollowerChannel, LeaderChannel
 from blockdraft_verifier.slice.meeting import TOKEN_BYTES, Listener, connect
 
 Tree = TypeVar("Tree")
@@ -25,6 +26,11 @@ _COMPILE, _RUN, _STOP = b"C", b"R", b"S"
 _INDEX = struct.Struct("<I")
 _PORT = struct.Struct("<H")
 _JOIN_SECONDS = 300.0
+# The devices of a dead process hold up those of all others: better to start again soon. As two
+# heartbeats are sent in this time, JAX ends processes after half of it at the earliest. By then the
+# channel has noticed what it can, and has said who it was.
+_HEARTBEAT_SECONDS = 3 * int(PATIENCE_SECONDS)
+_SHUTDOWN_SECONDS = 10
 
 
 class StepLeader:
@@ -88,15 +94,27 @@ class StepFollower:
                 runner.run_mirrored(step, body[_INDEX.size :])
 
 
+def start_slice(settings: SliceSettings) -> None:
+    """Wait for the other processes; must come before JAX has touched a device.
+
+    JAX ends this process when another one dies.
+    """
+    # It would take SIGTERM for itself, which asks us to drain.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        settings.coordinator,
+        settings.num_processes,
+        settings.process_id,
+        cluster_detection_method="deactivate",
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+    )
+
+
 def join_slice(leader_host: str, what_runs: str) -> StepLeader | StepFollower:
-    """Connect this process with the others of the slice; all of them must call it.
+    """Connect this process, the leader or a follower, with the others; all of them must call it.
 
-    Returns:
-        The leader's side in process 0, a follower's in the others.
-
-    Raises:
-        RuntimeError: If some processes do not come.
-        SliceMismatchError: If `what_runs` differs.
+    A `SliceMismatchError` says that `what_runs` differs, a `RuntimeError` that some do not come.
     """
     digest = hashlib.sha256(what_runs.encode()).digest()
     process_id = jax.process_index()
@@ -121,11 +139,7 @@ def to_bytes(tree: object) -> bytes:
 
 
 def from_bytes(data: memoryview, like: Tree) -> Tree:
-    """Return the pytree whose bytes these are.
-
-    Raises:
-        ValueError: If the sizes differ.
-    """
+    """Return the pytree whose bytes these are; raise `ValueError` if they are more or fewer."""
     leaves, structure = jax.tree.flatten(like)
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves]
     if sum(sizes) != len(data):
