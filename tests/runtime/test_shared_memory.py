@@ -10,8 +10,8 @@ import pytest
 
 from blockdraft_runtime.shared_memory import (
     MAPPED,
-    NOT_MAPPED,
     MOST_BYTES,
+    NOT_MAPPED,
     SharedFile,
     attach,
     attach_offered,

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
-from blockdraft_verifier.drafting.sync import DraftSync
+from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
 
 VOCAB = 50
@@ -153,6 +154,16 @@ class Bench:
         self.wire.answers.append(response)
         return response
 
+    def take(
+        self,
+        request: int = -1,
+        change: Callable[[pb.DraftResponse], None] = lambda response: None,
+        wait: Literal["none", "any", "all"] = "all",
+    ) -> DraftTimes:
+        """Have the sync take the right answer to a request, changed by `change`."""
+        self.answer(request, change)
+        return self.sync.collect(wait=wait)
+
     def request(self, *wanted: tuple[Sequence, int], wait: float = TIMEOUT) -> None:
         self.sync.request(wanted, wait)
 
@@ -165,8 +176,7 @@ class Bench:
         """The next request makes good whatever was lost, and nothing else is repaired."""
         before = self.repairs.copy()
         self.asked(sequence)
-        self.answer()
-        self.sync.collect(wait="all")
+        self.take()
         assert sequence.proposal == Proposal((7, 8, 9))
         assert not sequence.awaiting_draft
         assert self.sync.contexts[sequence].length == sequence.committed

@@ -9,11 +9,6 @@ from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
 WAIT = TIMEOUT / 8
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def miss(bench: Bench) -> Sequence:
     """Return a sequence whose proposal did not come in time."""
     sequence = bench.sequence(5)
@@ -63,8 +58,7 @@ def test_what_is_there_is_in_time_whenever_somebody_looks(bench: Bench) -> None:
 def test_a_late_proposal_for_who_went_on_is_nothing(bench: Bench) -> None:
     sequence = miss(bench)
     bench.advance(sequence, 1)
-    bench.answer(change=lambda r: r.timings.compute_time.FromMilliseconds(1))
-    times = bench.sync.collect(wait="all")
+    times = bench.take(change=lambda r: r.timings.compute_time.FromMilliseconds(1))
     assert sequence.proposal is None
     assert not bench.repairs
     [late] = times.late
@@ -79,8 +73,7 @@ def test_a_late_proposal_for_who_went_on_is_nothing(bench: Bench) -> None:
 
 def test_a_late_proposal_is_taken_by_who_has_not_gone_on(bench: Bench) -> None:
     sequence = miss(bench)
-    bench.answer()
-    bench.sync.collect(wait="none")
+    bench.take(wait="none")
     assert sequence.proposal == Proposal((7, 8, 9))
 
 
@@ -95,15 +88,13 @@ def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> N
         bench.sync.tell_released()
         assert bench.sync.collect(wait="all").waited == 0.0
     assert len(bench.wire.sent) == 1
-    bench.answer()
-    bench.sync.collect(wait="none")
+    bench.take(wait="none")
     bench.assert_usual_again(sequence)
 
 
 def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
     sequence = miss(bench)
-    bench.answer()
-    bench.sync.collect(wait="none")
+    bench.take(wait="none")
     bench.advance(sequence, 1)
     sequence.proposal = None
     bench.asked(sequence)
@@ -120,8 +111,7 @@ def test_pauses_double_up_to_the_longest_until_proposals_come_in_time(bench: Ben
     for _ in range(12):
         miss(bench)
         assert longest / 2 <= sync.left_alone_seconds <= longest
-        bench.answer()
-        sync.collect(wait="none")
+        bench.take(wait="none")
         bench.wire.waited += sync.left_alone_seconds
         longest = min(2 * longest, LEAVING_ALONE.max_seconds)
     assert longest == LEAVING_ALONE.max_seconds
@@ -141,8 +131,7 @@ def test_a_drafter_that_never_answers_is_lost_in_the_end(bench: Bench) -> None:
 def test_the_end_of_an_idle_stream_is_noticed(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     assert bench.sync.poll() is None
     assert bench.sync.description is not None
     bench.wire.broken = True
@@ -154,8 +143,7 @@ def test_the_end_of_an_idle_stream_is_noticed(bench: Bench) -> None:
 def test_released_contexts_are_told_without_a_request(bench: Bench) -> None:
     sequence = bench.sequence(5)
     context_id = bench.asked(sequence)
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     bench.sync.tell_released()
     assert len(bench.wire.sent) == 1
     bench.sync.release(sequence)
@@ -165,8 +153,7 @@ def test_released_contexts_are_told_without_a_request(bench: Bench) -> None:
         [],
         [context_id],
     ]
-    bench.answer()
-    assert bench.sync.collect(wait="all").waited == 0.0
+    assert bench.take().waited == 0.0
     assert not bench.repairs
 
 
@@ -175,5 +162,4 @@ def test_more_features_than_a_verification_commits_are_a_backlog(
     bench: Bench, rows: int, backlogged: bool
 ) -> None:
     bench.asked(bench.sequence(rows))
-    bench.answer()
-    assert bench.sync.collect(wait="all").backlogged == backlogged
+    assert bench.take().backlogged == backlogged

@@ -35,8 +35,7 @@ def test_features_go_many_at_a_time_without_being_asked_for(bench: Bench) -> Non
     assert list(part.token_ids) == sequence.tokens[:9]
     assert (part.recording.answer_start, part.recording.temperature) == (3, 0.5)
     assert not sequence.awaiting_draft
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     bench.advance(sequence, 7)
     bench.sync.send_to_learn([sequence])
     assert len(bench.wire.sent) == 1
@@ -98,8 +97,7 @@ def test_the_version_that_drafts_is_known(bench: Bench) -> None:
         response.version.trained = True
 
     bench.request((sequence, 3))
-    bench.answer(change=learned)
-    bench.sync.collect(wait="all")
+    bench.take(change=learned)
     description = bench.sync.description
     assert description is not None
     assert (description.version, description.fingerprint) == (3, "f" * 16)

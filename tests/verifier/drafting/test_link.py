@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import (
     DrafterServiceServicer,
+    DrafterServiceStub,
     add_DrafterServiceServicer_to_server,
 )
 from blockdraft_runtime.channel import BackoffPolicy
+from blockdraft_runtime.credentials import peer_server_credentials
+from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.shared_memory import NOT_MAPPED, SharedFile
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.device.feature_form import FeatureForm
@@ -31,7 +34,11 @@ from blockdraft_verifier.drafting import feature_writers
 from blockdraft_verifier.drafting import link as link_module
 from blockdraft_verifier.drafting.feature_writers import MessageWriter, SharedWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
-from blockdraft_verifier.drafting.link import GrpcDraftLink, GrpcDraftTransport
+from blockdraft_verifier.drafting.link import (
+    DraftTransport,
+    GrpcDraftLink,
+    GrpcDraftTransport,
+)
 
 GOOD: dict[str, Any] = {
     "method": "dflash",
@@ -81,29 +88,39 @@ def test_an_impossible_handshake_is_refused(changes: dict[str, Any], message: st
         check_description(answer, num_layers=30, hidden_size=576)
 
 
-@pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[GrpcDraftLink]:
-    """A link to a real drafter in this process."""
+async def connected(link: GrpcDraftLink) -> DraftTransport:
+    transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
+    assert transport is not None
+    return transport
+
+
+async def test_a_drafter_on_this_host_shares_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = write_tiny_target(tmp_path / "target")
     async with running_drafter(tiny_drafter_config(target), tmp_path / "s") as address:
         link = GrpcDraftLink(address, load_checkpoint_config(target))
         try:
-            yield link
+            transport = await connected(link)
+            assert isinstance(transport.feature_writer, SharedWriter)
+            # Its name is gone; the memory goes with both processes.
+            assert not [path for path in tmp_path.iterdir() if path.name.startswith("shared-")]
+            assert await asyncio.to_thread(drafted_through_memory, transport) == [8, 9]
+            # Without room for it, features go in messages.
+            monkeypatch.setattr(feature_writers, "SHARED_BYTES", 1 << 60)
+            link.lost(transport)
+            assert isinstance((await connected(link)).feature_writer, MessageWriter)
         finally:
             link.close()
 
 
-async def test_a_drafter_on_this_host_shares_memory(link: GrpcDraftLink, tmp_path: Path) -> None:
-    transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-    assert transport is not None
-    assert isinstance(transport.feature_writer, SharedWriter)
-    # Its name is gone; the memory goes with both processes.
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("shared-")]
+def drafted_through_memory(transport: DraftTransport) -> list[int]:
+    """Bring 8 and 1 features through shared memory; return what the drafter says it holds."""
     width = transport.description.feature_width
     store = FeatureStore(4, 4, width, np.dtype(ml_dtypes.bfloat16))
     values = np.random.default_rng(0).standard_normal((9, width)).astype(ml_dtypes.bfloat16)
     store.write([0, 1, 2], 0, values)
-    answers = []
+    lengths = []
     for step, (start, stop) in enumerate([(0, 8), (8, 9)], start=1):
         positions = Positions([0, 1, 2], start, stop)
         request = pb.DraftRequest(step_id=step)
@@ -117,69 +134,20 @@ async def test_a_drafter_on_this_host_shares_memory(link: GrpcDraftLink, tmp_pat
         transport.feature_writer.write(request.features, step, store, [positions])
         assert request.features.HasField("shared_offset")
         transport.send(request)
-        answers.append(await asyncio.to_thread(transport.receive, PATIENCE_SECONDS))
-    lengths = [answer.proposals[0].context_length for answer in answers if answer is not None]
-    assert lengths == [8, 9]
-
-
-async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
-    target = write_tiny_target(tmp_path / "target")
-    tls = write_peer(tmp_path, Authority("peers"))
-    config = replace(tiny_drafter_config(target), peer_tls=tls)
-    async with running_drafter(config, f"localhost:{unused_tcp_port}") as address:
-        link = GrpcDraftLink(address, load_checkpoint_config(target), tls)
-        plain = GrpcDraftLink(address, load_checkpoint_config(target))
-        try:
-            transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-            assert transport is not None
-            assert isinstance(transport.feature_writer, MessageWriter)
-            assert plain.current() is None
-        finally:
-            link.close()
-            plain.close()
-
-
-async def test_a_drafter_that_comes_back_with_another_authority_is_believed_with_the_files(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
-    target = write_tiny_target(tmp_path / "target")
-    old, new = Authority("old"), Authority("new")
-    tls = write_peer(tmp_path / "ours", old)
-    address = f"localhost:{unused_tcp_port}"
-    config = replace(tiny_drafter_config(target), peer_tls=write_peer(tmp_path / "theirs", old))
-    async with running_drafter(config, address):
-        link = GrpcDraftLink(address, load_checkpoint_config(target), tls)
-        first = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-        assert first is not None
-    link.lost(first)
-    write_peer(tmp_path / "theirs", new)
-    async with running_drafter(config, address):
-        assert await asyncio.to_thread(link.wait, 1.0) is None
-        write_peer(tmp_path / "ours", new)
-        assert await asyncio.to_thread(link.wait, PATIENCE_SECONDS) is not None
-        link.close()
-
-
-async def test_without_room_features_go_in_messages(
-    link: GrpcDraftLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-    assert first is not None
-    monkeypatch.setattr(feature_writers, "SHARED_BYTES", 1 << 60)
-    link.lost(first)
-    second = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-    assert second is not None
-    assert isinstance(second.feature_writer, MessageWriter)
+        answer = transport.receive(PATIENCE_SECONDS)
+        assert answer is not None
+        lengths.append(answer.proposals[0].context_length)
+    return lengths
 
 
 class StubbornDrafter(DrafterServiceServicer):
-    """Describes itself well, and takes a stream late, or not at all."""
+    """Describes itself well, and takes a stream when it is told to, or not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, taken: bool = False) -> None:
         self.calls: list[float] = []
         self.taken = asyncio.Event()
+        if taken:
+            self.taken.set()
         self.refuses = False
         self.says_why_after = 0.0
 
@@ -211,66 +179,116 @@ class StubbornDrafter(DrafterServiceServicer):
             yield pb.DraftResponse(step_id=request.step_id)
 
 
-@pytest.fixture
-async def stubborn(
-    tmp_path: Path, unused_tcp_port: int
-) -> AsyncIterator[tuple[StubbornDrafter, Callable[[], GrpcDraftLink]]]:
-    """A drafter on a port, where no memory is shared, and what makes a link to it."""
-    target = write_tiny_target(tmp_path / "target")
-    drafter, server = StubbornDrafter(), grpc.aio.server()
+@asynccontextmanager
+async def serving(
+    drafter: StubbornDrafter, address: str, tls: PeerTlsSettings | None = None
+) -> AsyncIterator[None]:
+    server = grpc.aio.server()
     add_DrafterServiceServicer_to_server(drafter, server)
-    address = f"localhost:{unused_tcp_port}"
-    server.add_insecure_port(address)
+    credentials = peer_server_credentials(address, tls)
+    if credentials is None:
+        server.add_insecure_port(address)
+    else:
+        server.add_secure_port(address, credentials)
     await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+Connect = Callable[..., GrpcDraftLink]
+
+
+@pytest.fixture
+def connect(tmp_path: Path, address: str) -> Iterator[Connect]:
+    """Make links to the address, which are closed in the end."""
+    target = load_checkpoint_config(write_tiny_target(tmp_path / "target"))
     links: list[GrpcDraftLink] = []
 
-    def connect() -> GrpcDraftLink:
-        links.append(GrpcDraftLink(address, load_checkpoint_config(target)))
+    def connect(tls: PeerTlsSettings | None = None) -> GrpcDraftLink:
+        links.append(GrpcDraftLink(address, target, tls))
         return links[-1]
 
-    yield drafter, connect
+    yield connect
     for link in links:
         link.close()
-    await server.stop(None)
+
+
+@pytest.fixture
+def address(unused_tcp_port: int) -> str:
+    """Return a port, where no memory is shared."""
+    return f"localhost:{unused_tcp_port}"
+
+
+async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
+    tmp_path: Path, address: str, connect: Connect
+) -> None:
+    tls = write_peer(tmp_path, Authority("peers"))
+    async with serving(StubbornDrafter(taken=True), address, tls):
+        link, plain = connect(tls), connect()
+        assert isinstance((await connected(link)).feature_writer, MessageWriter)
+        assert plain.current() is None
+
+
+async def test_a_drafter_that_comes_back_with_another_authority_is_believed_with_the_files(
+    tmp_path: Path, address: str, connect: Connect
+) -> None:
+    old, new = Authority("old"), Authority("new")
+    ours, theirs = (write_peer(tmp_path / name, old) for name in ("ours", "theirs"))
+    async with serving(StubbornDrafter(taken=True), address, theirs):
+        link = connect(ours)
+        first = await connected(link)
+    link.lost(first)
+    write_peer(tmp_path / "theirs", new)
+    async with serving(StubbornDrafter(taken=True), address, theirs):
+        assert await asyncio.to_thread(link.wait, 1.0) is None
+        write_peer(tmp_path / "ours", new)
+        await connected(link)
+
+
+@pytest.fixture
+async def drafter(address: str) -> AsyncIterator[StubbornDrafter]:
+    drafter = StubbornDrafter()
+    async with serving(drafter, address):
+        yield drafter
 
 
 async def test_a_drafter_is_there_once_it_has_taken_the_stream(
-    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]],
+    drafter: StubbornDrafter,
+    connect: Connect,
 ) -> None:
-    drafter, connect = stubborn
     link = connect()
     assert await asyncio.to_thread(link.wait, 1.0) is None
     assert len(drafter.calls) == 1
     drafter.taken.set()
-    transport = await asyncio.to_thread(link.wait, PATIENCE_SECONDS)
-    assert transport is not None
+    transport = await connected(link)
     transport.send(pb.DraftRequest(step_id=1))
     answer = await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
     assert answer == pb.DraftResponse(step_id=1)
 
 
 async def test_a_drafter_that_never_takes_the_stream_is_asked_again(
-    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]], monkeypatch: pytest.MonkeyPatch
+    drafter: StubbornDrafter, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "HANDSHAKE_TIMEOUT_SECONDS", 0.3)
-    drafter, connect = stubborn
     link = connect()
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(drafter.calls) < 2:
             await asyncio.sleep(0.01)
     drafter.taken.set()
-    assert await asyncio.to_thread(link.wait, PATIENCE_SECONDS) is not None
+    await connected(link)
 
 
 @pytest.mark.parametrize("says_why_after", [0.0, 0.01])
 async def test_a_refused_stream_is_no_connection(
-    stubborn: tuple[StubbornDrafter, Callable[[], GrpcDraftLink]],
+    drafter: StubbornDrafter,
+    connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     says_why_after: float,
 ) -> None:
     monkeypatch.setattr(link_module, "RECONNECTING", BackoffPolicy(0.02, 5.0))
-    drafter, connect = stubborn
     drafter.refuses, drafter.says_why_after = True, says_why_after
     link = connect()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -283,13 +301,15 @@ async def test_a_refused_stream_is_no_connection(
     assert caplog.text.count("no drafting: one stream is enough") == 1
 
 
-class NoDrafter:
+class NoDrafter(DrafterServiceStub):
     """A stub whose channel is closed, or whose calls are refused."""
 
     def __init__(self, call: Any = None) -> None:
         self.call = call
 
-    def Draft(self, requests: Any, metadata: Any) -> Any:  # noqa: N802
+    def Draft(  # type: ignore[override]  # noqa: N802
+        self, requests: Any, metadata: Any
+    ) -> Any:
         if self.call is None:
             raise ValueError("Cannot invoke RPC on closed channel!")
         return self.call

@@ -14,11 +14,6 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 @pytest.mark.parametrize("length", [4, 6, 0])
 @pytest.mark.parametrize("draft_length", [0, 3])
 def test_another_context_length_builds_the_context_anew(
@@ -30,8 +25,7 @@ def test_another_context_length_builds_the_context_anew(
     def lie(response: pb.DraftResponse) -> None:
         response.proposals[0].context_length = length
 
-    bench.answer(change=lie)
-    bench.sync.collect(wait="all")
+    bench.take(change=lie)
     assert bench.repairs == {"context_mismatch": 1}
     assert sequence.proposal is None
     assert not sequence.awaiting_draft
@@ -44,8 +38,7 @@ def test_another_context_length_builds_the_context_anew(
 def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) -> None:
     lost, kept = bench.sequence(5), bench.sequence(6)
     bench.request((lost, 3), (kept, 3))
-    bench.answer(change=lambda response: response.proposals.remove(response.proposals[0]))
-    bench.sync.collect(wait="all")
+    bench.take(change=lambda response: response.proposals.remove(response.proposals[0]))
     assert bench.repairs == {"missing_answer": 1}
     assert lost.proposal is None
     assert not lost.awaiting_draft
@@ -75,8 +68,7 @@ def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits
     def swap(response: pb.DraftResponse) -> None:
         response.proposals[0].token_ids[:] = tokens
 
-    bench.answer(change=swap)
-    bench.sync.collect(wait="all")
+    bench.take(change=swap)
     assert not sequence.awaiting_draft
     if fits:
         assert sequence.proposal == Proposal(tuple(tokens), ended_early=len(tokens) < 3)
@@ -100,14 +92,12 @@ def test_tokens_nobody_asked_for_are_malformed(bench: Bench) -> None:
 def test_a_repeated_answer_is_ignored(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     sequence.proposal = None
     bench.advance(sequence, 1)
     bench.asked(sequence)
     bench.answer(0)
-    bench.answer(1)
-    bench.sync.collect(wait="all")
+    bench.take(1)
     assert bench.repairs == {"repeated_answer": 1}
     assert sequence.proposal is not None
     assert bench.sync.contexts[sequence].length == 6
@@ -117,8 +107,7 @@ def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
     bench.asked(sequence)
-    bench.answer(1)
-    bench.sync.collect(wait="all")
+    bench.take(1)
     assert_lost(bench, sequence)
 
 
@@ -126,12 +115,10 @@ def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
 def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expected: int) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
-    bench.answer()
-    bench.sync.collect(wait="none")
+    bench.take(wait="none")
     bench.advance(sequence, 3)
     context_id = bench.asked(sequence)
-    bench.answer(change=lambda response: refuse(response, context_id, expected))
-    bench.sync.collect(wait="all")
+    bench.take(change=lambda response: refuse(response, context_id, expected))
     assert bench.repairs == {"resent_context": 1}
     assert sequence.proposal is None
     assert not sequence.awaiting_draft
@@ -144,8 +131,7 @@ def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expe
 def test_a_drafter_ahead_of_what_is_committed_starts_anew(bench: Bench, expected: int) -> None:
     sequence = bench.sequence(8)
     context_id = bench.asked(sequence)
-    bench.answer(change=lambda response: refuse(response, context_id, expected))
-    bench.sync.collect(wait="all")
+    bench.take(change=lambda response: refuse(response, context_id, expected))
     assert bench.repairs == {"context_mismatch": 1}
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0

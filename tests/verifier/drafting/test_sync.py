@@ -17,11 +17,6 @@ from blockdraft_verifier.drafting import outgoing
 from blockdraft_verifier.scheduling.sequence import Proposal
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
@@ -29,8 +24,7 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     assert (part.context_start, part.feature_rows, part.draft_length) == (0, 5, 3)
     assert part.anchor_token_id == sequence.anchor
     assert sequence.awaiting_draft
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     assert sequence.proposal == Proposal((7, 8, 9))
     sequence.proposal = None
     bench.advance(sequence, 3)
@@ -61,8 +55,7 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
     assert not sequence.awaiting_draft
-    bench.answer()
-    assert bench.sync.collect(wait="all").waited == 0.0
+    assert bench.take().waited == 0.0
     assert sequence.proposal is None
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).feature_rows == 0
@@ -73,8 +66,7 @@ def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> No
     bench.request((refused, 3), (other, 3))
     context_id = bench.sync.contexts[refused].context_id
     full = pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
-    bench.answer(change=lambda response: refuse(response, context_id, 0, full))
-    bench.sync.collect(wait="all")
+    bench.take(change=lambda response: refuse(response, context_id, 0, full))
     assert not refused.draftable
     assert not refused.awaiting_draft
     assert other.proposal is not None
@@ -87,8 +79,7 @@ def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> No
 def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, fits: bool) -> None:
     sequence = bench.sequence(29)
     old = bench.asked(sequence)
-    bench.answer()
-    bench.sync.collect(wait="all")
+    bench.take()
     sequence.proposal = None
     bench.advance(sequence, committed - 29)
     bench.request((sequence, 3))
@@ -145,8 +136,7 @@ def test_what_does_not_fit_one_request_catches_up_while_nobody_waits(
     assert short.awaiting_draft
     assert not sequence.awaiting_draft
     for index in range(1 + len(rows)):
-        bench.answer(index)
-    bench.sync.collect(wait="all")
+        bench.take(index)
     assert short.proposal == Proposal((7, 8, 9))
     bench.assert_usual_again(sequence)
 
@@ -173,8 +163,7 @@ def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPa
     bench.request(wanted[2])
     assert rows() == [[1, 1], [2], [1], [2]]
     for index in (2, 3):
-        bench.answer(index)
-    bench.sync.collect(wait="all")
+        bench.take(index)
     bench.assert_usual_again(sequences[2])
     assert rows()[4:] == [[1]]
     assert all(sequence.proposal is not None for sequence in sequences)
@@ -191,8 +180,7 @@ def test_even_a_position_larger_than_the_room_is_sent(
         bench.asked(sequence, 0)
         bench.asked(sequence, 0)
         assert len(bench.wire.sent) == request + 1
-        bench.answer()
-        bench.sync.collect(wait="none")
+        bench.take(wait="none")
     assert bench.sync.contexts[sequence].length == 2
 
 
@@ -217,8 +205,7 @@ def test_waiting_for_any_takes_one_answer(bench: Bench) -> None:
 def test_times_split_computing_from_the_rest(bench: Bench) -> None:
     sequence = bench.sequence(3)
     bench.asked(sequence)
-    bench.answer(change=lambda r: r.timings.compute_time.FromMilliseconds(250))
-    times = bench.sync.collect(wait="all")
+    times = bench.take(change=lambda r: r.timings.compute_time.FromMilliseconds(250))
     assert times.computed == 0.25
     assert times.transport == 0.0
 
