@@ -208,7 +208,8 @@ def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
     decoder = tiny_decoder()
     write_hf_checkpoint(decoder, tmp_path / "target")
-    config = engine_config(8, 16, 96, 12)
+    # Few shapes to compile.
+    config = engine_config(4, 8, 96, 12)
     setting = Setting(tmp_path / "target", config, requests=10, prompt_tokens=56, output=20)
     # The same features for two, raw ones, so that the target's steps are compiled once for them.
     wrong = setting.wrong_drafter(LAYER_IDS)

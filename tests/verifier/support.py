@@ -1,28 +1,43 @@
-"""A tiny target and engines over it."""
+"""A tiny target, another that computes nothing, and engines over them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from google.rpc.status_pb2 import Status
 from jaxtyping import Array, Float, Int
 from prometheus_client import CollectorRegistry
+from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
 from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
+from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_runtime.status import ServiceError, error_from_proto
+from blockdraft_verifier.device.buckets import all_buckets
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
+from blockdraft_verifier.device.runner import (
+    MeasuredSteps,
+    ModelRunner,
+    RankedLogProbs,
+    StepResult,
+    StepRunner,
+)
+from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-LAYER_IDS = (0, 2)
-CONFIG = tiny_config()
+LAYER_IDS = (0, 1)
+CONFIG = tiny_config(num_layers=2)
 TINY_ENGINE = EngineSettings(
     page_size=4,
     num_pages=64,
@@ -67,20 +82,106 @@ class Outcome:
         self.tokens.extend(event.token_ids)
 
 
+class MadeUpRunner:
+    """A `StepRunner` whose target computes nothing, for tests of what happens around it."""
+
+    def __init__(self, settings: EngineSettings = TINY_ENGINE, step_seconds: float = 0.0) -> None:
+        self.settings = settings
+        self.step_seconds = step_seconds
+        self.features = NO_FEATURES
+        self.max_block = 0
+
+    @property
+    def feature_width(self) -> int:
+        return self.features.width(CONFIG.hidden_size)
+
+    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
+        return self.features == features and self.max_block >= max_block
+
+    def warm_up(
+        self,
+        features: FeatureForm,
+        max_block: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> MeasuredSteps:
+        self.features, self.max_block = features, max_block
+        limits = self.settings.scheduler
+        buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
+        return MeasuredSteps(dict.fromkeys(buckets, self.step_seconds))
+
+    def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
+        """Return what the target chooses after a text: all of it counts."""
+        return (sum(text) + len(text)) % CONFIG.vocab_size
+
+    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
+        meanwhile()
+        results, features, log_probs = [], [], []
+        for row in rows:
+            request = row.sequence.request
+            text = [*row.sequence.tokens[: row.start], *row.token_ids]
+            end = row.start + row.known_count
+            while end < len(text) and text[end] == self.next_token(text[:end], request):
+                end += 1
+            accepted = end - row.start - row.known_count
+            results.append(RowResult(accepted, self.next_token(text[:end], request)))
+            features.append(np.zeros((end - row.start, self.feature_width), FEATURE_DTYPE))
+            count = request.log_probs or 0
+            ranked = RankedLogProbs(0.0, tuple(range(count)), (0.0,) * count)
+            log_probs.append([] if request.log_probs is None else [ranked] * (accepted + 1))
+        return StepResult(results, features, log_probs, self.step_seconds)
+
+
+def nothing(position: int, anchor: int, length: int) -> list[int]:
+    return []
+
+
+def scripted(propose: Propose = nothing, **shape: Any) -> ScriptedMethod:
+    """Return a draft method for the tiny target that drafts what it is told to."""
+    fits = {"layer_ids": LAYER_IDS, "hidden_size": CONFIG.hidden_size}
+    return ScriptedMethod(propose, **{**fits, "vocab_size": CONFIG.vocab_size, **shape})
+
+
+def link_to(propose: Propose) -> SessionLink:
+    return SessionLink(scripted(propose))
+
+
+def wrong(position: int, anchor: int, length: int) -> list[int]:
+    """Draft a token that the tiny target is never seen to say after `anchor`."""
+    return [(anchor + 1) % 256] * length
+
+
+def engine_over(
+    runner: StepRunner,
+    config: EngineSettings = TINY_ENGINE,
+    link: DraftLink | None = None,
+    *,
+    registry: CollectorRegistry | None = None,
+    **options: Any,
+) -> Engine:
+    """Return an engine that drives a runner, ready for requests."""
+    metrics = VerifierMetrics(registry or CollectorRegistry())
+    engine = Engine(runner, config, link, CONFIG.vocab_size, metrics, **options)
+    engine.warm_up()
+    return engine
+
+
 def make_engine(
     decoder: Decoder,
     link: DraftLink | None = None,
     config: EngineSettings = TINY_ENGINE,
-    registry: CollectorRegistry | None = None,
     pages: int | None = None,
 ) -> Engine:
     """Return an engine that may use all pages of its cache, or only so many of them."""
-    metrics = VerifierMetrics(registry or CollectorRegistry())
-    runner = ModelRunner(decoder, config)
-    config = replace(config, num_pages=pages or config.num_pages)
-    engine = Engine(runner, config, link, CONFIG.vocab_size, metrics)
-    engine.warm_up()
-    return engine
+    scarce = replace(config, num_pages=pages or config.num_pages)
+    return engine_over(ModelRunner(decoder, config), scarce, link)
+
+
+def error_of(message: pb.SequenceTokens) -> ServiceError:
+    status = Status()
+    assert message.error.Unpack(status)
+    error = error_from_proto(status)
+    assert error is not None
+    return error
 
 
 def decode(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Outcome]:

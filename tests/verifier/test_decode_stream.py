@@ -3,55 +3,29 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import grpc
 import pytest
-from google.rpc.status_pb2 import Status
-from prometheus_client import CollectorRegistry
-from tests.verifier.support import CONFIG, TINY_ENGINE, decode, tiny_decoder
+from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
-from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_runtime.status import ServiceError, error_from_proto, invalid_argument
+from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier import decode_stream
 from blockdraft_verifier.decode_stream import MAX_REFUSED, DecodeStream
-from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
-ENGINE = replace(
-    TINY_ENGINE,
-    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
-)
 # A step takes them both: together they fill a power of two.
 PROMPTS = ((1, 2, 3, 4), (4, 5, 6, 7))
 TOKENS = 6
 
 
-@pytest.fixture(scope="module")
-def runner() -> ModelRunner:
-    return ModelRunner(tiny_decoder(), ENGINE)
-
-
-@pytest.fixture(scope="module")
-def measured(runner: ModelRunner) -> MeasuredSteps:
-    return runner.warm_up(NO_FEATURES, 1)
-
-
 @pytest.fixture
-def engine(
-    runner: ModelRunner, measured: MeasuredSteps, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Engine]:
-    # Compiled once for all tests.
-    monkeypatch.setattr(runner, "warm_up", lambda *arguments: measured)
-    engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
-    engine.warm_up()
+def engine() -> Iterator[Engine]:
+    engine = engine_over(MadeUpRunner())
     yield engine
     engine.stop()
 
@@ -119,14 +93,6 @@ async def opened(engine: Engine) -> tuple[Server, asyncio.Future[pb.DecodeRespon
 
 def sizes(response: pb.DecodeResponse) -> dict[int, list[int]]:
     return {message.sequence_id: list(message.step_sizes) for message in response.sequences}
-
-
-def error_of(message: pb.SequenceTokens) -> ServiceError:
-    status = Status()
-    assert message.error.Unpack(status)
-    error = error_from_proto(status)
-    assert error is not None
-    return error
 
 
 async def test_a_step_is_one_message_and_one_call_into_the_event_loop(

@@ -11,10 +11,16 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc.status_pb2 import Status
-from prometheus_client import CollectorRegistry
 from tests.patience import PATIENCE_SECONDS
-from tests.verifier.support import CONFIG, TINY_ENGINE, decode, random_requests, tiny_decoder
+from tests.verifier.support import (
+    CONFIG,
+    TINY_ENGINE,
+    MadeUpRunner,
+    decode,
+    engine_over,
+    error_of,
+    random_requests,
+)
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import (
@@ -22,15 +28,14 @@ from blockdraft_protos.v1.verifier_pb2_grpc import (
     add_VerifierServiceServicer_to_server,
 )
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
+from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
-from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
+from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.guards import StepWatch
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 from blockdraft_verifier.service import VerifierService
 
@@ -43,11 +48,11 @@ ENGINE = replace(
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
 
 
-class GatedRunner(ModelRunner):
+class GatedRunner(MadeUpRunner):
     """Lets the engine run a step only when the gate is open; may be told to fail."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self) -> None:
+        super().__init__(ENGINE)
         self.gate = threading.Event()
         self.gate.set()
         self.held = threading.Event()
@@ -67,28 +72,17 @@ class GatedRunner(ModelRunner):
         return super().run(rows, meanwhile)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def runner() -> GatedRunner:
-    return GatedRunner(tiny_decoder(), ENGINE)
-
-
-@pytest.fixture(scope="module")
-def measured(runner: GatedRunner) -> MeasuredSteps:
-    return runner.warm_up(NO_FEATURES, 1)
+    return GatedRunner()
 
 
 @pytest.fixture
-def engine(
-    runner: GatedRunner, measured: MeasuredSteps, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Engine]:
-    # Compiled once for all tests.
-    monkeypatch.setattr(runner, "warm_up", lambda *arguments: measured)
-    engine = Engine(runner, ENGINE, None, CONFIG.vocab_size, VerifierMetrics(CollectorRegistry()))
-    engine.warm_up()
+def engine(runner: GatedRunner) -> Iterator[Engine]:
+    engine = engine_over(runner, ENGINE)
     yield engine
     runner.gate.set()
     engine.stop()
-    runner.failure = None
 
 
 class Sequence:
@@ -109,14 +103,6 @@ class Sequence:
 
     def cancel(self) -> None:
         self._call.cancel()
-
-
-def error_of(message: pb.SequenceTokens) -> ServiceError:
-    status = Status()
-    assert message.error.Unpack(status)
-    error = error_from_proto(status)
-    assert error is not None
-    return error
 
 
 @dataclass

@@ -7,15 +7,14 @@ import jax
 import numpy as np
 import pytest
 from tests.command_lines import parse
-from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
 from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.support import (
     CONFIG,
-    LAYER_IDS,
     TINY_ENGINE,
     decode,
+    link_to,
     make_engine,
     random_requests,
     tiny_decoder,
@@ -51,15 +50,9 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
         # Every third draft is wrong.
         return [(token + (position + index) % 3 // 2) % 256 for index, token in enumerate(right)]
 
-    method = ScriptedMethod(
-        propose,
-        layer_ids=LAYER_IDS,
-        hidden_size=CONFIG.hidden_size,
-        vocab_size=CONFIG.vocab_size,
-    )
     drafting = make_engine(
         ScannedDecoder(decoder) if scanned else decoder,
-        SessionLink(method),
+        link_to(propose),
         replace(TINY_ENGINE, scheduler=SMALL),
     )
     drafted = decode(drafting, requests)

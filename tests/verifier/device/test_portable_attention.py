@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
+from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import (
     CONTEXT_CHUNK_TOKENS,
     RaggedBatch,
@@ -267,23 +267,3 @@ def test_tiles_hold_every_token_once_and_never_two_rows(rows: int, tokens: int) 
             for r in range(rows)
             for i in range(lengths[r])
         }
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_features_are_kept_by_page_like_keys_and_values(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    store = FeatureStore(12, 4, 3, np.dtype(np.float32))
-    pages = rng.permutation(12)
-    owners = [pages[:5].tolist(), pages[5:10].tolist()]
-    truth = rng.normal(size=(2, 20, 3)).astype(np.float32)
-    written = [0, 0]
-    while min(written) < 20:
-        owner = int(rng.integers(2))
-        stop = min(20, written[owner] + int(rng.integers(0, 6)))
-        store.write(owners[owner], written[owner], truth[owner, written[owner] : stop])
-        written[owner] = stop
-    for owner in (0, 1):
-        start, stop = sorted(rng.integers(0, 21, 2).tolist())
-        np.testing.assert_array_equal(
-            store.read([Positions(owners[owner], start, stop)]), truth[owner, start:stop]
-        )

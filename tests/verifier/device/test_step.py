@@ -82,19 +82,6 @@ def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> 
         assert min(tokens, rows * max_block) <= bucket.choices <= bucket.tokens
 
 
-@pytest.mark.parametrize("least", [2, 16, 64])
-def test_steps_on_both_sides_of_the_least_one(least: int) -> None:
-    buckets = all_buckets(4, 128, 16, least)
-    padded = bucket_for(buckets, 1, 1)
-    assert padded == bucket_for(buckets, 1, least - 1) == bucket_for(buckets, 1, least)
-    assert padded == Bucket(1, least, least)
-    assert bucket_for(buckets, 1, least + 1).tokens == 2 * least
-
-
-def test_a_least_step_of_one_token_changes_nothing() -> None:
-    assert all_buckets(16, 128, 16, 1) == all_buckets(16, 128, 16)
-
-
 def test_a_lone_sequence_has_one_shape_for_plain_and_drafted_steps_on_tpu() -> None:
     least = least_step_tokens(None, "tpu")
     buckets = all_buckets(16, 128, 16, least)

@@ -4,16 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from prometheus_client import CollectorRegistry
-from tests.fakes.drafting import ScriptedMethod, SessionLink
-from tests.verifier.support import CONFIG, LAYER_IDS, TINY_ENGINE, tiny_decoder
+from tests.verifier.support import MadeUpRunner, engine_over, link_to
 
-from blockdraft_models.decoder.model import Decoder
-from blockdraft_verifier.device.runner import ModelRunner, StepResult
-from blockdraft_verifier.drafting.link import DraftLink
+from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -30,11 +25,13 @@ class Diary:
         self.entries.append("end" if event.finish_reason is not None else "told")
 
 
-class WritingRunner(ModelRunner):
+class WritingRunner(MadeUpRunner):
     """Writes down when its steps begin and end; may fail."""
 
-    diary: Diary
-    failing = False
+    def __init__(self, diary: Diary) -> None:
+        super().__init__()
+        self.diary = diary
+        self.failing = False
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         self.diary.entries.append("begins")
@@ -45,28 +42,14 @@ class WritingRunner(ModelRunner):
         return result
 
 
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
-
-
 @pytest.fixture
 def diary() -> Diary:
     return Diary()
 
 
-def made(decoder: Decoder, diary: Diary, link: DraftLink | None = None) -> Engine:
-    runner = WritingRunner(decoder, TINY_ENGINE)
-    runner.diary = diary
-    metrics = VerifierMetrics(CollectorRegistry())
-    engine = Engine(runner, TINY_ENGINE, link, CONFIG.vocab_size, metrics)
-    engine.warm_up()
-    return engine
-
-
 @pytest.fixture
-def engine(decoder: Decoder, diary: Diary) -> Iterator[Engine]:
-    engine = made(decoder, diary)
+def engine(diary: Diary) -> Iterator[Engine]:
+    engine = engine_over(WritingRunner(diary))
     yield engine
     engine.stop()
 
@@ -79,18 +62,12 @@ def test_a_step_is_told_during_the_next_and_the_last_at_once(engine: Engine, dia
     assert diary.entries == ["begins", "ends", *during * 3, "end"]
 
 
-def test_whoever_waits_for_drafts_is_told_first(decoder: Decoder, diary: Diary) -> None:
+def test_whoever_waits_for_drafts_is_told_first(diary: Diary) -> None:
     def propose(position: int, anchor: int, length: int) -> list[int]:
         diary.entries.append("drafts")
         return [0] * length
 
-    method = ScriptedMethod(
-        propose,
-        layer_ids=LAYER_IDS,
-        hidden_size=CONFIG.hidden_size,
-        vocab_size=CONFIG.vocab_size,
-    )
-    engine = made(decoder, diary, SessionLink(method))
+    engine = engine_over(WritingRunner(diary), link=link_to(propose))
     engine.submit(REQUEST, diary.hear)
     while engine.step():
         pass

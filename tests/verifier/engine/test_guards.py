@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import (
     CONFIG,
-    LAYER_IDS,
     TINY_ENGINE,
     decode,
     random_requests,
+    scripted,
     tiny_decoder,
 )
 
@@ -112,13 +112,7 @@ def drafter() -> ScriptedMethod:
     def propose(position: int, anchor: int, length: int) -> Sequence[int]:
         return [(anchor + i) % CONFIG.vocab_size for i in range(length)]
 
-    return ScriptedMethod(
-        propose,
-        layer_ids=LAYER_IDS,
-        hidden_size=CONFIG.hidden_size,
-        vocab_size=CONFIG.vocab_size,
-        block_size=BLOCK,
-    )
+    return scripted(propose, block_size=BLOCK)
 
 
 def test_no_step_of_any_shape_compiles_after_warm_up(

@@ -2,28 +2,24 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from tests.verifier.support import (
     CONFIG,
     LAYER_IDS,
     TINY_ENGINE,
+    MadeUpRunner,
     decode,
-    make_engine,
-    tiny_decoder,
+    engine_over,
 )
 
-from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
+from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -96,23 +92,16 @@ class SilentLink:
         pass
 
 
-class TimedRunner(ModelRunner):
+class TimedRunner(MadeUpRunner):
     """Its steps take the same time each, of the clock by hand."""
 
-    clock: HandClock
-    step_seconds: float
-
-    def warm_up(self, *arguments: Any) -> MeasuredSteps:
-        return MeasuredSteps(dict.fromkeys(super().warm_up(*arguments).seconds, self.step_seconds))
+    def __init__(self, clock: HandClock, step_seconds: float) -> None:
+        super().__init__(SETTINGS, step_seconds)
+        self.clock = clock
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         self.clock.now += self.step_seconds
-        return replace(super().run(rows, meanwhile), seconds=self.step_seconds)
-
-
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
+        return super().run(rows, meanwhile)
 
 
 @pytest.fixture
@@ -127,25 +116,21 @@ def step_seconds() -> float:
 
 @pytest.fixture(params=[1, 2])
 def engine(
-    decoder: Decoder, link: SilentLink, step_seconds: float, request: pytest.FixtureRequest
+    link: SilentLink, step_seconds: float, request: pytest.FixtureRequest
 ) -> Iterator[Engine]:
     settings = replace(SETTINGS, draft_groups=request.param)
-    runner = TimedRunner(decoder, settings)
-    runner.clock, runner.step_seconds = link.clock, step_seconds
-    metrics = VerifierMetrics(CollectorRegistry())
-    engine = Engine(runner, settings, link, CONFIG.vocab_size, metrics, clock=link.clock)
-    engine.warm_up()
+    runner = TimedRunner(link.clock, step_seconds)
+    engine = engine_over(runner, settings, link, clock=link.clock)
     yield engine
     engine.stop()
 
 
-def test_it_hardly_delays_anybody(decoder: Decoder, engine: Engine, link: SilentLink) -> None:
+def test_it_hardly_delays_anybody(engine: Engine, link: SilentLink) -> None:
     requests = [
         GenerationRequest(f"r{index}", (1 + index, 2, 3), max_output_tokens=60)
         for index in range(8)
     ]
-    plain = make_engine(decoder)
-    expected = [outcome.tokens for outcome in decode(plain, requests)]
+    expected = [outcome.tokens for outcome in decode(engine_over(MadeUpRunner()), requests)]
     assert [outcome.tokens for outcome in decode(engine, requests)] == expected
     # It is tried, waited for no longer than two steps take, and then done without.
     assert link.clock.now < SETTINGS.draft_timeout_seconds

@@ -1,49 +1,33 @@
 """Lookup in the engine: the same answers, fewer steps where texts repeat, and who is counted."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
+from tests.fakes.drafting import Propose
 from tests.verifier.support import (
-    CONFIG,
-    LAYER_IDS,
     TINY_ENGINE,
+    MadeUpRunner,
     Outcome,
     decode,
+    engine_over,
+    link_to,
     make_engine,
+    nothing,
     random_requests,
-    tiny_decoder,
+    wrong,
 )
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
 
-# A tiny target with random weights soon says the same few tokens again and again.
 LONG = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
 LOOKUP = replace(TINY_ENGINE, lookup=True, lookup_block=4)
-
-
-def nothing(position: int, anchor: int, length: int) -> list[int]:
-    return []
-
-
-def wrong(position: int, anchor: int, length: int) -> list[int]:
-    return [(anchor + 1) % 256] * length
-
-
-def link_to(propose: Propose) -> SessionLink:
-    return SessionLink(
-        ScriptedMethod(
-            propose,
-            layer_ids=LAYER_IDS,
-            hidden_size=CONFIG.hidden_size,
-            vocab_size=CONFIG.vocab_size,
-        )
-    )
 
 
 def usage_of(outcome: Outcome) -> Usage:
@@ -52,24 +36,27 @@ def usage_of(outcome: Outcome) -> Usage:
     return usage
 
 
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
+class RepeatingRunner(MadeUpRunner):
+    """Its target soon says the same few tokens again and again, sampled ones with slips."""
+
+    def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
+        slips = bool(request.sampling.temperature) and len(text) % 11 == 0
+        return 10 + (text[-1] + 1 + slips) % 7
 
 
-@pytest.fixture(scope="module")
-def plain(decoder: Decoder) -> Engine:
-    return make_engine(decoder)
+def made(config: EngineSettings = LOOKUP, propose: Propose | None = None) -> Engine:
+    link = None if propose is None else link_to(propose)
+    return engine_over(RepeatingRunner(config), config, link)
 
 
-@pytest.fixture(scope="module")
-def looking(decoder: Decoder) -> Engine:
-    return make_engine(decoder, config=LOOKUP)
+def decoded(requests: Sequence[GenerationRequest]) -> list[list[int]]:
+    """Return what the target says without any drafts."""
+    return [outcome.tokens for outcome in decode(made(TINY_ENGINE), requests)]
 
 
-def test_an_answer_that_repeats_itself_takes_fewer_steps(plain: Engine, looking: Engine) -> None:
-    [expected], [outcome] = decode(plain, [LONG]), decode(looking, [LONG])
-    assert outcome.tokens == expected.tokens
+def test_an_answer_that_repeats_itself_takes_fewer_steps() -> None:
+    [expected], [outcome] = decoded([LONG]), decode(made(), [LONG])
+    assert outcome.tokens == expected
     usage = usage_of(outcome)
     assert usage.lookup_accepted > 20
     assert usage.verification_steps == len(outcome.tokens) - 1 - usage.lookup_accepted
@@ -82,9 +69,13 @@ def test_an_answer_that_repeats_itself_takes_fewer_steps(plain: Engine, looking:
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_lookup_never_changes_the_output(decoder: Decoder, plain: Engine, policy: Any) -> None:
-    # Greedy and sampled ones, of which prompts repeat themselves.
+    # Greedy and sampled ones, of which prompts repeat themselves, and answers too where it is cold.
     requests = [
-        replace(request, prompt=request.prompt[:8] * 3)
+        replace(
+            request,
+            prompt=request.prompt[:8] * 3,
+            sampling=replace(request.sampling, temperature=request.sampling.temperature / 4),
+        )
         for request in random_requests(31, count=10, max_output_tokens=40)
     ]
     expected = [outcome.tokens for outcome in decode(plain, requests)]
@@ -99,14 +90,11 @@ def test_lookup_never_changes_the_output(decoder: Decoder, plain: Engine, policy
 
 @pytest.mark.parametrize("propose", [wrong, nothing])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_drafter_and_lookup_take_turns(
-    decoder: Decoder, plain: Engine, propose: Propose, groups: Any
-) -> None:
+def test_a_drafter_and_lookup_take_turns(propose: Propose, groups: Any) -> None:
     requests = [LONG, *random_requests(32, count=6, max_output_tokens=30)]
-    expected = [outcome.tokens for outcome in decode(plain, requests)]
-    engine = make_engine(decoder, link_to(propose), replace(LOOKUP, draft_groups=groups))
+    engine = made(replace(LOOKUP, draft_groups=groups), propose)
     outcomes = decode(engine, requests)
-    assert [outcome.tokens for outcome in outcomes] == expected
+    assert [outcome.tokens for outcome in outcomes] == decoded(requests)
     # The drafter's contexts were kept up beside it.
     assert engine.metrics.repair_count() == 0
     usages = [usage_of(outcome) for outcome in outcomes]
@@ -116,37 +104,36 @@ def test_a_drafter_and_lookup_take_turns(
         assert drafted > sum(usage.lookup_drafted for usage in usages)
 
 
-def test_the_drafter_takes_over_where_lookup_finds_nothing(decoder: Decoder, plain: Engine) -> None:
+def test_the_drafter_takes_over_where_lookup_finds_nothing() -> None:
     request = GenerationRequest("a", tuple(range(100, 130)), max_output_tokens=24)
-    [expected] = decode(plain, [request])
-    known = [*request.prompt, *expected.tokens]
+    [expected] = decoded([request])
+    known = [*request.prompt, *expected]
 
     def right(position: int, anchor: int, length: int) -> list[int]:
         return known[position + 1 : position + 1 + length]
 
-    engine = make_engine(decoder, link_to(right), LOOKUP)
-    [outcome] = decode(engine, [request])
-    assert outcome.tokens == expected.tokens
+    [outcome] = decode(made(propose=right), [request])
+    assert outcome.tokens == expected
     usage = usage_of(outcome)
     by_drafter = sum(usage.accepted_per_position) - usage.lookup_accepted
     assert by_drafter > 0
     assert usage.verification_steps < 12
 
 
-def test_lookup_goes_on_while_the_drafter_is_away(decoder: Decoder, plain: Engine) -> None:
+def test_lookup_goes_on_while_the_drafter_is_away() -> None:
     link = link_to(nothing)
-    engine = make_engine(decoder, link, LOOKUP)
+    engine = engine_over(RepeatingRunner(LOOKUP), LOOKUP, link)
     link.down = True
     [outcome] = decode(engine, [LONG])
-    assert outcome.tokens == decode(plain, [LONG])[0].tokens
+    assert [outcome.tokens] == decoded([LONG])
     assert usage_of(outcome).lookup_accepted > 20
 
 
-def test_a_request_may_do_without(looking: Engine, plain: Engine) -> None:
-    [expected] = decode(plain, [LONG])
+def test_a_request_may_do_without() -> None:
+    looking, [expected] = made(), decoded([LONG])
     for request in (replace(LONG, lookup=False), replace(LONG, max_draft_tokens=0)):
         [outcome] = decode(looking, [request])
-        assert outcome.tokens == expected.tokens
+        assert outcome.tokens == expected
         assert usage_of(outcome).lookup_drafted == 0
     [outcome] = decode(looking, [replace(LONG, max_draft_tokens=1)])
     usage = usage_of(outcome)
@@ -154,12 +141,12 @@ def test_a_request_may_do_without(looking: Engine, plain: Engine) -> None:
     assert usage.lookup_accepted > 0
 
 
-def test_preempted_and_resumed_answers_are_the_same(decoder: Decoder, plain: Engine) -> None:
+def test_preempted_and_resumed_answers_are_the_same() -> None:
     requests = [
         GenerationRequest(f"p{i}", tuple(range(i, i + 20)), max_output_tokens=24) for i in range(4)
     ]
-    expected = [outcome.tokens for outcome in decode(plain, requests)]
-    scarce = make_engine(decoder, config=LOOKUP, pages=26)
+    expected = decoded(requests)
+    scarce = made(replace(LOOKUP, num_pages=26))
     assert [outcome.tokens for outcome in decode(scarce, requests)] == expected
     assert scarce.metrics.preemptions._value.get() > 0
     resumed = [
@@ -170,9 +157,9 @@ def test_preempted_and_resumed_answers_are_the_same(decoder: Decoder, plain: Eng
     assert rest == [tokens[9:] for tokens in expected]
 
 
-def test_metrics_tell_the_sources_apart(decoder: Decoder) -> None:
+def test_metrics_tell_the_sources_apart() -> None:
     registry = CollectorRegistry()
-    engine = make_engine(decoder, link_to(wrong), LOOKUP, registry)
+    engine = engine_over(RepeatingRunner(LOOKUP), LOOKUP, link_to(wrong), registry=registry)
     usages = [usage_of(outcome) for outcome in decode(engine, [LONG])]
 
     def counted(name: str, source: str) -> float | None:
@@ -186,19 +173,18 @@ def test_metrics_tell_the_sources_apart(decoder: Decoder) -> None:
     assert counted("accepted_tokens", "drafter") == 0
 
 
-def test_an_engine_is_only_compiled_for_blocks_it_verifies(
-    decoder: Decoder, plain: Engine, looking: Engine
-) -> None:
-    assert plain._runner.max_block == 1  # type: ignore[attr-defined]
-    assert looking._runner.max_block == 4  # type: ignore[attr-defined]
+def test_an_engine_is_only_compiled_for_blocks_it_verifies() -> None:
+    for config, block in ((TINY_ENGINE, 1), (LOOKUP, 4)):
+        runner = RepeatingRunner(config)
+        engine_over(runner, config)
+        assert runner.max_block == block
 
 
 def test_where_tokens_cost_their_time_lookup_verifies_next_to_nothing(
-    decoder: Decoder, plain: Engine, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(CostModel, "verify_seconds", lambda self, rows, tokens: float(tokens))
-    engine = make_engine(decoder, config=replace(LOOKUP, draft_policy="adaptive"))
-    [expected], [outcome] = decode(plain, [LONG]), decode(engine, [LONG])
-    assert outcome.tokens == expected.tokens
+    [outcome] = decode(made(replace(LOOKUP, draft_policy="adaptive")), [LONG])
+    assert [outcome.tokens] == decoded([LONG])
     # Only tries, every 64th step.
     assert usage_of(outcome).lookup_drafted <= 2 * 3

@@ -17,7 +17,7 @@ from tests.verifier.support import (
     dense_features,
     make_engine,
     random_requests,
-    tiny_decoder,
+    scripted,
 )
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -29,23 +29,8 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequ
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
-
-
-@pytest.fixture(scope="module")
-def plain(decoder: Decoder) -> Engine:
-    return make_engine(decoder)
-
-
-@pytest.fixture(scope="module")
 def method() -> ScriptedMethod:
-    return ScriptedMethod(
-        lambda position, anchor, length: [],
-        layer_ids=LAYER_IDS,
-        hidden_size=CONFIG.hidden_size,
-        vocab_size=CONFIG.vocab_size,
-    )
+    return scripted()
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +179,7 @@ def test_a_drafter_with_another_projection_gets_its_own_features(
     weights = 0.3 * rng.standard_normal((2, 12, len(LAYER_IDS) * CONFIG.hidden_size))
     projections = [FeatureProjection(weight.astype(np.float32)) for weight in weights]
     methods = [
-        ScriptedMethod(
-            oracle([request], [expected.tokens], 0.7),
-            layer_ids=LAYER_IDS,
-            hidden_size=CONFIG.hidden_size,
-            vocab_size=CONFIG.vocab_size,
-            projection=projection,
-        )
+        scripted(oracle([request], [expected.tokens], 0.7), projection=projection)
         for projection in projections
     ]
     link = SessionLink(methods[0])

@@ -4,60 +4,42 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
+from tests.fakes.drafting import Propose
 from tests.verifier.support import (
-    CONFIG,
-    LAYER_IDS,
     TINY_ENGINE,
+    MadeUpRunner,
     decode,
-    make_engine,
+    engine_over,
+    link_to,
     random_requests,
-    tiny_decoder,
+    wrong,
 )
 
-from blockdraft_models.decoder.model import Decoder
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 
-def wrong(position: int, anchor: int, length: int) -> list[int]:
-    """Draft a token the tiny target is never seen to say after `anchor`."""
-    return [(anchor + 1) % 256] * length
+def engine_with(propose: Propose, **settings: Any) -> Engine:
+    config = replace(TINY_ENGINE, **settings)
+    return engine_over(MadeUpRunner(config), config, link_to(propose))
 
 
-def engine_with(decoder: Decoder, propose: Propose, **settings: Any) -> Engine:
-    method = ScriptedMethod(
-        propose,
-        layer_ids=LAYER_IDS,
-        hidden_size=CONFIG.hidden_size,
-        vocab_size=CONFIG.vocab_size,
-    )
-    return make_engine(decoder, SessionLink(method), replace(TINY_ENGINE, **settings))
-
-
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
-
-
-def test_two_groups_say_what_one_says(decoder: Decoder) -> None:
+def test_two_groups_say_what_one_says() -> None:
     requests = random_requests(21)
-    one = engine_with(decoder, wrong, draft_groups=1)
-    two = engine_with(decoder, wrong, draft_groups=2)
+    one = engine_with(wrong, draft_groups=1)
+    two = engine_with(wrong, draft_groups=2)
     expected = [outcome.tokens for outcome in decode(one, requests)]
     assert [outcome.tokens for outcome in decode(two, requests)] == expected
     assert two.metrics.repair_count() == 0
 
 
-def test_adaptive_drafting_stops_asking_a_bad_drafter(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adaptive_drafting_stops_asking_a_bad_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     # Not what the steps of a busy machine happen to take, of which small ones may be the slower.
     monkeypatch.setattr(CostModel, "verify_seconds", lambda self, rows, tokens: float(tokens))
     request = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
-    fixed = engine_with(decoder, wrong, draft_policy="fixed")
-    adaptive = engine_with(decoder, wrong, draft_policy="adaptive")
+    fixed = engine_with(wrong, draft_policy="fixed")
+    adaptive = engine_with(wrong, draft_policy="adaptive")
     [expected] = decode(fixed, [request])
     # The first answer teaches the estimate that later requests start from.
     decode(adaptive, [request])
@@ -72,17 +54,15 @@ def test_adaptive_drafting_stops_asking_a_bad_drafter(
     assert drafted[1] < drafted[0] / 4
 
 
-def test_adaptive_drafting_goes_on_asking_a_good_drafter(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adaptive_drafting_goes_on_asking_a_good_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     request = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
-    [expected] = decode(engine_with(decoder, wrong, draft_policy="fixed"), [request])
+    [expected] = decode(engine_with(wrong, draft_policy="fixed"), [request])
     known = [*request.prompt, *expected.tokens]
 
     def right(position: int, anchor: int, length: int) -> list[int]:
         return known[position + 1 : position + 1 + length]
 
-    adaptive = engine_with(decoder, right, draft_policy="adaptive")
+    adaptive = engine_with(right, draft_policy="adaptive")
     # A verification of four tokens as cheap as one of one, as on an accelerator.
     monkeypatch.setattr(CostModel, "verify_seconds", lambda self, rows, tokens: 1.0)
     [outcome] = decode(adaptive, [request])

@@ -2,58 +2,53 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
-from tests.verifier.support import CONFIG, TINY_ENGINE, tiny_decoder
+from tests.verifier.support import TINY_ENGINE, MadeUpRunner, engine_over
 
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.executables import next_power_of_two
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
-from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 PROMPT = 40
 
 
-class LinearRunner(ModelRunner):
-    """Says that a step takes a second for each token of its shape, and keeps what was run."""
+class LinearRunner(MadeUpRunner):
+    """Says that a step takes a second for each token of its shape, and keeps what was run.
 
-    steps: list[list[int]]
-    # What a token of a prompt's context adds, in parts of what the step takes without.
-    slope = 0.0
+    A token of a prompt's context adds `slope` parts of what the step takes without.
+    """
 
-    def warm_up(
-        self,
-        features: FeatureForm,
-        max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> MeasuredSteps:
-        self.steps = []
-        buckets = super().warm_up(features, max_block, progress).seconds
+    def __init__(self, settings: EngineSettings, slope: float) -> None:
+        super().__init__(settings)
+        self.slope = slope
+        self.steps: list[list[int]] = []
+
+    def warm_up(self, *arguments: Any) -> MeasuredSteps:
+        buckets = super().warm_up(*arguments).seconds
         seconds = {bucket: float(bucket.tokens) for bucket in buckets}
         return MeasuredSteps(seconds, {each: self.slope * seconds[each] for each in seconds})
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         lengths = [len(row.token_ids) for row in rows]
         self.steps.append(lengths)
-        result = super().run(rows, meanwhile)
         prompts = [row.start + row.known_count for row in rows if row.known_count > 1]
         longer = 1.0 + self.slope * max(prompts, default=0)
-        return replace(result, seconds=longer * next_power_of_two(sum(lengths)))
+        self.step_seconds = longer * next_power_of_two(sum(lengths))
+        return super().run(rows, meanwhile)
 
 
 def parts_beside_another(slowdown: float, slope: float) -> list[int]:
     """Return how many tokens of a prompt each step computes beside a decoding sequence."""
-    settings = replace(TINY_ENGINE, prompt_slowdown=slowdown, lookup=False)
-    runner = LinearRunner(tiny_decoder(), settings)
-    runner.slope = slope
-    metrics = VerifierMetrics(CollectorRegistry())
-    engine = Engine(runner, settings, None, CONFIG.vocab_size, metrics)
-    engine.warm_up()
+    settings = replace(TINY_ENGINE, prompt_slowdown=slowdown)
+    runner = LinearRunner(settings, slope)
+    engine = engine_over(runner, settings)
     engine.submit(GenerationRequest("", (1, 2, 3), max_output_tokens=60), lambda event: None)
     engine.step()
     long = GenerationRequest("", tuple(range(1, PROMPT + 1)), max_output_tokens=2)
@@ -84,8 +79,10 @@ def test_parts_become_smaller_where_context_slows_steps() -> None:
     assert parts[:-1] == sorted(parts[:-1], reverse=True)
 
 
-def test_what_context_adds_is_measured_at_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = ModelRunner(tiny_decoder(), TINY_ENGINE)
+def test_what_context_adds_is_measured_at_warm_up(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = ModelRunner(decoder, TINY_ENGINE)
     most = TINY_ENGINE.scheduler.max_context_tokens
     timed: list[Bucket] = []
 
@@ -94,6 +91,7 @@ def test_what_context_adds_is_measured_at_warm_up(monkeypatch: pytest.MonkeyPatc
         return bucket.rows + 0.25 * bucket.tokens * context
 
     monkeypatch.setattr(ModelRunner, "_time", time)
+    monkeypatch.setattr(ModelRunner, "_compile", lambda *arguments: None)
     measured = runner.warm_up(NO_FEATURES, 1)
     assert measured.seconds == {bucket: bucket.rows for bucket in runner.buckets}
     expected = {bucket: 0.25 * bucket.tokens for bucket in runner.buckets}

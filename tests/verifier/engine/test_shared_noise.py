@@ -21,7 +21,6 @@ from tests.verifier.support import (
     Outcome,
     decode,
     make_engine,
-    tiny_decoder,
 )
 
 from blockdraft_drafter.compiled.programs import draft_tokens
@@ -93,11 +92,6 @@ class KnowingMethod(ScriptedMethod):
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
-
-
-@pytest.fixture(scope="module")
 def method(decoder: Decoder) -> KnowingMethod:
     return KnowingMethod(decoder)
 
@@ -105,11 +99,6 @@ def method(decoder: Decoder) -> KnowingMethod:
 @pytest.fixture(scope="module")
 def drafting(decoder: Decoder, method: KnowingMethod) -> Engine:
     return make_engine(decoder, SessionLink(method))
-
-
-@pytest.fixture(scope="module")
-def plain(decoder: Decoder) -> Engine:
-    return make_engine(decoder)
 
 
 def requests(sampling: Sampling) -> list[GenerationRequest]:

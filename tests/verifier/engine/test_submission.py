@@ -3,38 +3,37 @@
 from dataclasses import replace
 
 import pytest
-from tests.verifier.support import TINY_ENGINE, Outcome, decode, make_engine, tiny_decoder
+from tests.verifier.support import TINY_ENGINE, MadeUpRunner, Outcome, decode, engine_over
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.engine.loop import Engine, QueueFullError
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-
-@pytest.fixture(scope="module")
-def plain() -> Engine:
-    return make_engine(tiny_decoder())
+LIMITS = SchedulerSettings(4, 16, 96, max_waiting=2)
 
 
-def test_cancelling_frees_the_pages(plain: Engine) -> None:
+@pytest.fixture
+def engine() -> Engine:
+    return engine_over(MadeUpRunner(), replace(TINY_ENGINE, scheduler=LIMITS))
+
+
+def test_cancelling_frees_the_pages(engine: Engine) -> None:
     outcomes = [Outcome(), Outcome()]
     kept = GenerationRequest("kept", (1, 2), max_output_tokens=10)
-    [expected] = decode(plain, [kept])
-    plain.submit(kept, outcomes[0])
-    dropped = plain.submit(GenerationRequest("x", (3, 4), max_output_tokens=90), outcomes[1])
+    [expected] = decode(engine, [kept])
+    engine.submit(kept, outcomes[0])
+    dropped = engine.submit(GenerationRequest("x", (3, 4), max_output_tokens=90), outcomes[1])
     for _ in range(3):
-        plain.step()
-    plain.cancel(dropped)
-    while plain.step():
+        engine.step()
+    engine.cancel(dropped)
+    while engine.step():
         pass
-    assert plain.load().used_pages == 0
+    assert engine.load().used_pages == 0
     assert len(outcomes[1].tokens) < 10
     assert outcomes[0].tokens == expected.tokens
 
 
-def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(plain: Engine) -> None:
-    engine = Engine.__new__(Engine)
-    engine.__dict__.update(plain.__dict__)
-    engine._settings = replace(TINY_ENGINE, scheduler=SchedulerSettings(4, 16, 96, max_waiting=2))
+def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(engine: Engine) -> None:
     new = GenerationRequest("q", (1, 2), max_output_tokens=3)
     replay = replace(new, replay=True)
     outcome = Outcome()

@@ -1,5 +1,6 @@
 """`blockdraft verifier --self-test`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -9,7 +10,11 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.support import TINY_ENGINE
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
+from blockdraft_runtime.settings.verifier import (
+    SchedulerSettings,
+    SliceSettings,
+    VerifierSettings,
+)
 from blockdraft_verifier import command
 from blockdraft_verifier import self_test as module
 from blockdraft_verifier.device.buckets import Bucket
@@ -18,9 +23,11 @@ from blockdraft_verifier.exactness import find_classes
 
 @pytest.fixture
 def settings(tmp_path: Path) -> VerifierSettings:
-    decoder = Decoder(tiny_config(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    decoder = Decoder(tiny_config(num_layers=1), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, tmp_path)
-    return VerifierSettings(target=str(tmp_path), engine=TINY_ENGINE, self_test=True)
+    # Few shapes to compile.
+    engine = replace(TINY_ENGINE, scheduler=SchedulerSettings(2, 4, 96))
+    return VerifierSettings(target=str(tmp_path), engine=engine, self_test=True)
 
 
 def test_it_says_what_holds_here(

@@ -18,13 +18,13 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 
 SETTINGS = EngineSettings(
     page_size=8,
     num_pages=160,
-    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=32, max_context_tokens=256),
+    scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=256),
     dtype="bfloat16",
 )
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def check(decoder: Decoder) -> None:
     runner = ModelRunner(decoder, SETTINGS)
-    runner.compile(FeatureForm((0, 1)), 8)
+    runner.compile(NO_FEATURES, 8)
     # Two chunks of the context and a part of the third.
     text = np.random.default_rng(0).integers(0, runner.model.vocab_size, 150).tolist()
     contract = Contract(runner, text)

@@ -85,7 +85,7 @@ def test_steps_of_bfloat16_round_alike() -> None:
 
 
 def test_scanned_layers_are_compared_too() -> None:
-    found = self_test(compiled(ScannedDecoder(tiny())))
+    found = self_test(compiled(ScannedDecoder(tiny()), SMALL))
     assert found.exact, found.summary()
 
 
@@ -111,8 +111,8 @@ def test_rows_that_round_differently_are_found() -> None:
 
 @pytest.mark.parametrize(("pages", "context"), [(24, 96), (2, 8), (1, 4)])
 def test_small_caches_have_room_for_it(pages: int, context: int) -> None:
-    limits = replace(BFLOAT16.scheduler, max_context_tokens=context)
-    settings = replace(BFLOAT16, num_pages=pages, scheduler=limits)
+    limits = replace(SMALL.scheduler, max_context_tokens=context)
+    settings = replace(SMALL, num_pages=pages, scheduler=limits)
     found = self_test(compiled(tiny(num_layers=1), settings))
     assert found.exact, found.summary()
 
@@ -206,7 +206,7 @@ def test_a_few_rows_of_a_step_are_compared_too() -> None:
 def test_int8_weights_are_compared_as_they_are_served(
     tmp_path: Path, kind: type[Decoder], *, exact: bool
 ) -> None:
-    decoder = int8_decoder(tiny(), tmp_path)
+    decoder = int8_decoder(tiny(num_layers=1), tmp_path)
     decoder.__class__ = kind
     found = self_test(compiled(decoder, SMALL))
     assert found.exact == exact, found.summary()
