@@ -159,7 +159,7 @@ def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[s
         half = [tokens[: len(tokens) // 2] for tokens in expected]
         resumed = setting.answers(engine, most, None, half)
         assert [a + b.tokens for a, b in zip(half, resumed, strict=True)] == expected, name
-        usages = [usage for o in outcomes if (usage := o.events[-1].usage) is not None]
+        usages = [outcome.usage for outcome in outcomes]
         accepted = sum(sum(usage.accepted_per_position) for usage in usages)
         acceptance[name] = 1 + accepted / sum(usage.verification_steps for usage in usages)
         happened["preempted"] += count(engine.metrics.preemptions)

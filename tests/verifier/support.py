@@ -34,7 +34,7 @@ from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
 
 LAYER_IDS = (0, 1)
 CONFIG = tiny_config(num_layers=2)
@@ -80,6 +80,13 @@ class Outcome:
     def __call__(self, event: TokensGained) -> None:
         self.events.append(event)
         self.tokens.extend(event.token_ids)
+
+    @property
+    def usage(self) -> Usage:
+        """What an answer that has ended consumed."""
+        usage = self.events[-1].usage
+        assert usage is not None
+        return usage
 
 
 class MadeUpRunner:

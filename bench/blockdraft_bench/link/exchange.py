@@ -132,7 +132,7 @@ class Exchange:
 
     def _begin_anew(self) -> None:
         for sequence in self._sequences:
-            self._sync.release(sequence)
+            self._sync.contexts.release(sequence)
             self._pages.release(sequence.pages)
         self._sequences = []
         for _ in range(self._count):

@@ -84,7 +84,7 @@ def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> N
     for _ in range(3):
         bench.advance(sequence, 1)
         bench.request((sequence, 3), (other, 0), wait=WAIT)
-        bench.sync.release(other)
+        bench.sync.contexts.release(other)
         bench.sync.tell_released()
         assert bench.sync.collect(wait="all").waited == 0.0
     assert len(bench.wire.sent) == 1
@@ -146,7 +146,7 @@ def test_released_contexts_are_told_without_a_request(bench: Bench) -> None:
     bench.take()
     bench.sync.tell_released()
     assert len(bench.wire.sent) == 1
-    bench.sync.release(sequence)
+    bench.sync.contexts.release(sequence)
     for _ in range(2):
         bench.sync.tell_released()
     assert [list(request.released_sequence_ids) for request in bench.wire.sent] == [

@@ -54,7 +54,7 @@ def test_the_last_features_go_when_a_sequence_has_ended(bench: Bench) -> None:
     sequence.finish_reason = FinishReason.STOP
     bench.sync.send_to_learn([sequence])
     assert bench.part(sequence).feature_rows == 3
-    bench.sync.release(sequence)
+    bench.sync.contexts.release(sequence)
     bench.sync.tell_released()
     assert len(bench.wire.sent[-1].released_sequence_ids) == 1
     assert not bench.repairs

@@ -167,7 +167,7 @@ def assert_lost(bench: Bench, sequence: Sequence) -> None:
     assert bench.repairs == {"stream_broken": 1}
     assert bench.link.transport is None
     assert bench.sync.description is None
-    assert not bench.sync.awaiting
+    assert not bench.sync.contexts.awaiting
     assert not sequence.awaiting_draft
     bench.request((sequence, 3))
     bench.sync.collect(wait="all")

@@ -96,8 +96,8 @@ def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
     bench.request(*((sequence, 0) for sequence in sequences))
     ids = [bench.sync.contexts[sequence].context_id for sequence in sequences]
     for sequence in sequences[:2]:
-        bench.sync.release(sequence)
-        bench.sync.release(sequence)
+        bench.sync.contexts.release(sequence)
+        bench.sync.contexts.release(sequence)
     for _ in range(3):
         bench.asked(sequences[2])
     released = [list(request.released_sequence_ids) for request in bench.wire.sent]
@@ -109,7 +109,7 @@ def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
     bench.request((proposed, 3), (refused, 3))
     context_id = bench.sync.contexts[refused].context_id
     for sequence in (proposed, refused):
-        bench.sync.release(sequence)
+        bench.sync.contexts.release(sequence)
         assert not sequence.awaiting_draft
     bench.answer(change=lambda response: refuse(response, context_id, 0))
     bench.sync.collect(wait="none")

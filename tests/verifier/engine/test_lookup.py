@@ -10,7 +10,6 @@ from tests.fakes.drafting import Propose
 from tests.verifier.support import (
     TINY_ENGINE,
     MadeUpRunner,
-    Outcome,
     decode,
     engine_over,
     link_to,
@@ -24,16 +23,10 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
+from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 LONG = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
 LOOKUP = replace(TINY_ENGINE, lookup=True, lookup_block=4)
-
-
-def usage_of(outcome: Outcome) -> Usage:
-    usage = outcome.events[-1].usage
-    assert usage is not None
-    return usage
 
 
 class RepeatingRunner(MadeUpRunner):
@@ -57,7 +50,7 @@ def decoded(requests: Sequence[GenerationRequest]) -> list[list[int]]:
 def test_an_answer_that_repeats_itself_takes_fewer_steps() -> None:
     [expected], [outcome] = decoded([LONG]), decode(made(), [LONG])
     assert outcome.tokens == expected
-    usage = usage_of(outcome)
+    usage = outcome.usage
     assert usage.lookup_accepted > 20
     assert usage.verification_steps == len(outcome.tokens) - 1 - usage.lookup_accepted
     # Nobody else has drafted.
@@ -84,8 +77,8 @@ def test_lookup_never_changes_the_output(decoder: Decoder, plain: Engine, policy
     assert [outcome.tokens for outcome in outcomes] == expected
     if policy == "fixed":
         sampled = [o for o, r in zip(outcomes, requests, strict=True) if r.sampling.temperature]
-        assert sum(usage_of(outcome).lookup_drafted for outcome in sampled) > 0
-        assert sum(usage_of(outcome).lookup_accepted for outcome in outcomes) > 0
+        assert sum(outcome.usage.lookup_drafted for outcome in sampled) > 0
+        assert sum(outcome.usage.lookup_accepted for outcome in outcomes) > 0
 
 
 @pytest.mark.parametrize("propose", [wrong, nothing])
@@ -97,7 +90,7 @@ def test_a_drafter_and_lookup_take_turns(propose: Propose, groups: Any) -> None:
     assert [outcome.tokens for outcome in outcomes] == decoded(requests)
     # The drafter's contexts were kept up beside it.
     assert engine.metrics.repair_count() == 0
-    usages = [usage_of(outcome) for outcome in outcomes]
+    usages = [outcome.usage for outcome in outcomes]
     assert sum(usage.lookup_accepted for usage in usages) > 20
     if propose is wrong:
         drafted = sum(sum(usage.drafted_per_position) for usage in usages)
@@ -114,7 +107,7 @@ def test_the_drafter_takes_over_where_lookup_finds_nothing() -> None:
 
     [outcome] = decode(made(propose=right), [request])
     assert outcome.tokens == expected
-    usage = usage_of(outcome)
+    usage = outcome.usage
     by_drafter = sum(usage.accepted_per_position) - usage.lookup_accepted
     assert by_drafter > 0
     assert usage.verification_steps < 12
@@ -126,7 +119,7 @@ def test_lookup_goes_on_while_the_drafter_is_away() -> None:
     link.down = True
     [outcome] = decode(engine, [LONG])
     assert [outcome.tokens] == decoded([LONG])
-    assert usage_of(outcome).lookup_accepted > 20
+    assert outcome.usage.lookup_accepted > 20
 
 
 def test_a_request_may_do_without() -> None:
@@ -134,9 +127,9 @@ def test_a_request_may_do_without() -> None:
     for request in (replace(LONG, lookup=False), replace(LONG, max_draft_tokens=0)):
         [outcome] = decode(looking, [request])
         assert outcome.tokens == expected
-        assert usage_of(outcome).lookup_drafted == 0
+        assert outcome.usage.lookup_drafted == 0
     [outcome] = decode(looking, [replace(LONG, max_draft_tokens=1)])
-    usage = usage_of(outcome)
+    usage = outcome.usage
     assert len(usage.drafted_per_position) == 1
     assert usage.lookup_accepted > 0
 
@@ -160,7 +153,7 @@ def test_preempted_and_resumed_answers_are_the_same() -> None:
 def test_metrics_tell_the_sources_apart() -> None:
     registry = CollectorRegistry()
     engine = engine_over(RepeatingRunner(LOOKUP), LOOKUP, link_to(wrong), registry=registry)
-    usages = [usage_of(outcome) for outcome in decode(engine, [LONG])]
+    usages = [outcome.usage for outcome in decode(engine, [LONG])]
 
     def counted(name: str, source: str) -> float | None:
         return registry.get_sample_value(f"blockdraft_verifier_{name}_total", {"source": source})
@@ -187,4 +180,4 @@ def test_where_tokens_cost_their_time_lookup_verifies_next_to_nothing(
     [outcome] = decode(made(replace(LOOKUP, draft_policy="adaptive")), [LONG])
     assert [outcome.tokens] == decoded([LONG])
     # Only tries, every 64th step.
-    assert usage_of(outcome).lookup_drafted <= 2 * 3
+    assert outcome.usage.lookup_drafted <= 2 * 3

@@ -83,8 +83,7 @@ def test_drafting_never_changes_the_output(
     method.propose = oracle(requests, expected, right)
     outcomes = decode(drafting, requests)
     assert [outcome.tokens for outcome in outcomes] == expected
-    usages = [outcome.events[-1].usage for outcome in outcomes]
-    accepted = sum(sum(usage.accepted_per_position) for usage in usages if usage)
+    accepted = sum(sum(outcome.usage.accepted_per_position) for outcome in outcomes)
     assert (accepted > 0) == (right > 0)
 
 
@@ -100,8 +99,7 @@ def test_a_perfect_drafter_gains_a_whole_block_per_step(
     assert [len(event.token_ids) for event in outcome.events] == [1, 4, 4, 4]
     steps = [(event.drafted, event.accepted) for event in outcome.events]
     assert steps == [(0, 0), (3, 3), (3, 3), (3, 3)]
-    usage = outcome.events[-1].usage
-    assert usage is not None
+    usage = outcome.usage
     assert usage.verification_steps == 3
     # The last proposal may not overshoot, so its third token was still needed.
     assert usage.accepted_per_position == [3, 3, 3]
@@ -144,8 +142,7 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
     method.propose = oracle([request], [first.tokens], 1.0)
     [second] = decode(drafting, [request])
     assert second.tokens == first.tokens
-    usage = second.events[-1].usage
-    assert usage is not None
+    usage = second.usage
     assert usage.cached_prompt_tokens == 28
     assert sum(usage.accepted_per_position) > 0
     truth = dense_features(decoder, [*request.prompt, *first.tokens])
@@ -161,8 +158,7 @@ def test_a_prefix_is_shared_only_under_the_same_salt(plain: Engine) -> None:
     for salt in (b"a", b"b", b"", b"b", b"a", b""):
         request = GenerationRequest("s", prompt, max_output_tokens=4, cache_salt=salt)
         [outcome] = decode(plain, [request])
-        usage = outcome.events[-1].usage
-        assert usage is not None
+        usage = outcome.usage
         cached.append(usage.cached_prompt_tokens)
         answers.add(tuple(outcome.tokens))
     assert cached == [0, 0, 0, 28, 28, 28]
@@ -210,8 +206,7 @@ def test_forgotten_prefixes_are_computed_again(plain: Engine) -> None:
         if forget:
             plain.forget_prefixes()
         [outcome] = decode(plain, [request])
-        usage = outcome.events[-1].usage
-        assert usage is not None
+        usage = outcome.usage
         cached.append(usage.cached_prompt_tokens)
     assert cached == [0, 28, 0]
 
@@ -344,8 +339,7 @@ def test_stop_tokens_and_limits(plain: Engine, drafting: Engine, method: Scripte
         [outcome] = decode(drafting, [stopped])
         assert outcome.tokens == whole.tokens[: whole.tokens.index(stop) + 1]
         assert outcome.events[-1].finish_reason is FinishReason.STOP
-        usage = outcome.events[-1].usage
-        assert usage is not None
+        usage = outcome.usage
         # What was right but came after the stop token was not gained.
         assert sum(usage.accepted_per_position) <= len(outcome.tokens) - 1
     to_the_end = replace(request, max_output_tokens=1000)

@@ -123,11 +123,6 @@ class DraftSync:
         return self._transport.description if self._transport is not None else None
 
     @property
-    def awaiting(self) -> bool:
-        """Whether any sequence waits for its proposal."""
-        return self.contexts.awaiting
-
-    @property
     def left_alone_seconds(self) -> float:
         """How long the drafter is still asked nothing, since it was late."""
         return max(0.0, self._asks_from - self._clock())
@@ -233,10 +228,6 @@ class DraftSync:
         times.waited = self._clock() - started
         return times
 
-    def release(self, sequence: Sequence) -> None:
-        """Drop the sequence's context; it may be built again from nothing later."""
-        self.contexts.release(sequence)
-
     def close(self) -> None:
         """Stop drafting."""
         self._forget_contexts()
@@ -251,7 +242,7 @@ class DraftSync:
     def _fits(self, sequence: Sequence, drafter: DrafterDescription) -> bool:
         if sequence.draftable and sequence.committed > drafter.max_context_tokens:
             sequence.draftable = False
-            self.release(sequence)
+            self.contexts.release(sequence)
         return sequence.draftable
 
     def _catch_up(self, behind: list[Context], drafter: DrafterDescription) -> None:
@@ -298,7 +289,7 @@ class DraftSync:
     def _seconds_left(self) -> float | None:
         """Return how long somebody still waits for a proposal, or None if nobody does."""
         deadlines = [step.deadline for step in self._pending if step.deadline is not None]
-        if not deadlines or not self.awaiting:
+        if not deadlines or not self.contexts.awaiting:
             return None
         return max(0.0, min(deadlines) - self._clock())
 

@@ -167,7 +167,7 @@ class Engine:
         self._drain_inbox()
         times = self._collect_proposals()
         rows, preempted = self._plan()
-        if not rows and self.drafts is not None and self.drafts.awaiting:
+        if not rows and self.drafts is not None and self.drafts.contexts.awaiting:
             times = self._collect("any")
             rows, preempted = self._plan()
         if not rows:
@@ -291,7 +291,7 @@ class Engine:
         for sequence in preempted:
             self.metrics.preemptions.inc()
             if self.drafts is not None:
-                self.drafts.release(sequence)
+                self.drafts.contexts.release(sequence)
         return rows, bool(preempted)
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
@@ -328,9 +328,8 @@ class Engine:
     def _next_step_waits(self) -> bool:
         """Whether the next step cannot be launched at once, so that there is time before it."""
         running = self.scheduler.running
-        if self._settings.draft_groups == 1 and self.drafts is not None and self.drafts.awaiting:
-            return True
-        return all(sequence.awaiting_draft for sequence in running)
+        waits = any if self._settings.draft_groups == 1 else all
+        return not running or waits(sequence.awaiting_draft for sequence in running)
 
     def _forget(self, sequence: Sequence) -> None:
         self._remove(sequence)
@@ -340,7 +339,7 @@ class Engine:
         self._held.discard(sequence)
         self.scheduler.remove(sequence)
         if self.drafts is not None:
-            self.drafts.release(sequence)
+            self.drafts.contexts.release(sequence)
         self.lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:

@@ -100,15 +100,15 @@ class _Lane:
 
     def discard(self, sequence: Sequence) -> bool:
         """Take out a sequence; return whether it was there."""
-        queue = self._tenants.get(_tenant(sequence), ())
         if sequence in self._begun:
             self._begun.remove(sequence)
-        elif isinstance(queue, deque) and sequence in queue:
-            queue.remove(sequence)
-            if not queue:
-                del self._tenants[_tenant(sequence)]
-        else:
+            return True
+        queue = self._tenants.get(_tenant(sequence))
+        if queue is None or sequence not in queue:
             return False
+        queue.remove(sequence)
+        if not queue:
+            del self._tenants[_tenant(sequence)]
         return True
 
 
