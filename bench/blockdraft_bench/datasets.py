@@ -1,7 +1,7 @@
 """Test sets: JSON lines of `{"id": ..., "turns": [...]}`, in a folder or as single files.
 
-One set comes with this package: `copy`, written for this project, asks for answers that repeat much
-of their prompts.
+Two sets come with this package, written for this project: `starter` has sums, code, questions and
+texts to write; `copy` asks for answers that repeat much of their prompts.
 """
 
 import gzip
@@ -29,7 +29,7 @@ TEST_SETS = (
     "alpaca",
     "swe-bench",
 )
-OWN_SETS = {"copy": Path(__file__).parent / "data" / "copy.jsonl"}
+OWN_SETS = {name: Path(__file__).parent / "data" / f"{name}.jsonl" for name in ("starter", "copy")}
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
@@ -71,7 +71,10 @@ def find_dataset(spec: str, directory: Path) -> Path:
             path = directory / f"{spec}{suffix}"
             if path.is_file():
                 return path
-        raise BenchUsageError(f"{directory} has no {spec}.jsonl; say --datasets-dir")
+        raise BenchUsageError(
+            f"{directory} has no {spec}.jsonl: --datasets-dir names the folder of the published "
+            "sets; --dataset starter needs none"
+        )
     path = Path(spec).expanduser()
     if path.name.endswith(SUFFIXES):
         if path.is_file():

@@ -31,14 +31,14 @@ class PromptSettings:
     """Which prompts a target answers, and how far."""
 
     dataset: tuple[str, ...] = setting(
-        TEST_SETS,
-        f"one or more of `{'`, `'.join((*TEST_SETS, *OWN_SETS))}`, or files ending in `.jsonl` or "
-        "`.jsonl.gz`",
+        ("starter",),
+        f"one or more of `{'`, `'.join((*OWN_SETS, *TEST_SETS))}`, or files ending in `.jsonl` or "
+        "`.jsonl.gz`; those after the second are published sets, which are not included",
         metavar="SET",
     )
     datasets_dir: Path | None = setting(
         None,
-        "where the test sets lie as `NAME.jsonl`; unset: $BLOCKDRAFT_DATASETS or `./datasets`",
+        "where the published sets lie as `NAME.jsonl`; unset: $BLOCKDRAFT_DATASETS or `./datasets`",
         metavar="DIR",
     )
     samples: int = setting(
@@ -136,7 +136,7 @@ class DecodeSettings:
 class PeersSettings:
     """What `bench peers` is told."""
 
-    prompts: PromptSettings = group(lambda: PromptSettings(dataset=("gsm8k", "humaneval")))
+    prompts: PromptSettings = group(PromptSettings)
     rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     peer: tuple[PeerName, ...] = setting(

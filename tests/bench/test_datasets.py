@@ -39,16 +39,17 @@ def test_finds_names_and_files(tmp_path: Path) -> None:
     assert find_dataset(str(path), Path("elsewhere")) == path
 
 
-def test_one_set_comes_with_the_package(tmp_path: Path) -> None:
-    copies = read_dataset(find_dataset("copy", tmp_path))
-    assert copies.name == "copy"
-    assert len(copies.samples) == 12
+@pytest.mark.parametrize(("name", "count"), [("starter", 24), ("copy", 12)])
+def test_some_sets_come_with_the_package(tmp_path: Path, name: str, count: int) -> None:
+    dataset = read_dataset(find_dataset(name, tmp_path))
+    assert dataset.name == name
+    assert len(dataset.samples) == count
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gsm8k", "has no gsm8k.jsonl; say --datasets-dir"),
+        ("gsm8k", "has no gsm8k.jsonl: --datasets-dir names"),
         ("gsm9k", "'gsm9k' is neither a .jsonl file nor one of math500, aime24"),
         ("none.jsonl", "none.jsonl does not exist"),
     ],

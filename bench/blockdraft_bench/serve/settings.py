@@ -146,9 +146,7 @@ class ServeSettings:
     """Everything `blockdraft bench serve` is told."""
 
     prompts: PromptSettings = group(
-        lambda: PromptSettings(
-            dataset=("gsm8k", "mt-bench"), samples=32, max_tokens=128, max_prompt_tokens=256
-        )
+        lambda: PromptSettings(samples=32, max_tokens=128, max_prompt_tokens=256)
     )
     temperature: float = setting(0.0, "of the target; 0 is greedy", minimum=0)
     load: LoadSettings = group(LoadSettings)

@@ -27,6 +27,8 @@ def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007, the handlers name it
                 yield parse(line)
+    except FileNotFoundError:
+        raise CorpusError(f"{path} does not exist") from None
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
     except ValueError as error:
