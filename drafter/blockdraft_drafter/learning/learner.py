@@ -38,21 +38,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A version that shall serve, ready to draft."""
-
-    version: Version
-    weights: "PreparedWeights"
-    trial: Trial
-
-
 class Learner:
-    """What a drafter process learns, all streams together.
-
-    Attributes:
-        serving: The version that drafts now.
-    """
+    """What a drafter process learns, all streams together; `serving` is the version that drafts."""
 
     def __init__(
         self,
@@ -62,15 +49,7 @@ class Learner:
         recorder: Recorder,
         load: Callable[[int], Any],
     ) -> None:
-        """Draft with `version`, which the method has loaded.
-
-        Args:
-            method: What drafts.
-            store: The versions.
-            version: The one that drafts.
-            recorder: Records what may be recorded.
-            load: Returns the drafter of a version; called on a thread.
-        """
+        """Draft with `version`, which the method has loaded; `load` gives another, on a thread."""
         self._method, self._store, self._load = method, store, load
         self._recorder, self._metrics = recorder, recorder.metrics
         spec = method.spec
@@ -134,8 +113,9 @@ class Learner:
         """
         prepared = await asyncio.to_thread(self._look)
         if prepared is not None:
-            before, self._trial = self._trial, prepared.trial
-            self._swap(prepared)
+            number, weights, trial = prepared
+            before, self._trial = self._trial, trial
+            self._swap(number, weights)
             await asyncio.to_thread(before.end)
 
     def close(self) -> None:
@@ -145,7 +125,7 @@ class Learner:
 
     # On a thread.
 
-    def _look(self) -> _Prepared | None:
+    def _look(self) -> "tuple[int, PreparedWeights, Trial] | None":
         """Do all that a look does but for the swap; return another version that shall serve."""
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
@@ -159,7 +139,7 @@ class Learner:
         version = self._store.current()
         if version is None or version.number in (self.serving.number, *self._refused):
             return None
-        return self._prepare(version)
+        return self._prepare(version.number)
 
     def _roll_back(self, reason: str) -> None:
         number = self.serving.number
@@ -183,9 +163,9 @@ class Learner:
             return
         self._trial.end()
 
-    def _prepare(self, version: Version) -> _Prepared | None:
+    def _prepare(self, number: int) -> "tuple[int, PreparedWeights, Trial] | None":
         """Load and check a version; one that cannot serve is rejected."""
-        number, started = version.number, time.perf_counter()
+        started = time.perf_counter()
         try:
             # If loading it kills this process, the next one will know.
             trial = trials.begin(self._store.path(number))
@@ -199,7 +179,7 @@ class Learner:
             self._refuse(number, " ".join(str(error).split()))
             return None
         logger.info("version %d is loaded (%.1f s)", number, time.perf_counter() - started)
-        return _Prepared(version, weights, trial)
+        return number, weights, trial
 
     def _refuse(self, number: int, reason: str) -> None:
         logger.error("version %d is refused: %s", number, reason)
@@ -213,10 +193,9 @@ class Learner:
 
     # On the event loop.
 
-    def _swap(self, prepared: _Prepared) -> None:
-        before, number = self.serving.number, prepared.version.number
-        self._method.swap(prepared.weights)
-        weights = prepared.weights
+    def _swap(self, number: int, weights: "PreparedWeights") -> None:
+        before = self.serving.number
+        self._method.swap(weights)
         self._serve(number, weights.fingerprint, trained=weights.trained)
         old, known = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
         self._ended = {before: old, number: known}
@@ -238,7 +217,7 @@ class _Watched:
     """A sequence: what is recorded of it, and what became of its drafts."""
 
     version: int
-    recording: GrowingRecording | None
+    recording: GrowingRecording
     changed: bool = False
     gained: int = 0
     steps: int = 0
@@ -272,8 +251,7 @@ class StreamLearner:
         watched = self._watched.get(message.sequence_id)
         if watched is None:
             return
-        if watched.recording is not None:
-            watched.recording.append(message.context_start, features, message.token_ids)
+        watched.recording.append(message.context_start, features, message.token_ids)
         if len(features):
             self._compare(watched, message)
         watched.changed |= watched.version != serving
@@ -285,8 +263,7 @@ class StreamLearner:
         watched = self._watched.pop(sequence_id, None)
         if watched is None:
             return
-        if watched.recording is not None:
-            watched.recording.end()
+        watched.recording.end()
         if watched.steps and not watched.changed:
             self._learner.ended(watched.version, Ended(watched.gained, watched.steps))
 
@@ -299,14 +276,13 @@ class StreamLearner:
     def close(self) -> None:
         """The stream has ended, and all its sequences with it."""
         for watched in self._watched.values():
-            if watched.recording is not None:
-                watched.recording.end()
+            watched.recording.end()
         self._watched.clear()
 
     def _begin(self, message: drafter_pb2.SequenceDraft, serving: int) -> None:
         """A context begins; what was gathered of it before is wrong."""
         before = self._watched.get(message.sequence_id)
-        if before is not None and before.recording is not None:
+        if before is not None:
             before.recording.drop()
         allowed = None
         if message.HasField("recording"):

@@ -79,7 +79,9 @@ class LearningMetrics:
             "outcome",
         )
         self._recordings = {outcome: recordings.labels(outcome) for outcome in _OUTCOMES}
-        self._recorded_bytes = gauge("recorded_bytes", "Bytes of recordings on disk.")
+        self._recorded_bytes = gauge(
+            "recorded_bytes", "Bytes of recordings on disk, with what is being written."
+        )
         ends = counter(
             "learning_candidates", "Candidates that were promoted or given up.", "outcome"
         )

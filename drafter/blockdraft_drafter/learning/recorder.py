@@ -1,7 +1,8 @@
 """Gathers what arrives of sequences, and leaves those that end as recordings, beside the serving.
 
-The event loop only copies features; a thread writes them, a piece at a time. All that is in memory
-takes at most `MOST_BYTES`. What the disk cannot keep up with is dropped and counted: a recording is
+The event loop only copies features; a thread writes them, a piece at a time. Features that wait for
+it take at most `MOST_BYTES`; beside them are two copies of the piece that it is writing. What the
+disk cannot keep up with is dropped and counted: a recording is
 worth less than a moment of somebody's answer.
 """
 
@@ -17,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.learning.metrics import LearningMetrics
-from blockdraft_drafter.learning.recordings import RecordingError, RecordingFile, Recordings
+from blockdraft_drafter.learning.recordings import (
+    NoRoomError,
+    RecordingError,
+    RecordingFile,
+    Recordings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +33,8 @@ MIN_TOKENS = 16
 PIECE_BYTES = 256 << 10
 # Features in memory, of all sequences: what a slow disk writes in a second.
 MOST_BYTES = 64 << 20
+# A service that stops waits so long for the disk.
+_CLOSE_SECONDS = 5.0
 
 
 class Recorder:
@@ -41,11 +49,7 @@ class Recorder:
     ) -> None:
         """Start the thread that writes.
 
-        Args:
-            recordings: Where to.
-            origin: The fields of `Recording` that all of them have in common.
-            share: Of the sequences to record, in (0, 1].
-            metrics: Counts, on whatever thread it happens.
+        All recordings have the fields of `origin` in common; `share` of the sequences are recorded.
         """
         self.metrics = metrics
         self._recordings, self._origin, self._share = recordings, origin, share
@@ -62,19 +66,17 @@ class Recorder:
         """What the features in memory take."""
         return self._taken_bytes - self._left_bytes
 
-    def begin(
-        self, request_id: str, allowed: tuple[int, float] | None
-    ) -> "GrowingRecording | None":
-        """Return what gathers a sequence; None if it is not to be recorded.
+    def begin(self, request_id: str, allowed: tuple[int, float] | None) -> "GrowingRecording":
+        """Return what gathers a sequence; it is lost at once if it is not to be recorded.
 
         `allowed` are the position of the answer's first token and its temperature, or None if the
         sequence must not be recorded.
         """
+        growing = GrowingRecording(self, *(allowed or (0, 0.0)))
+        growing.lost = allowed is None or not self.chooses(request_id)
         if allowed is None:
             self.metrics.not_recorded("excluded")
-        elif self.chooses(request_id):
-            return GrowingRecording(self, *allowed)
-        return None
+        return growing
 
     def chooses(self, request_id: str) -> bool:
         """Whether a request is in the share to be recorded; the same one always is or never."""
@@ -91,10 +93,10 @@ class Recorder:
         """Have a sequence's features written; at its `end` what is lost is deleted instead."""
         self._queue.put((sequence, pieces, end))
 
-    def close(self, patience_seconds: float = 5.0) -> None:
-        """Write what waits, for so long, and end the thread."""
+    def close(self) -> None:
+        """Write what waits, for a while, and end the thread."""
         self._queue.put(None)
-        self._thread.join(patience_seconds)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _write_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -104,8 +106,7 @@ class Recorder:
                     self._write(sequence, pieces, end=end)
             except (OSError, RecordingError) as error:
                 sequence.lost = True
-                known = isinstance(error, RecordingError)
-                self.metrics.not_recorded("too_large" if known else "disk")
+                self.metrics.not_recorded(_cause(error))
                 if not self._failing:
                     # Once: a full disk stays full for as many as come.
                     logger.warning("a sequence is not recorded: %s", error)
@@ -137,25 +138,19 @@ class Recorder:
             recorded_at=time.time(),
         )
         self._failing = False
-        self.metrics.recorded(self._recordings.size_bytes())
+        self.metrics.recorded(self._recordings.used_bytes)
 
 
 class GrowingRecording:
-    """A sequence that has not ended; called on the event loop.
-
-    Attributes:
-        answer_start: Position of the answer's first token.
-        temperature: With which the answer's tokens are chosen.
-        token_ids: So far.
-        lost: Whether nothing will come of it; said by whoever notices.
-        file: What the thread has written of it.
-    """
+    """A sequence that has not ended; called on the event loop."""
 
     def __init__(self, recorder: Recorder, answer_start: int, temperature: float) -> None:
         """Gather nothing yet."""
         self.answer_start, self.temperature = answer_start, temperature
         self.token_ids: list[int] = []
+        # Whether nothing will come of it; said by whoever notices.
         self.lost = False
+        # What the thread has written of it.
         self.file: RecordingFile | None = None
         self._recorder = recorder
         self._pieces: list[NDArray[Any]] = []
@@ -194,3 +189,10 @@ class GrowingRecording:
     def _hand_over(self, *, end: bool) -> None:
         self._recorder.put(self, self._pieces, end=end)
         self._pieces, self._bytes = [], 0
+
+
+def _cause(error: OSError | RecordingError) -> str:
+    """Return the outcome to count a sequence as that could not be written."""
+    if isinstance(error, OSError):
+        return "disk"
+    return "queue_full" if isinstance(error, NoRoomError) else "too_large"

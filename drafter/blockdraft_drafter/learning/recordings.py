@@ -1,12 +1,13 @@
 """What the drafter leaves for the trainer to learn from: a bounded ring of sequences on disk.
 
 One safetensors file for each sequence, only for its owner to read. A file is written a piece at a
-time under another name and appears whole or not at all, and the oldest ones go when the folder
-would hold more than its limit. The folder is all that writer and readers share, so a reader may
-find that a file is gone: that is a `RecordingError` like damage.
+time under another name, locked by its writer, and appears whole or not at all. The oldest ones go
+when the folder would hold more than its limit. The folder is all that writer and readers share, so
+a reader may find that a file is gone: that is a `RecordingError` like damage.
 """
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -29,13 +30,17 @@ _NAME = re.compile(r"\d{20}\.safetensors")
 _SCRATCH = ".new-"
 # Room for the header, which is written last, when the lengths are known.
 _HEADER_BYTES = 1024
-# Nobody takes so long to write one piece: whoever began the file has died.
-_ABANDONED_SECONDS = 600.0
+# One sequence takes no more of the limit than one part in so many: the others must not go for it.
+_LARGEST_PART = 4
 _LOOK_SECONDS = 1.0
 
 
 class RecordingError(ValueError):
     """A file is no recording, is damaged or gone, or a recording cannot be kept."""
+
+
+class NoRoomError(RecordingError):
+    """What is being written, of all sequences together, takes the whole limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,21 +78,17 @@ class Recordings:
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         """Let what is in the folder take at most so many bytes."""
-        self.directory = directory
-        self.limit_bytes = limit_bytes
-        # Bytes in the folder when it was looked into, and written since.
-        self._used, self._looked_at = 0, -math.inf
+        self.directory, self.limit_bytes = directory, limit_bytes
+        # When the folder was looked into: then or since, the bytes in it and its newest recording.
+        self._looked_at = -math.inf
+        self.used_bytes = self._newest = 0
 
     def names(self) -> list[str]:
         """Return the names of all recordings, oldest first, damaged ones included."""
         return sorted(name for name in self._sizes() if _NAME.fullmatch(name))
 
     def read(self, name: str) -> Recording:
-        """Read a recording.
-
-        Raises:
-            RecordingError: If it is damaged, foreign or gone.
-        """
+        """Read a recording; raises RecordingError if it is damaged, foreign or gone."""
         path = self.directory / name
         try:
             with safe_open(path, framework="np") as file:
@@ -109,11 +110,13 @@ class Recordings:
             raise RecordingError(f"{path} cannot be read: {error}") from error
 
     def clear(self) -> int:
-        """Delete all recordings; return how many there were."""
-        names = list(self._sizes())
+        """Delete all recordings but what is being written; return how many there were."""
+        sizes = self._sizes()
+        names = [name for name in sizes if _NAME.fullmatch(name)]
         for name in names:
             (self.directory / name).unlink(missing_ok=True)
-        return sum(not name.startswith(_SCRATCH) for name in names)
+        self._delete_abandoned(sizes)
+        return len(names)
 
     def size_bytes(self) -> int:
         """Return what all recordings take."""
@@ -123,36 +126,52 @@ class Recordings:
         """Delete the oldest recordings until so much fits that will be written now.
 
         Looking into a folder of many files takes milliseconds, so it is done once a second, and
-        whenever what is known to have been written reaches the limit.
-
-        Raises:
-            RecordingError: If it never fits.
+        whenever what is known to have been written reaches the limit. Raises NoRoomError if what is
+        being written already leaves too little.
         """
         now = time.monotonic()
-        if now > self._looked_at + _LOOK_SECONDS or self._used + size > self.limit_bytes:
+        if now > self._looked_at + _LOOK_SECONDS or self.used_bytes + size > self.limit_bytes:
             # A little more than needed, so that a full ring is not looked into each time.
-            self._used = self._swept(self.limit_bytes - size - self.limit_bytes // 64)
+            self._sweep(self.limit_bytes - size - self.limit_bytes // 64)
             self._looked_at = now
-        if self._used + size > self.limit_bytes:
-            raise RecordingError(f"no room for {size} bytes beside what is being written")
-        self._used += size
+        if self.used_bytes + size > self.limit_bytes:
+            raise NoRoomError(f"no room for {size} bytes beside what is being written")
+        self.used_bytes += size
 
-    def _swept(self, limit_bytes: int) -> int:
-        """Delete what its writer left, and the oldest beyond a limit; return the bytes left."""
+    def next_name(self) -> str:
+        """Return a name that sorts behind those of all recordings there are.
+
+        It is the time, so that it is not used again after `clear`, but never an earlier one than
+        there is, when the clock was set back.
+        """
+        self._newest = max(time.time_ns(), self._newest + 1)
+        return f"{self._newest:020d}.safetensors"
+
+    def _sweep(self, limit_bytes: int) -> None:
+        """Delete what its writer left, and the oldest beyond a limit."""
         sizes = self._sizes()
-        for name in [each for each in sizes if each.startswith(_SCRATCH)]:
-            with contextlib.suppress(FileNotFoundError):
-                path = self.directory / name
-                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                    path.unlink()
-                    del sizes[name]
-        used = sum(sizes.values())
-        for name in sorted(name for name in sizes if _NAME.fullmatch(name)):
-            if used <= limit_bytes:
+        self._delete_abandoned(sizes)
+        self.used_bytes = sum(sizes.values())
+        names = sorted(name for name in sizes if _NAME.fullmatch(name))
+        if names:
+            self._newest = max(self._newest, int(names[-1].partition(".")[0]))
+        for name in names:
+            if self.used_bytes <= limit_bytes:
                 break
             (self.directory / name).unlink(missing_ok=True)
-            used -= sizes[name]
-        return used
+            self.used_bytes -= sizes[name]
+
+    def _delete_abandoned(self, sizes: dict[str, int]) -> None:
+        """Delete files that nobody writes any more, here and of `sizes`.
+
+        The kernel frees the lock of a writer that dies.
+        """
+        for name in [each for each in sizes if each.startswith(_SCRATCH)]:
+            path = self.directory / name
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink()
+                del sizes[name]
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of recordings, and of what is being written."""
@@ -168,8 +187,8 @@ class Recordings:
 class RecordingFile:
     """A recording that is being written: features first, a piece at a time, then what they are of.
 
-    Each method raises `OSError` if the disk refuses, and `RecordingError` if the recording alone
-    takes more than the limit.
+    Each method but `close` raises `OSError` if the disk refuses, and `RecordingError` if there is
+    no room, or the recording alone takes too much of it.
     """
 
     def __init__(self, ring: Recordings) -> None:
@@ -178,14 +197,8 @@ class RecordingFile:
         ring.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = ring.directory / f"{_SCRATCH}{os.getpid()}-{time.time_ns()}"
         self._file = open(self._path, "xb", opener=_for_owner)  # noqa: SIM115
-
-    def __enter__(self) -> "RecordingFile":
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+        # Whoever looks into the folder before this line costs one recording.
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, features: NDArray[Any]) -> None:
         """Write the features, bfloat16 [rows, width], of the next positions."""
@@ -220,25 +233,23 @@ class RecordingFile:
         self._write(token_ids.tobytes())
         self._file.seek(0)
         self._file.write(length.to_bytes(8, "little") + text)
-        self._file.close()
-        # The time, so that a name is not used again after `clear`; and never an earlier one than
-        # there is, when the clock was set back.
-        newest = max((int(name.partition(".")[0]) for name in self._ring.names()), default=0)
-        name = f"{max(time.time_ns(), newest + 1):020d}.safetensors"
+        self._file.flush()
+        name = self._ring.next_name()
         self._path.replace(self._ring.directory / name)
         return name
 
     def close(self) -> None:
-        """Delete it, unless it is finished."""
+        """Delete it, unless it is finished; what cannot be deleted now will be swept later."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # what the disk refused before, it refuses again
             self._file.close()
-        self._path.unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:
         self._size += len(data)
-        limit = self._ring.limit_bytes
-        if self._size > limit:
-            raise RecordingError(f"a recording of {self._size} bytes, more than the limit {limit}")
+        largest = self._ring.limit_bytes // _LARGEST_PART
+        if self._size > largest:
+            raise RecordingError(f"a recording of {self._size} bytes, more than {largest}")
         # Before it is written, so that the limit holds at any moment.
         self._ring.make_room(len(data))
         self._file.write(data)

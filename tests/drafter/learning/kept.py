@@ -1,10 +1,13 @@
 """Whole recordings, as a recorder leaves them."""
 
+from contextlib import closing
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.recordings import RAW, Recording, RecordingFile, Recordings
 
 
@@ -23,6 +26,12 @@ def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
     return Recording(**{**fields, **changes})
 
 
+def closed(recorder: Recorder) -> None:
+    """Write all that waits: a disk may be slower than a service that stops would wait for."""
+    recorder.close()
+    recorder._thread.join(PATIENCE_SECONDS)
+
+
 class Kept(Recordings):
     """A ring that whole recordings are added to."""
 
@@ -30,6 +39,6 @@ class Kept(Recordings):
         """Write a recording and return its name."""
         names = ("target_fingerprint", "feature_form", "layer_ids", "answer_start")
         about = {name: getattr(added, name) for name in (*names, "temperature", "recorded_at")}
-        with RecordingFile(self) as file:
+        with closing(RecordingFile(self)) as file:
             file.append(added.features)
             return file.finish(added.token_ids, **about)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
+from tests.drafter.learning.kept import closed
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning import recorder as module
@@ -42,13 +43,12 @@ class Recorded:
     def __call__(self, *parts: tuple[int, NDArray[Any], Any]) -> None:
         """Record a sequence of these appends."""
         growing = self.recorder.begin("r", (0, 0.0))
-        assert growing is not None
         for part in parts:
             growing.append(*part)
         growing.end()
 
     def found(self) -> list[Recording]:
-        self.recorder.close(PATIENCE_SECONDS)
+        closed(self.recorder)
         return [self.ring.read(name) for name in self.ring.names()]
 
     def counts(self) -> dict[str, float]:
@@ -87,7 +87,6 @@ def test_a_sequence_is_written_when_its_context_is_released(
 ) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
     growing = recorded.recorder.begin("r7", (5, 0.5))
-    assert growing is not None
     memory = np.array(features(0, 12))
     growing.append(0, memory, range(12))
     # The verifier's again.
@@ -165,20 +164,41 @@ def test_what_has_gaps_or_is_short_is_dropped_and_counted(
     assert not recorded.ring.directory.exists() or not list(recorded.ring.directory.iterdir())
 
 
-def test_what_is_larger_than_the_folder_may_be_costs_no_other(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, limit=5000)
-    recorded((0, features(0, 20), range(20)))
-    recorded((0, features(0, 2000), range(2000)))
-    assert [len(each.token_ids) for each in recorded.found()] == [20]
-    assert recorded.counts() == {"written": 1, "too_large": 1}
+def test_what_is_too_large_costs_few_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 1)
+    recorded = Recorded(tmp_path, limit=20_000)
+    for _ in range(9):
+        recorded((0, features(0, 20), range(20)))
+    recorded(
+        *((start, features(start, 20), range(start, start + 20)) for start in range(0, 900, 20))
+    )
+    # At most a quarter went for what was refused.
+    assert len(recorded.found()) >= 5
+    assert recorded.counts() == {"written": 9, "too_large": 1}
+
+
+def test_what_finds_no_room_beside_others_is_not_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 1)
+    recorded = Recorded(tmp_path, limit=20_000)
+    begun = [recorded.recorder.begin(f"r{number}", (0, 0.0)) for number in range(8)]
+    for growing in begun:
+        growing.append(0, features(0, 400), range(400))
+    for growing in begun:
+        growing.end()
+    recorded.found()
+    assert recorded.counts() == {"written": 7, "queue_full": 1}
 
 
 def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
     recorder = Recorded(tmp_path, share=0.25).recorder
     chosen = [recorder.chooses(f"r{index}") for index in range(4000)]
     assert 850 < sum(chosen) < 1150
-    assert chosen == [recorder.begin(f"r{index}", (0, 0.0)) is not None for index in range(4000)]
-    recorder.close(PATIENCE_SECONDS)
+    assert chosen == [not recorder.begin(f"r{index}", (0, 0.0)).lost for index in range(4000)]
+    closed(recorder)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +227,25 @@ def test_a_full_disk_costs_recordings_and_nothing_else(
     assert len(caplog.messages) == (1 if cause == "disk" else 3)
 
 
+def test_what_cannot_be_deleted_does_not_end_the_recording(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    gap = ((0, features(0, 20), range(20)), (21, features(21, 1), [21]))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "PIECE_BYTES", 1)
+        patched.setattr(Path, "unlink", refuse)
+        recorded(*gap)
+        recorded((0, features(0, 20), range(20)))
+        recorded.until(lambda: recorded.counts() == {"incomplete": 1, "written": 1})
+    assert len(recorded.found()) == 1
+    # What stayed of the first goes as soon as it can be deleted.
+    Recordings(recorded.ring.directory, 1 << 20).make_room(1)
+    assert len(list(recorded.ring.directory.iterdir())) == 1
+
+
 def test_long_contexts_on_a_disk_that_does_not_answer_take_a_bounded_memory(
     tmp_path: Path, disk: threading.Event
 ) -> None:
@@ -218,7 +257,6 @@ def test_long_contexts_on_a_disk_that_does_not_answer_take_a_bounded_memory(
         # 16 sequences of 4,096 positions: 512 MiB.
         for start in range(0, 4096, len(chunk)):
             for growing in begun:
-                assert growing is not None
                 growing.append(start, chunk, range(start, start + len(chunk)))
                 assert recorded.recorder.held_bytes <= MOST_BYTES
         # Features, one piece more that is being written, and lists of token ids.
@@ -226,7 +264,6 @@ def test_long_contexts_on_a_disk_that_does_not_answer_take_a_bounded_memory(
     finally:
         tracemalloc.stop()
     for growing in begun:
-        assert growing is not None
         growing.end()
     disk.set()
     assert recorded.found() == []
@@ -238,7 +275,6 @@ def test_long_contexts_on_a_disk_that_does_not_answer_take_a_bounded_memory(
 def test_a_long_context_is_recorded_whole_where_the_disk_keeps_up(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, limit=1 << 30)
     growing = recorded.recorder.begin("r", (0, 0.0))
-    assert growing is not None
     # 96 MiB: more than may be in memory at one time.
     rows = 1024
     for start in range(0, 12 * rows, rows):
