@@ -17,16 +17,20 @@ IDLE = "blockdraft_verifier_running_sequences 0.0\nblockdraft_verifier_waiting_s
 class World:
     """Time that passes only while somebody sleeps, and what is decoded in it."""
 
-    def __init__(self, busy: Callable[[float], bool]) -> None:
+    def __init__(self, busy: Callable[[float], bool], settle_seconds: float = 0.5) -> None:
         self.now = 100.0
-        self.pace = Pace(lambda: busy(self.now), 0.5, clock=lambda: self.now, sleep=self._sleep)
+        self.pace = Pace(
+            lambda: busy(self.now), settle_seconds, clock=lambda: self.now, sleep=self._sleep
+        )
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
-def test_an_idle_service_lets_a_step_begin_at_once() -> None:
-    world = World(lambda now: False)
+# 100 - (100 - 0.3) is less than 0.3.
+@pytest.mark.parametrize("settle_seconds", [0.5, 0.3])
+def test_an_idle_service_lets_a_step_begin_at_once(settle_seconds: float) -> None:
+    world = World(lambda now: False, settle_seconds)
     world.pace.wait(lambda: False)
     assert world.now == 100.0
     assert world.pace.waited_seconds == 0.0

@@ -6,6 +6,7 @@ nothing has been decoded for a moment, so that the gaps within an answer are lef
 
 import http.client
 import logging
+import math
 import re
 import time
 import urllib.parse
@@ -39,17 +40,16 @@ class Pace:
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Return when a micro-batch may be computed, or learning has been stopped."""
         now = self._clock()
-        quiet_since = None if self._busy() else now - self._settle
-        while quiet_since is None or now - quiet_since < self._settle:
-            if stopped():
-                break
+        # When it has been quiet for long enough; infinite while something is decoded.
+        ready_at = math.inf if self._busy() else now
+        while now < ready_at and not stopped():
             self._sleep(_POLL_SECONDS)
             before, now = now, self._clock()
             self.waited_seconds += now - before
             if self._busy():
-                quiet_since = None
-            elif quiet_since is None:
-                quiet_since = now
+                ready_at = math.inf
+            elif ready_at == math.inf:
+                ready_at = now + self._settle
 
 
 class Verifiers:
