@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.models.tiny import tiny_config
 from tests.training.pair import PROMPT, greedy_rows
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_training import feature_cache
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.errors import CorpusError, TrainingError
 from blockdraft_training.feature_cache import FeatureCache, length_batches
@@ -27,7 +28,13 @@ FINGERPRINT = "0123456789abcdef"
 SPEC = FeatureSpec((0, 2), teacher_size=5)
 # Two padded lengths; three passes of two shapes.
 LENGTHS = ((3, 9), (12, 30), (1, 31), (20, 20), (5, 20), (30, 3), (8, 1), (33, 31))
-BATCH_TOKENS = 128
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(feature_cache, "_BATCH_TOKENS", 128)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,7 @@ def fill(cache: FeatureCache, decoder: Decoder, stop_after: int | None = None) -
             raise StoppedError
 
     with contextlib.suppress(StoppedError):
-        cache.fill(decoder, report, BATCH_TOKENS)
+        cache.fill(decoder, report)
     return done
 
 
@@ -108,7 +115,7 @@ def test_every_row_has_the_targets_features_and_choices(
 def test_an_interrupted_computation_goes_on(
     tmp_path: Path, filled: FeatureCache, rows: list[CorpusRow], decoder: Decoder
 ) -> None:
-    assert len(list(length_batches(rows, BATCH_TOKENS))) == 3
+    assert len(list(length_batches(rows))) == 3
     tokens = sum(map(sum, LENGTHS))
     for _ in range(2):
         [done] = fill(open_cache(tmp_path, rows), decoder, stop_after=1)

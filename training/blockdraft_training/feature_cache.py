@@ -28,7 +28,7 @@ from blockdraft_training.errors import CorpusError, TrainingError
 from blockdraft_training.target import FeatureSpec, target_pass
 
 _SHUFFLE_SEED = 0
-# Tokens of one forward pass of the target.
+# Tokens of one forward pass of the target, padding included.
 _BATCH_TOKENS = 1280
 # A greedy answer of this target agrees with it but for rounding; another target's seldom does.
 _MIN_GREEDY_AGREEMENT = 0.9
@@ -92,13 +92,8 @@ class FeatureCache:
         features: np.ndarray = self.features[begin:end, self._places]
         return features.reshape(end - begin, self.width)
 
-    def fill(
-        self,
-        decoder: Decoder,
-        report: Callable[[int, int], None],
-        batch_tokens: int = _BATCH_TOKENS,
-    ) -> None:
-        """Compute what is missing, in passes of so many tokens, padding included.
+    def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
+        """Compute what is missing.
 
         After each of them `report` is called with the tokens done and in all. Greedy answers that
         this target would not give are a `CorpusError`.
@@ -112,7 +107,7 @@ class FeatureCache:
             return target_pass(nnx.merge(graph, state), ids, starts, answer_length, self.spec)
 
         done, rows = 0, self._rows
-        for number, (batch, length) in enumerate(length_batches(rows, batch_tokens)):
+        for number, (batch, length) in enumerate(length_batches(rows)):
             done += sum(len(rows[row].token_ids) for row in batch)
             if number < self._done:
                 continue
@@ -192,23 +187,17 @@ class FeatureCache:
         scratch.replace(path)
 
 
-def length_batches(
-    rows: Sequence[CorpusRow], batch_tokens: int
-) -> Iterator[tuple[tuple[int, ...], int]]:
+def length_batches(rows: Sequence[CorpusRow]) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield batches of row numbers of similar length with their padded length, shuffled."""
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row].token_ids))
-    batches: list[tuple[tuple[int, ...], int]] = []
-    batch: list[int] = []
-    length = 0
-    for row in order:
-        needed = padded_length(len(rows[row].token_ids))
-        if batch and (needed != length or (len(batch) + 1) * length > batch_tokens):
-            batches.append((tuple(batch), length))
-            batch = []
-        length = needed
-        batch.append(row)
-    if batch:
-        batches.append((tuple(batch), length))
+    by_length: dict[int, list[int]] = {}
+    for row in sorted(range(len(rows)), key=lambda row: len(rows[row].token_ids)):
+        by_length.setdefault(padded_length(len(rows[row].token_ids)), []).append(row)
+    batches = [
+        (tuple(same[start : start + size]), length)
+        for length, same in by_length.items()
+        for size in [max(1, _BATCH_TOKENS // length)]
+        for start in range(0, len(same), size)
+    ]
     shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(len(batches))
     yield from (batches[index] for index in shuffled)
 
