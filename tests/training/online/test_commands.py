@@ -14,11 +14,10 @@ from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_training import learn_command
 
 
-def learn(command: str, directory: Path, *options: str) -> int:
+def learn(*words: str, directory: Path) -> int:
     parser = argparse.ArgumentParser()
     learn_command.add_arguments(parser)
-    words = [command, *options, "--directory", str(directory)]
-    return learn_command.run(parser.parse_args(words))
+    return learn_command.run(parser.parse_args([*words, "--directory", str(directory)]))
 
 
 def _write(folder: Path) -> None:
@@ -42,7 +41,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert learn("list", directory) == 0
+    assert learn("list", directory=directory) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "1 recordings" in lines[0]
     assert "7 steps of learning" in lines[1]
@@ -50,7 +49,7 @@ def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]
     assert lines[2].split()[:1] == ["1"]
     assert lines[3].split()[:2] == ["*", "2"]
     assert "τ 1.75  reason 2" in lines[3]
-    assert learn("list", directory, "--json") == 0
+    assert learn("list", "--json", directory=directory) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["current"] == 2
     assert [version["number"] for version in told["versions"]] == [1, 2]
@@ -59,36 +58,29 @@ def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_one_goes_back_and_forth(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = VersionStore(directory)
-    assert learn("rollback", directory) == 0
-    assert capsys.readouterr().out == "version 1 serves\n"
-    current = store.current()
-    assert current is not None
-    assert current.number == 1
-    assert learn("promote", directory, "2") == 0
-    assert capsys.readouterr().out == "version 2 serves\n"
-    current = store.current()
-    assert current is not None
-    assert current.number == 2
+    for command, number in ((["rollback"], 1), (["promote", "2"], 2)):
+        assert learn(*command, directory=directory) == 0
+        assert capsys.readouterr().out == f"version {number} serves\n"
+        assert next(VersionStore(directory).promoted()).number == number
 
 
 def test_recordings_and_versions_are_deleted(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert learn("clear", directory) == 0
+    assert learn("clear", directory=directory) == 0
     assert "1 recordings deleted" in capsys.readouterr().out
     assert VersionStore(directory).current() is not None
-    assert learn("clear", directory, "--versions") == 0
+    assert learn("clear", "--versions", directory=directory) == 0
     assert "0 recordings deleted, and the versions" in capsys.readouterr().out
     assert not VersionStore(directory).list()
-    assert learn("list", directory) == 0
+    assert learn("list", directory=directory) == 0
 
 
 def test_what_cannot_be_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert learn("promote", tmp_path, "9") == 1
-    assert learn("rollback", tmp_path) == 1
+    assert learn("promote", "9", directory=tmp_path) == 1
+    assert learn("rollback", directory=tmp_path) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("blockdraft learn: version 9 cannot be read")

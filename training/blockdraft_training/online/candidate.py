@@ -5,7 +5,6 @@ added up, so that a step can wait between them; a step whose loss or gradients a
 not made; and with projected features the projection has no part in it and stays as it is.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import optax
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.loop.held_out import make_matches, walk
 from blockdraft_training.loop.step import (
@@ -28,7 +28,6 @@ from blockdraft_training.loop.step import (
 )
 from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe, with_weights
-from blockdraft_training.online.promotion import Gains
 from blockdraft_training.online.traffic import Slice, padded
 from blockdraft_training.target import Frozen, as_cached
 
@@ -37,14 +36,7 @@ _PROJECTION = frozenset({"fc", "hidden_norm"})
 
 
 class Candidate:
-    """The state of the weights that are being learned.
-
-    Attributes:
-        state: Weights, optimizer and steps made.
-        projected: Whether features come projected.
-        slots: Tokens drafted after an anchor.
-        start_params: The weights it began with, all of them.
-    """
+    """The state of the weights that are being learned, and all weights it began with."""
 
     def __init__(
         self,
@@ -57,16 +49,9 @@ class Candidate:
         warmup_steps: int,
         dtype: jnp.dtype,
     ) -> None:
-        """Begin with the weights of a model, float32.
+        """Begin with the weights of a model, float32; `dtype` is that of activations.
 
-        Args:
-            recipe: The method and what its steps are told.
-            model: Where to begin.
-            frozen: The target's weights.
-            projected: Whether features come projected.
-            learning_rate: Once warmed up; a run that does not end stays there.
-            warmup_steps: Steps with a rising rate.
-            dtype: Of activations.
+        The rate rises for `warmup_steps` and then stays: the run does not end.
         """
         self._model, self._frozen, self.projected = model, frozen, projected
         self.slots = model.config.block_size - 1
@@ -101,10 +86,9 @@ class Candidate:
         self._added += 1
 
     def finish(self, rate: float) -> float | None:
-        """Make the step of what was added, at a multiple of the learning rate.
+        """Make the step of what was added, at a multiple of the learning rate; return its loss.
 
-        Returns:
-            The mean loss; None if loss or gradients were no numbers, so that no step was made.
+        None if loss or gradients were no numbers, so that no step was made.
         """
         state = self._finish(
             self.state, self._gradients, self._metrics, jnp.float32(self._added), jnp.float32(rate)
@@ -120,35 +104,13 @@ class Candidate:
         """Return the rows whose answers are long enough for a verification."""
         return [n for n, row in enumerate(held_out.rows) if len(row.response) > self.slots]
 
-    def gains(
-        self,
-        params: Any,
-        held_out: Slice,
-        numbers: Sequence[int],
-        *,
-        between: Callable[[], object],
-        stopped: Callable[[], bool],
-    ) -> list[Gains]:
-        """Return what a drafter of this form gains on rows, replayed as serving would decode them.
-
-        Args:
-            params: The drafter's weights.
-            held_out: The recordings.
-            numbers: Of its rows; see `usable`.
-            between: Called before each row.
-            stopped: Whether to leave the others out.
-        """
-        gained = []
-        for number in numbers:
-            between()
-            if stopped():
-                break
-            answer = len(held_out.rows[number].response)
-            batch = held_out.builder([number])([number])
-            matches = self._matches_of(params, self._frozen, batch, padded(answer))
-            walked = walk(np.asarray(matches), answer)
-            gained.append(Gains(sum(walked), len(walked)))
-        return gained
+    def gained(self, params: Any, held_out: Slice, number: int) -> Ended:
+        """Replay a row as serving would decode it with these weights of a drafter of this form."""
+        answer = len(held_out.rows[number].response)
+        batch = held_out.builder([number])([number])
+        matches = self._matches_of(params, self._frozen, batch, padded(answer))
+        walked = walk(np.asarray(matches), answer)
+        return Ended(sum(walked), len(walked))
 
     def _nothing(self) -> tuple[Any, BlockMetrics, int]:
         """Return gradients, sums and number of micro-batches of a step that begins."""

@@ -6,10 +6,11 @@ on, and the version that it became is what it must surpass. Whoever kills the pr
 than the steps since the candidate's last checkpoint.
 """
 
+import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from flax import nnx
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
@@ -32,7 +34,6 @@ from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.promotion import (
     LEAST_SEQUENCES,
     Comparison,
-    Gains,
     Verdict,
     compare,
     decide,
@@ -53,6 +54,10 @@ _LONGEST_PAUSE_SECONDS = 600.0
 _NOTE_SECONDS = 1.0
 
 
+class _GivenUpError(Exception):
+    """A candidate leads nowhere; the message says why."""
+
+
 class Learner:
     """Makes candidates of one drafter, one after another; `journal` says what it did."""
 
@@ -66,11 +71,7 @@ class Learner:
     ) -> None:
         """Load what the target shares with its drafters; `ModelError` if it cannot be loaded.
 
-        Args:
-            settings: What to do.
-            pace: When to compute.
-            stopped: Whether to end; asked often.
-            sleep: Lets seconds pass; may end early when stopped.
+        `pace` says when to compute, `stopped` whether to end; `sleep` may end early when stopped.
         """
         self._settings, self._schedule = settings, settings.schedule
         self._pace, self._stopped, self._sleep = pace, stopped, sleep
@@ -90,9 +91,8 @@ class Learner:
     def run(self) -> None:
         """Learn until stopped.
 
-        Raises:
-            TrainingError: If the drafter is not one that can learn.
-            ModelError: If the drafter cannot be loaded.
+        Raises TrainingError if the drafter is not one that can learn, ModelError if it cannot be
+        loaded.
         """
         while not self._stopped():
             start = self._found_start()
@@ -103,18 +103,14 @@ class Learner:
 
     def _found_start(self) -> Start | None:
         """Return what to learn from; None if a version for it cannot be written, or loaded."""
-        found: list[Start] = []
-
-        def find() -> None:
-            found.append(find_start(self._store, self._settings, self._recipe, self._target))
-
         try:
-            self._written("the first version", find)
+            with self._writing("the first version"):
+                return find_start(self._store, self._settings, self._recipe, self._target)
         except VersionError as error:
             if str(error) != self._told:
                 self._told = str(error)
                 logger.warning("%s", error)
-        return found[0] if found else None
+        return None
 
     def _learn_from(self, start: Start) -> None:
         """Make one candidate, until it is given up or something else serves."""
@@ -138,14 +134,15 @@ class Learner:
         # The weights of what serves, and bad steps in a row.
         self._base, self._bad_steps = self._candidate.start_params, 0
         self._checkpoints = self._resumed()
-        given_up = False
         try:
             while piece is not None and piece.projected == self._candidate.projected:
-                given_up = not self._learned(piece)
-                piece = None if given_up else self._next_slice()
-        finally:
-            if self._stopped() and not given_up:
+                self._learn(piece)
+                piece = self._next_slice()
+            if self._stopped():
                 self._save()
+        except _GivenUpError as error:
+            self._give_up(str(error))
+        finally:
             self._checkpoints.close()
 
     def _next_slice(self) -> Slice | None:
@@ -160,37 +157,35 @@ class Learner:
     def _over(self) -> bool:
         return self._stopped() or not self._start.still_serves(self._store)
 
-    def _learned(self, piece: Slice) -> bool:
-        """Learn from a slice, or as much of it as there is time for; False to give up."""
+    def _learn(self, piece: Slice) -> None:
+        """Learn from a slice, or as much of it as there is time for."""
         batches = piece.batches(self._schedule.micro_batch_size, self._generator)
         per_step = self._schedule.batch_size // self._schedule.micro_batch_size
         for begin in range(0, len(batches), per_step):
             for numbers in batches[begin : begin + per_step]:
                 self._wait()
                 if self._over():
-                    return True
+                    return
                 self._candidate.add(piece.builder(numbers)(numbers))
-            if not self._stepped(self._candidate.finish(self.journal.rate)):
-                return False
-        return True
+            self._stepped(self._candidate.finish(self.journal.rate))
 
-    def _stepped(self, loss: float | None) -> bool:
-        """Note a step, look if it is time; return whether the candidate goes on."""
+    def _stepped(self, loss: float | None) -> None:
+        """Note a step, and look if it is time."""
         journal, step = self.journal, self._candidate.step
         if loss is None:
-            return self._thrown_away()
+            self._thrown_away()
+            return
         self._bad_steps = 0
         journal.steps, journal.loss, journal.stepped_at = step, loss, time.time()
         journal.total_steps += 1
         self._note_now_and_then()
-        if step >= journal.next_look and not self._looked():
-            return False
+        if step >= journal.next_look:
+            self._look()
         if step % self._schedule.checkpoint_every == 0:
             logger.info("step %d, loss %.3f", step, loss)
             self._save()
-        return True
 
-    def _thrown_away(self) -> bool:
+    def _thrown_away(self) -> None:
         self.journal.thrown_away += 1
         self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
         self._bad_steps += 1
@@ -198,19 +193,17 @@ class Learner:
             "a step was thrown away: its loss or gradients were no numbers; rate × %g",
             self.journal.rate,
         )
-        if self._bad_steps < _BAD_STEPS:
-            return True
-        self._give_up(f"{self._bad_steps} bad steps in a row")
-        return False
+        if self._bad_steps == _BAD_STEPS:
+            raise _GivenUpError(f"{self._bad_steps} bad steps in a row")
 
-    def _looked(self) -> bool:
-        """Compare with what serves; return whether the candidate goes on."""
+    def _look(self) -> None:
+        """Compare with what serves, and do what follows."""
         journal, step = self.journal, self._candidate.step
         journal.next_look = next_look(step, self._schedule.first_look)
         rounded = exported(self._candidate.model())
         comparison = self._compared(rounded)
         if comparison is None:
-            return True
+            return
         journal.looks += 1
         journal.total_looks += 1
         journal.tau, journal.current_tau = comparison.candidate, comparison.current
@@ -234,13 +227,11 @@ class Learner:
             verdict.value,
         )
         if verdict is Verdict.START_OVER:
-            self._give_up("it became worse than what serves")
-            return False
+            raise _GivenUpError("it became worse than what serves")
         journal.rate = min(1.0, 2 * journal.rate)
         if verdict is Verdict.PROMOTE:
             self._promote(rounded, comparison)
         self._note()
-        return True
 
     def _compared(self, rounded: DFlash) -> Comparison | None:
         """Compare on held-out recordings; None if there are too few, or learning was stopped."""
@@ -251,22 +242,27 @@ class Learner:
             logger.info("only %d held-out sequences: no comparison yet", len(numbers))
             return None
 
-        def gains(params: Any) -> list[Gains]:
-            return candidate.gains(params, held, numbers, between=self._wait, stopped=self._stopped)
+        def gained(params: Any) -> list[Ended]:
+            found = []
+            for number in numbers:
+                self._wait()
+                if self._stopped():
+                    break
+                found.append(candidate.gained(params, held, number))
+            return found
 
-        mine = gains(nnx.to_pure_dict(nnx.state(rounded)))
-        theirs = gains(self._base) if self._start.serves else self._schedule.paying
+        mine = gained(nnx.to_pure_dict(nnx.state(rounded)))
+        theirs = gained(self._base) if self._start.serves else self._schedule.paying
         return None if self._stopped() else compare(mine, theirs, seed=self.journal.looks)
 
     def _promote(self, model: DFlash, comparison: Comparison) -> None:
         """Let the candidate serve as it is, and be what it must surpass from now on."""
-        promoted: list[int] = []
         reason = (
             f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
             f" {comparison.sequences} held-out sequences"
         )
-
-        def write() -> None:
+        number = None
+        with self._writing("a version"):
             added = add_version(
                 self._store,
                 self._recipe,
@@ -279,15 +275,12 @@ class Learner:
                 confidence=1 - comparison.luck,
                 reason=reason,
             )
-            self._store.promote(added.number, reason)
-            promoted.append(added.number)
+            number = self._store.promote(added.number, reason).number
             self._store.prune(self._schedule.keep)
-
-        if not self._written("a version", write) and not promoted:
+        if number is None:
             self.journal.next_look = self._candidate.step + 1
             self._sleep(self._schedule.idle_seconds)
             return
-        [number] = promoted
         logger.info("version %d is promoted", number)
         self.journal.promoted += 1
         self.journal.parent, self.journal.looks = number, 0
@@ -322,38 +315,38 @@ class Learner:
         self._noted_at = time.monotonic()
         self.journal.waited_seconds = self._pace.waited_seconds
         self.journal.recordings_refused = self._traffic.refused.total()
-        self._written("the journal", lambda: self.journal.write(self._directory))
+        with self._writing("the journal"):
+            self.journal.write(self._directory)
 
-    def _written(self, what: str, write: Callable[[], object]) -> bool:
-        """Write to a disk that may be full; return whether that went well.
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Pass over that a disk takes nothing.
 
         The first failure is logged, and that all is well again once everything that failed could
         be written: small files find room where large ones do not.
         """
         try:
-            write()
+            yield
         except OSError as error:
             if not self._unwritten:
                 logger.error("%s cannot be written, learning waits: %s", what, error)
             self._unwritten.add(what)
-            return False
+            return
         if what in self._unwritten:
             self._unwritten.remove(what)
             if not self._unwritten:
                 logger.info("%s can be written again", what)
-        return True
 
     def _save(self) -> None:
-        def write() -> None:
+        with self._writing("a checkpoint"):
             try:
                 self._checkpoints.save(self._candidate.state)
             except TrainingError as error:
                 raise OSError(str(error)) from error
-
-        if self._written("a checkpoint", write):
-            self._note()
-        else:
+        if "a checkpoint" in self._unwritten:
             self._sleep(self._schedule.idle_seconds)
+        else:
+            self._note()
 
     def _resumed(self) -> Checkpoints:
         """Return the checkpoints, with the candidate at the newest one if it is of this start."""

@@ -18,6 +18,8 @@ from enum import Enum
 import numpy as np
 from jaxtyping import Float
 
+from blockdraft_drafter.learning.service_tau import Ended
+
 _TOSSES = 200_000
 _AT_ONCE = 10_000
 # Steps between two looks, as a share of the steps made.
@@ -32,14 +34,6 @@ class Verdict(Enum):
     PROMOTE = "promote"
     GO_ON = "go on"
     START_OVER = "start over"
-
-
-@dataclass(frozen=True, slots=True)
-class Gains:
-    """What a drafter gained on one held-out sequence: tokens, and verifications for them."""
-
-    tokens: int
-    verifications: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +53,18 @@ class Comparison:
 
 
 def compare(
-    candidate: Sequence[Gains], current: Sequence[Gains] | float, *, seed: int = 0
+    candidate: Sequence[Ended], current: Sequence[Ended] | float, *, seed: int = 0
 ) -> Comparison:
-    """Compare on the same sequences, in the same order.
+    """Compare what each gained on the same sequences, in the same order.
 
-    Args:
-        candidate: What it gained on each, at least one verification each.
-        current: Likewise; or the τ to surpass if no drafter serves.
-        seed: Of the tosses.
+    If no drafter serves, `current` is the τ to surpass.
     """
-    ours = np.array([each.tokens / each.verifications for each in candidate])
+    ours = np.array([each.gained / each.steps for each in candidate])
     if isinstance(current, float):
-        theirs, overall = np.full(len(ours), current), current
+        differences, overall = ours - current, current
     else:
-        theirs = np.array([each.tokens / each.verifications for each in current])
+        differences = ours - np.array([each.gained / each.steps for each in current])
         overall = _tau(current)
-    differences = ours - theirs
     return Comparison(
         len(ours),
         _tau(candidate),
@@ -91,8 +81,6 @@ def decide(comparison: Comparison, look: int, *, confidence: float, least_gain: 
     least a share of `least_gain`.
     """
     allowed = allowed_error(look, confidence)
-    if comparison.sequences < LEAST_SEQUENCES:
-        return Verdict.GO_ON
     if comparison.luck <= allowed and comparison.gain >= least_gain:
         return Verdict.PROMOTE
     return Verdict.START_OVER if comparison.bad_luck <= allowed else Verdict.GO_ON
@@ -124,5 +112,5 @@ def sign_flip_chance(differences: Float[np.ndarray, " sequences"], seed: int) ->
     return as_high / (_TOSSES + 1)
 
 
-def _tau(gains: Sequence[Gains]) -> float:
-    return sum(each.tokens for each in gains) / sum(each.verifications for each in gains)
+def _tau(sequences: Sequence[Ended]) -> float:
+    return sum(each.gained for each in sequences) / sum(each.steps for each in sequences)

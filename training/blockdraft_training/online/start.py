@@ -89,11 +89,9 @@ def find_start(
 ) -> Start:
     """Return what to learn from; a version is added to the store if there is no drafter at all.
 
-    Raises:
-        TrainingError: If the drafter is not a DFlash drafter.
-        ModelError: If the one that is named cannot be loaded.
-        VersionError: If a version cannot; another one will serve as soon as the drafter sees it.
-        OSError: If a version cannot be written.
+    Raises TrainingError if the drafter is not a DFlash drafter, ModelError if the one that is named
+    cannot be loaded, VersionError if a version cannot; another one will serve as soon as the
+    drafter sees it, OSError if a version cannot be written.
     """
     current = store.current()
     if current is None:

@@ -118,15 +118,11 @@ class Slice:
 
 
 class Traffic:
-    """The recordings in a folder, split into those to learn from and those held out.
-
-    Attributes:
-        refused: Recordings passed over, by reason.
-    """
+    """The recordings in a folder, split into those to learn from and those held out."""
 
     def __init__(self, recordings: Recordings, form: Form, settings: LearnSettings) -> None:
         """Begin with what is there."""
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # recordings passed over, by reason
         self._recordings, self._form = recordings, form
         self._share, self._passes = settings.schedule.held_out_share, settings.schedule.passes
         self._max_length = settings.max_length
