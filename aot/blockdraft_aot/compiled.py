@@ -26,17 +26,11 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Amounts of one program on one device; those of alike programs add and scale.
+    """Amounts of one program on one device; those of alike programs add and scale."""
 
-    Attributes:
-        flops: Floating point operations.
-        bytes: Bytes accessed, intermediate results included.
-        seconds: XLA's own estimate of the time.
-    """
-
-    flops: float = 0.0
-    bytes: float = 0.0
-    seconds: float = 0.0
+    flops: float = 0.0  # floating point operations
+    bytes: float = 0.0  # bytes accessed, intermediate results included
+    seconds: float = 0.0  # XLA's own estimate of the time
 
     def plus(self, other: "Counts", times: int = 1) -> "Counts":
         """Return these and `times` the others."""
@@ -49,36 +43,23 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What is known of a compiled program, on one device.
+    """What is known of a compiled program, on one device."""
 
-    Attributes:
-        compile_seconds: Time it took to compile.
-        counts: What it does; the body of a loop is counted once, the inside of a kernel never.
-        argument_bytes: Weights, caches and inputs.
-        temporary_bytes: Memory while it runs, beside arguments and results.
-        result_bytes: Results that do not take the place of an argument.
-        code_bytes: The program itself.
-        collectives: Operations between devices.
-        layer_collectives: Those of them that are part of decoder layers.
-        kernels: Pallas kernels in it.
-    """
-
-    compile_seconds: float
-    counts: Counts
-    argument_bytes: int
-    temporary_bytes: int
-    result_bytes: int
-    code_bytes: int
-    collectives: int
-    layer_collectives: int
-    kernels: int
+    compile_seconds: float  # time it took to compile
+    counts: Counts  # what it does; the body of a loop is counted once, the inside of a kernel never
+    argument_bytes: int  # weights, caches and inputs
+    temporary_bytes: int  # memory while it runs, beside arguments and results
+    result_bytes: int  # results that do not take the place of an argument
+    code_bytes: int  # the program itself
+    collectives: int  # operations between devices
+    layer_collectives: int  # those of them that are part of decoder layers
+    kernels: int  # Pallas kernels in it
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
     """Compile a program and read what XLA knows of it.
 
-    Raises:
-        jax.errors.JaxRuntimeError: If it cannot be compiled, or not for this memory.
+    Raises JaxRuntimeError if it cannot be compiled, or not for this memory.
     """
     started = time.perf_counter()
     executable: Any = lowered.compile()
@@ -109,45 +90,30 @@ def bytes_on_one_device(described: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program to compile.
+    """One program to compile."""
 
-    Attributes:
-        kind: "verify", "prefill", "append" or "draft".
-        rows: Sequences; 0 where rows of features go to any of them.
-        tokens: Tokens, or rows of features.
-        lower: Traces it.
-        traced_layers: Layers that the program spells out: one if they are scanned, and each as
-            often as it is passed through.
-        attention: What attention does, over all layers, counted by hand.
-        count: Counts the rest of it; None where XLA's counts of the program will do.
-        least_bytes: Bytes it has to read, by hand: weights once, and contexts; None if unknown.
-    """
-
-    kind: str
-    rows: int
-    tokens: int
-    lower: Callable[[], jax.stages.Lowered]
+    kind: str  # "verify", "prefill", "append" or "draft"
+    rows: int  # sequences; 0 where rows of features go to any of them
+    tokens: int  # tokens, or rows of features
+    lower: Callable[[], jax.stages.Lowered]  # traces it
+    # Layers that the program spells out: one if they are scanned, and each as often as it is passed
+    # through.
     traced_layers: int
-    attention: Counts = Counts()
+    attention: Counts = Counts()  # what attention does, over all layers, counted by hand
+    # Counts the rest of it; None where XLA's counts of the program will do.
     count: Callable[[], Counts] | None = None
+    # Bytes it has to read, by hand: weights once, and contexts; None if unknown.
     least_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A program as the compiler sees it.
+    """A program as the compiler sees it."""
 
-    Attributes:
-        program: What was compiled.
-        compiled: What XLA knows of it.
-        counts: All it does on one chip, every layer and attention included.
-        roofline: What the chip can do.
-    """
-
-    program: Program
-    compiled: Compiled
-    counts: Counts
-    roofline: Roofline
+    program: Program  # what was compiled
+    compiled: Compiled  # what XLA knows of it
+    counts: Counts  # all it does on one chip, every layer and attention included
+    roofline: Roofline  # what the chip can do
 
     @property
     def collectives_per_layer(self) -> float:
@@ -185,8 +151,7 @@ def compile_on(
 ) -> tuple[Modelled, ...]:
     """Compile programs for the chips of a topology; `on_program` is called after each.
 
-    Raises:
-        DoesNotFitError: If the memory of a chip is too small for one of them.
+    Raises DoesNotFitError if the memory of a chip is too small for one of them.
     """
 
     def compile_one(program: Program) -> Modelled:

@@ -88,19 +88,13 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is compiled: a target and the drafter beside it.
+    """What is compiled: a target and the drafter beside it."""
 
-    Attributes:
-        target: The target's shape.
-        drafter: The drafter's shape; None to decode plainly.
-        weights: How the matrices of the target's layers are stored.
-        lookup_block: Most tokens of a verification of what lookup found, the target's newest token
-            included; 1 without lookup.
-    """
-
-    target: DecoderConfig
-    drafter: DraftConfig | None
-    weights: WeightFormat = "float"
+    target: DecoderConfig  # the target's shape
+    drafter: DraftConfig | None  # the drafter's shape; None to decode plainly
+    weights: WeightFormat = "float"  # how the matrices of the target's layers are stored
+    # Most tokens of a verification of what lookup found, the target's newest token included; 1
+    # without lookup.
     lookup_block: int = 1
 
     def features(self, mesh: Mesh, dtype: DTypeLike) -> FeatureForm:
@@ -130,8 +124,7 @@ class Pair:
 def target_shape(name: str) -> DecoderConfig:
     """Return the shape of a target: a published one by name, or that of a checkpoint.
 
-    Raises:
-        ModelError: If there is no such checkpoint, or it is damaged.
+    Raises ModelError if there is no such checkpoint, or it is damaged.
     """
     if name in SHAPES:
         return SHAPES[name]

@@ -38,23 +38,14 @@ from blockdraft_verifier.device.step import StepOutputs, TargetStep
 
 @dataclass(frozen=True, slots=True)
 class TargetPrograms:
-    """What a verifier compiles on the devices of a mesh.
+    """What a verifier compiles on the devices of a mesh."""
 
-    Attributes:
-        pair: The models.
-        limits: Of the service.
-        layout: Of the K/V cache.
-        features: What a step gives of every position.
-        decoder: The target with scanned layers, its weights only described.
-        without_layers: The target without its layers, likewise.
-    """
-
-    pair: Pair
-    limits: ServingLimits
-    layout: CacheLayout
-    features: FeatureForm
-    decoder: Decoder
-    without_layers: Decoder
+    pair: Pair  # the models
+    limits: ServingLimits  # of the service
+    layout: CacheLayout  # of the K/V cache
+    features: FeatureForm  # what a step gives of every position
+    decoder: Decoder  # the target with scanned layers, its weights only described
+    without_layers: Decoder  # the target without its layers, likewise
 
     @classmethod
     def on(

@@ -22,17 +22,11 @@ Source = Literal["published", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What a device can do at most.
+    """What a device can do at most."""
 
-    Attributes:
-        peak_flops: Floating point operations per second of its matrix units.
-        bandwidth: Bytes per second from its main memory.
-        source: Whether the figures are the maker's or were measured in the same run.
-    """
-
-    peak_flops: float
-    bandwidth: float
-    source: Source
+    peak_flops: float  # floating point operations per second of its matrix units
+    bandwidth: float  # bytes per second from its main memory
+    source: Source  # whether the figures are the maker's or were measured in the same run
 
     def seconds(self, flops: float, memory_bytes: float) -> float:
         """Return the least seconds of a step."""

@@ -28,23 +28,14 @@ _LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one chip of a role holds, in bytes.
+    """What one chip of a role holds, in bytes."""
 
-    Attributes:
-        usable: What may be used at all.
-        weights: The model's.
-        context: Of the drafter's context buffer; 0 for a verifier, whose pages take the rest.
-        temporaries: Of the program that needs most while it runs.
-        results: Of the program that returns most.
-        code: Of all programs, loaded at once.
-    """
-
-    usable: int
-    weights: int
-    context: int
-    temporaries: int = 0
-    results: int = 0
-    code: int = 0
+    usable: int  # what may be used at all
+    weights: int  # the model's
+    context: int  # of the drafter's context buffer; 0 for a verifier, whose pages take the rest
+    temporaries: int = 0  # of the program that needs most while it runs
+    results: int = 0  # of the program that returns most
+    code: int = 0  # of all programs, loaded at once
 
     @property
     def consumers(self) -> Mapping[str, int]:
@@ -90,8 +81,7 @@ def survey_verifier(
 ) -> RoleSurvey:
     """Compile the verifier's programs; `on_program` is called after each.
 
-    Raises:
-        DoesNotFitError: If it does not fit.
+    Raises DoesNotFitError if it does not fit.
     """
     limits, survey = settings.limits, settings.survey
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
@@ -155,9 +145,8 @@ def _chosen(programs: Iterable[Program], *, ends_only: bool) -> list[Program]:
 def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
     """Return how many pages of K/V, over all layers, the rest of a verifier's chip holds.
 
-    Raises:
-        DoesNotFitError: If there is not room for those of one sequence of the greatest length,
-            which are `needed`; names the largest consumer.
+    Raises DoesNotFitError if there is not room for those of one sequence of the greatest length,
+    which are `needed`; names the largest consumer.
     """
     pages = memory.left // page_bytes
     if pages < needed:
@@ -169,11 +158,7 @@ def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
 
 
 def check_drafter(memory: Memory) -> None:
-    """Check that a drafter fits.
-
-    Raises:
-        DoesNotFitError: If not; names the largest consumer.
-    """
+    """Check that a drafter fits; raises DoesNotFitError if not; names the largest consumer."""
     if memory.left < 0:
         raise DoesNotFitError(
             f"the drafter does not fit: it lacks {_gb(-memory.left)} of {_gb(memory.usable)} "

@@ -57,9 +57,8 @@ class Topology:
 def describe_topology(name: str) -> Topology:
     """Return the chips of a generation and shape, such as "v5p:2x2x1" or "v5e:1x1".
 
-    Raises:
-        AotError: If libtpu is missing, or knows no such topology, or its chip's figures are not
-            known.
+    Raises AotError if libtpu is missing, or knows no such topology, or its chip's figures are not
+    known.
     """
     match = re.fullmatch(r"(v\w+|tpu7x):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
     if match is None:
@@ -89,10 +88,8 @@ def role_topologies(topology: str, split: str | None, *, drafting: bool) -> tupl
     """Return the topologies that verifier and drafter see; None for a drafter without chips.
 
     They are those that `blockdraft serve` gives its processes with the same split, `V+D`; by
-    default half each, or all for the verifier if it is alone.
-
-    Raises:
-        AotError: If the chips cannot be split like this.
+    default half each, or all for the verifier if it is alone. Raises AotError if the chips cannot
+    be split like this.
     """
     generation, _, shape = topology.partition(":")
     try:

@@ -39,8 +39,7 @@ SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_na
 class DrafterApp:
     """An `Application` of `blockdraft_runtime.process`; to be made in a running event loop.
 
-    Attributes:
-        failed: Whether the method cannot draft any more.
+    It has `failed` if the method cannot draft any more.
     """
 
     role = "drafter"
@@ -109,9 +108,8 @@ def load_method(
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
 
-    Raises:
-        ModelError: If the target or the drafter cannot be loaded, or they do not fit.
-        OSError: If it is to learn, and cannot write to the folder for that.
+    Raises ModelError if the target or the drafter cannot be loaded, or they do not fit, OSError if
+    it is to learn, and cannot write to the folder for that.
     """
     dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()

@@ -43,11 +43,9 @@ def load_drafter(
 ) -> Drafter[Model]:
     """Load a drafter for a target; weights are converted to `dtype`.
 
-    `block_size` is for one whose configuration does not say.
-
-    Raises:
-        CheckpointError: If the files are damaged, tensors are missing, unexpected or of the wrong
-            shape, or the drafter does not fit the target.
+    `block_size` is for one whose configuration does not say. Raises CheckpointError if the files
+    are damaged, tensors are missing, unexpected or of the wrong shape, or the drafter does not fit
+    the target.
     """
     published = read_json(path / "config.json", required=True)
     try:

@@ -17,59 +17,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """The fixed facts of a loaded draft method.
-
-    Attributes:
-        block_size: Tokens per block, the anchor included.
-        target_layer_ids: Target layers whose outputs, concatenated in this order, are a feature.
-        feature_width: Elements of one feature as `step` takes it.
-        max_sequences: Number of context slots.
-        max_context_tokens: Most committed positions per slot.
-        max_feature_rows: Most feature rows per sequence and step.
-        fingerprint: Identity of weights and configuration, 16 hexadecimal digits.
-        reads_tokens: Whether a context row must bring its tokens beside its features.
-        projection: What features have to go through before `step`, its arrays on the host; None
-            if it takes the target's outputs as they are.
-    """
+    """The fixed facts of a loaded draft method."""
 
     name: str
-    block_size: int
+    block_size: int  # tokens per block, the anchor included
+    # Target layers whose outputs, concatenated in this order, are a feature.
     target_layer_ids: tuple[int, ...]
-    feature_width: int
+    feature_width: int  # elements of one feature as `step` takes it
     feature_dtype: np.dtype[Any]
     vocab_size: int
-    max_sequences: int
-    max_context_tokens: int
-    max_feature_rows: int
-    fingerprint: str
+    max_sequences: int  # number of context slots
+    max_context_tokens: int  # most committed positions per slot
+    max_feature_rows: int  # most feature rows per sequence and step
+    fingerprint: str  # identity of weights and configuration, 16 hexadecimal digits
     trained: bool
-    reads_tokens: bool = False
+    reads_tokens: bool = False  # whether a context row must bring its tokens beside its features
+    # What features have to go through before `step`, its arrays on the host; None if it takes the
+    # target's outputs as they are.
     projection: "FeatureProjection | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRow:
-    """One sequence's part of a step, already validated.
+    """One sequence's part of a step, already validated."""
 
-    Attributes:
-        slot: Its row of the context buffer; different for every row of a step.
-        context_length: Committed positions in the slot before the step.
-        features: Features of the newly committed positions, [rows, feature_width].
-        anchor_token_id: The newest token of the sequence, at position context_length + rows.
-        draft_length: Tokens to draft, 0 to block_size - 1; 0 only appends.
-        token_ids: Tokens at the positions of the features; may be empty for a method that does
-            not read them.
-        sampling: How the target will choose.
-        least_chance: The draft may end where it is less likely than this that all of it is right.
-    """
-
-    slot: int
-    context_length: int
-    features: NDArray[Any]
-    anchor_token_id: int
-    draft_length: int
+    slot: int  # its row of the context buffer; different for every row of a step
+    context_length: int  # committed positions in the slot before the step
+    features: NDArray[Any]  # features of the newly committed positions, [rows, feature_width]
+    anchor_token_id: int  # the newest token of the sequence, at position context_length + rows
+    draft_length: int  # tokens to draft, 0 to block_size - 1; 0 only appends
+    # Tokens at the positions of the features; may be empty for a method that does not read them.
     token_ids: tuple[int, ...] = ()
-    sampling: Sampling = GREEDY
+    sampling: Sampling = GREEDY  # how the target will choose
+    # The draft may end where it is less likely than this that all of it is right.
     least_chance: float = 0.0
 
 
@@ -106,11 +86,8 @@ class DraftMethod(Protocol):
         """Append each row's features to its slot, then draft for the rows that ask for it.
 
         The rows are at most max_sequences. There is one proposal per row, in order, empty for those
-        that only append.
-
-        Raises:
-            ContextsLostError: If the step failed; the contents of all slots are gone, and the
-                method can be used again.
+        that only append. Raises ContextsLostError if the step failed; the contents of all slots are
+        gone, and the method can be used again.
         """
 
 

@@ -129,9 +129,8 @@ def _check_features(
 def to_array(tensor: drafter_pb2.Tensor, shared: mmap.mmap | None = None) -> NDArray[Any]:
     """Return a read-only view of a wire tensor's elements, which may be in `shared` memory.
 
-    Raises:
-        ValueError: If the element type is unknown, an axis is negative, the number of bytes does
-            not fit shape and element type, or they are not in the shared memory.
+    Raises ValueError if the element type is unknown, an axis is negative, the number of bytes does
+    not fit shape and element type, or they are not in the shared memory.
     """
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:

@@ -21,20 +21,15 @@ logger = logging.getLogger(__name__)
 
 
 class SlotPool:
-    """Hands out the slots of the context buffer, each to one owner at a time, of any stream.
-
-    Attributes:
-        size: Number of slots.
-        used: How many have an owner.
-        generation: Rises whenever the buffer's contents were lost; a context is only good in
-            the generation in which it was begun.
-    """
+    """Hands out the slots of the context buffer, each to one owner at a time, of any stream."""
 
     def __init__(self, size: int) -> None:
         """Make `size` free slots."""
         if size < 1:
             raise ValueError(f"a slot pool needs at least 1 slot, got {size}")
         self.size = size
+        # Rises whenever the buffer's contents were lost: a context is only good in the generation
+        # in which it was begun.
         self.generation = 0
         # A stack whose top is the lowest slot: small batches stay in the same few slots.
         self._free = list(reversed(range(size)))
@@ -125,11 +120,8 @@ class Session:
         """Serve the next request of the stream.
 
         In the response's `timings`, compute_time is that of the method's step, total_time that of
-        this call.
-
-        Raises:
-            StepOutOfOrderError: If the step_id does not follow; the stream must end.
-            ContextsLostError: If the device step failed; the stream must end.
+        this call. Raises StepOutOfOrderError if the step_id does not follow; the stream must end,
+        ContextsLostError if the device step failed; the stream must end.
         """
         started = time.perf_counter()
         if request.step_id != self._last_step_id + 1:

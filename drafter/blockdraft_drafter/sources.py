@@ -64,20 +64,11 @@ def find_checkpoint(
 ) -> Path | None:
     """Return where the drafter that `spec` names is stored, downloading it if needed.
 
-    Args:
-        spec: A directory, a hub id `org/name`, `dflash` or `eagle3` (the one shipped for the
-            target), `auto` (the fastest one shipped, else the one known for `target_spec`),
-            `random[:seed]` or `random-eagle3[:seed]`.
-        target: The target it shall draft for.
-        target_spec: What the user calls the target.
-        learns: Whether it shall learn while it drafts: `auto` then takes one that can.
-
-    Returns:
-        A directory; None for a random drafter, which is stored nowhere.
-
-    Raises:
-        NoDrafterError: If `auto` or a method's name finds none for the target.
-        ResolveError: If the specification leads to nothing else.
+    `spec` is a directory, a hub id `org/name`, `dflash` or `eagle3` (the one shipped for the
+    target), `auto` (the fastest one shipped, if it `learns` of those that can, else the one known
+    for `target_spec`, as the user calls the target), `random[:seed]` or `random-eagle3[:seed]`: of
+    a random drafter None is returned, for it is stored nowhere. Raises NoDrafterError if `auto` or
+    a method's name finds none for the target, ResolveError if `spec` leads to nothing else.
     """
     kind = spec.partition(":")[0]
     if kind in _RANDOM:
@@ -117,12 +108,10 @@ def obtain_drafter(
 ) -> Drafter[Any]:
     """Return the drafter that `spec` names as for `find_checkpoint`, its weights in `dtype`.
 
-    The same random `spec` gives the same weights, with so many tokens per block and draft layers.
-    A stored drafter says both itself, but perhaps not the tokens per block.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged or does not fit the target.
-        ResolveError: If the specification leads to nothing.
+    The same random `spec` gives the same weights, with so many tokens per block and draft layers. A
+    stored drafter says both itself, but perhaps not the tokens per block. Raises CheckpointError if
+    the checkpoint is damaged or does not fit the target, ResolveError if the specification leads to
+    nothing.
     """
     path = find_checkpoint(spec, target, target_spec=target_spec)
     if path is not None:

@@ -22,26 +22,18 @@ def padded_length(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Padded sequences with what the target says about them.
-
-    Attributes:
-        token_ids: Int[Array, "batch length"], prompt and answer, padded at the end.
-        starts: Int[Array, "batch"], position of the answer's first token.
-        ends: Int[Array, "batch"], tokens of each sequence; 0 for padding rows.
-        features: Float[Array, "batch length width"].
-        teacher_ids: Int[Array, "batch answer teacher"], the target's likeliest tokens at each
-            position of the answer.
-        teacher_logits: Float[Array, "batch answer teacher"].
-        projected: Whether features went through the drafter's first linear map already.
-    """
+    """Padded sequences with what the target says about them."""
 
     # Any: NumPy arrays until they are placed on devices.
-    token_ids: Any
-    starts: Any
-    ends: Any
-    features: Any
+    token_ids: Any  # Int[Array, "batch length"], prompt and answer, padded at the end
+    starts: Any  # Int[Array, "batch"], position of the answer's first token
+    ends: Any  # Int[Array, "batch"], tokens of each sequence; 0 for padding rows
+    features: Any  # Float[Array, "batch length width"]
+    # Int[Array, "batch answer teacher"], the target's likeliest tokens at each position of the
+    # answer.
     teacher_ids: Any
-    teacher_logits: Any
+    teacher_logits: Any  # Float[Array, "batch answer teacher"]
+    # Whether features went through the drafter's first linear map already.
     projected: bool = field(default=False, metadata={"static": True})
 
 
@@ -74,20 +66,13 @@ class KeptFeatures(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchBuilder:
-    """Puts rows of a corpus side by side.
+    """Puts rows of a corpus side by side."""
 
-    Attributes:
-        rows: The corpus.
-        length: Tokens per sequence; longer rows were cut before, shorter ones are padded.
-        answer_length: Longest answer.
-        cache: Features and teacher; None if the step computes them itself.
-        projected: Whether those features went through the drafter's first linear map already.
-    """
-
-    rows: Sequence[CorpusRow]
-    length: int
-    answer_length: int
-    cache: KeptFeatures | None
+    rows: Sequence[CorpusRow]  # the corpus
+    length: int  # tokens per sequence; longer rows were cut before, shorter ones are padded
+    answer_length: int  # longest answer
+    cache: KeptFeatures | None  # features and teacher; None if the step computes them itself
+    # Whether those features went through the drafter's first linear map already.
     projected: bool = False
 
     @classmethod

@@ -21,14 +21,10 @@ from blockdraft_training.batches import SequenceBatch
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """What is computed of each token.
+    """What is computed of each token."""
 
-    Attributes:
-        layer_ids: Target layers whose outputs, side by side, are a feature.
-        teacher_size: How many of the target's likeliest next tokens are kept for distillation.
-    """
-
-    layer_ids: tuple[int, ...]
+    layer_ids: tuple[int, ...]  # target layers whose outputs, side by side, are a feature
+    # How many of the target's likeliest next tokens are kept for distillation.
     teacher_size: int = 16
 
 
@@ -66,16 +62,11 @@ def target_pass(
 
 @dataclass(frozen=True, slots=True)
 class HotVocabulary:
-    """The token ids a loss is computed over.
-
-    Attributes:
-        ids: Int[Array, "hot"], rising.
-        index: Int[Array, "vocab"], place in `ids`, or -1.
-    """
+    """The token ids a loss is computed over."""
 
     # Any: JAX also rebuilds pytrees of descriptions of arrays.
-    ids: Any
-    index: Any
+    ids: Any  # Int[Array, "hot"], rising
+    index: Any  # Int[Array, "vocab"], place in `ids`, or -1
 
     @classmethod
     def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
@@ -99,19 +90,13 @@ def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.nda
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """The target, as far as a step needs it.
-
-    Attributes:
-        embedding: Float[Array, "vocab hidden"].
-        head: Float[Array, "hot hidden"], the output head's rows of the hot vocabulary.
-        hot: The hot vocabulary.
-        decoder: State of the whole decoder if features are computed in the step, else None.
-    """
+    """The target, as far as a step needs it."""
 
     # Any: JAX also rebuilds pytrees of descriptions of arrays.
-    embedding: Any
-    head: Any
-    hot: HotVocabulary
+    embedding: Any  # Float[Array, "vocab hidden"]
+    head: Any  # Float[Array, "hot hidden"], the output head's rows of the hot vocabulary
+    hot: HotVocabulary  # the hot vocabulary
+    # State of the whole decoder if features are computed in the step, else None.
     decoder: Any = None
 
 

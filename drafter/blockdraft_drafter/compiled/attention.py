@@ -25,19 +25,12 @@ from blockdraft_drafter.compiled.kernel import attend_in_kernel
 
 @dataclass(frozen=True, slots=True)
 class BlockAttend:
-    """One layer's attention of a batch of blocks; an `Attend` of `blockdraft_models`.
+    """One layer's attention of a batch of blocks; an `Attend` of `blockdraft_models`."""
 
-    Attributes:
-        slots: Context slot of each block, [blocks]; any in padding.
-        lengths: Committed positions of each slot, [blocks]; 0 for padding.
-        block_size: Tokens per block.
-        window, is_causal, sharding: As for `attend`.
-    """
-
-    slots: Int[Array, " blocks"]
-    lengths: Int[Array, " blocks"]
+    slots: Int[Array, " blocks"]  # context slot of each block; any in padding
+    lengths: Int[Array, " blocks"]  # committed positions of each slot; 0 for padding
     block_size: int
-    window: int | None
+    window: int | None  # like what follows as for `attend`
     is_causal: bool
     sharding: HeadSharding | None = None
 

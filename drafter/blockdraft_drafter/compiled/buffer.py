@@ -32,34 +32,22 @@ _TPU_LANES = 128
 
 
 class ContextView(NamedTuple):
-    """One layer's contexts of a batch.
+    """One layer's contexts of a batch."""
 
-    Attributes:
-        layer: Keys and values of every slot.
-        slots: Context slot of each block, [blocks]; any in padding.
-        lengths: Positions of each slot that exist, [blocks]; 0 in padding.
-        first_kv_head: The KV head of the layer that is attended to first.
-    """
-
-    layer: LayerContext
-    slots: Int[Array, " blocks"]
-    lengths: Int[Array, " blocks"]
-    first_kv_head: int | Int[Array, ""] = 0
+    layer: LayerContext  # keys and values of every slot
+    slots: Int[Array, " blocks"]  # context slot of each block, [blocks]; any in padding
+    lengths: Int[Array, " blocks"]  # positions of each slot that exist, [blocks]; 0 in padding
+    first_kv_head: int | Int[Array, ""] = 0  # the KV head of the layer that is attended to first
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSharding:
-    """Which mesh axes divide query heads and KV heads; neither is ever cut in two.
+    """Which mesh axes divide query heads and KV heads; neither is ever cut in two."""
 
-    Attributes:
-        mesh: The devices.
-        query_axis: Divides the query heads; None when every device attends with all of them.
-        kv_axis: Divides the KV heads; None when every device holds all of them.
-    """
-
-    mesh: Mesh
+    mesh: Mesh  # the devices
+    # Divides the query heads; None when every device attends with all of them.
     query_axis: str | None
-    kv_axis: str | None
+    kv_axis: str | None  # divides the KV heads; None when every device holds all of them
 
     @classmethod
     def of(cls, config: DecoderConfig, placement: Placement) -> "HeadSharding":

@@ -44,23 +44,16 @@ class DraftTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
-    """What the forward pass of every drafter depends on, and how it is published.
+    """What the forward pass of every drafter depends on, and how it is published."""
 
-    Attributes:
-        decoder: The draft layers; `hidden_size` and `vocab_size` are the target's.
-        block_size: Tokens per block, the anchor included.
-        target_layer_ids: Target layers whose outputs, concatenated, are a feature.
-        num_target_layers: Decoder layers of the target.
-        draft_vocab_size: Tokens the drafter can propose, the target's frequent ones: of a small
-            target the output head is most of a draft's cost. None for all.
-        target_fingerprint: The target the drafter was trained for, or None if not recorded.
-    """
-
-    decoder: DecoderConfig
-    block_size: int
-    target_layer_ids: tuple[int, ...]
-    num_target_layers: int
+    decoder: DecoderConfig  # the draft layers; `hidden_size` and `vocab_size` are the target's
+    block_size: int  # tokens per block, the anchor included
+    target_layer_ids: tuple[int, ...]  # target layers whose outputs, concatenated, are a feature
+    num_target_layers: int  # decoder layers of the target
+    # Tokens the drafter can propose, the target's frequent ones: of a small target the output head
+    # is most of a draft's cost. None for all.
     draft_vocab_size: int | None = None
+    # The target the drafter was trained for, or None if not recorded.
     target_fingerprint: str | None = None
     trained: bool = True
 
@@ -172,25 +165,18 @@ Model = TypeVar("Model", bound=DraftModel)
 
 @dataclass(frozen=True, slots=True)
 class MethodDefinition(Generic[Model]):
-    """A draft method: everything that does not follow from the shape of one of its drafters.
+    """A draft method: everything that does not follow from the shape of one of its drafters."""
 
-    Attributes:
-        name: What it is called on the wire and in specifications, such as "dflash".
-        title: What it is called in prose.
-        reads_tokens: Whether a context row must bring its tokens beside its features.
-        own_matrices: Whether a checkpoint may bring an embedding and a head of its own, to be used
-            in place of the target's.
-        can_learn: Whether its drafters can learn while they draft.
-    """
-
-    name: str
-    title: str
+    name: str  # what it is called on the wire and in specifications, such as "dflash"
+    title: str  # what it is called in prose
     config_type: type[DraftConfig]
     module: type[Model]
     programs: type[DraftPrograms]
-    reads_tokens: bool = False
+    reads_tokens: bool = False  # whether a context row must bring its tokens beside its features
+    # Whether a checkpoint may bring an embedding and a head of its own, to be used in place of the
+    # target's.
     own_matrices: bool = False
-    can_learn: bool = False
+    can_learn: bool = False  # whether its drafters can learn while they draft
 
     def programs_of(
         self,
@@ -265,18 +251,14 @@ def _by_vocabulary(matrix: Any, placement: Placement | None) -> jax.ShapeDtypeSt
 
 @dataclass(frozen=True, slots=True)
 class Drafter(Generic[Model]):
-    """A draft model, identified.
-
-    Attributes:
-        fingerprint: 16 hexadecimal digits over the configuration and all weights.
-        draft_ids: Int[ndarray, "draft"], target ids the drafter can propose; None for all.
-        embedding: Float[ndarray, "vocab hidden"], its own embedding; None for the target's.
-        head: Float[ndarray, "draft hidden"], its own head; None for the target's.
-    """
+    """A draft model, identified."""
 
     definition: MethodDefinition[Model]
     model: Model
-    fingerprint: str
+    fingerprint: str  # 16 hexadecimal digits over the configuration and all weights
+    # Int[ndarray, "draft"], target ids the drafter can propose; None for all.
     draft_ids: np.ndarray | None = None
+    # Float[ndarray, "vocab hidden"], its own embedding; None for the target's.
     embedding: np.ndarray | None = None
+    # Float[ndarray, "draft hidden"], its own head; None for the target's.
     head: np.ndarray | None = None

@@ -14,40 +14,28 @@ HostOrDevice = Any
 
 
 class PackedFeatures(NamedTuple):
-    """Features of any number of sequences, one position after another; a pytree of jit arguments.
+    """Features of any number of sequences, one position after another; a pytree."""
 
-    Attributes:
-        features: [positions, feature_width]; zeros in padding.
-        slots: Context slot of each, [positions]; out of range in padding, hence never written.
-        positions: Position of each in its sequence, [positions].
-        next_tokens: Token after each one's own, [positions]; 0 where they came without tokens.
-    """
-
-    features: HostOrDevice
+    features: HostOrDevice  # [positions, feature_width]; zeros in padding
+    # Context slot of each, [positions]; out of range in padding, hence never written.
     slots: HostOrDevice
-    positions: HostOrDevice
+    positions: HostOrDevice  # position of each in its sequence, [positions]
+    # Token after each one's own, [positions]; 0 where they came without tokens.
     next_tokens: HostOrDevice
 
 
 class PackedBlocks(NamedTuple):
-    """The blocks to draft; a pytree of jit arguments.
+    """The blocks to draft; a pytree of jit arguments."""
 
-    Attributes:
-        slots: Context slot of each block, [blocks].
-        lengths: Committed positions once the step's features are appended; 0 in padding. [blocks]
-        anchors: Anchor of each block, [blocks].
-        wanted: How many tokens are wanted of each block; 0 in padding. [blocks]
-        least_chances: A block may end where it is less likely than this that all of it is right.
-            [blocks]
-        sampling: How the target will choose after each anchor; greedily in padding.
-    """
-
-    slots: HostOrDevice
+    slots: HostOrDevice  # context slot of each block, [blocks]
+    # Committed positions once the step's features are appended; 0 in padding, [blocks].
     lengths: HostOrDevice
-    anchors: HostOrDevice
+    anchors: HostOrDevice  # anchor of each block, [blocks]
+    # How many tokens are wanted of each block; 0 in padding, [blocks].
     wanted: HostOrDevice
+    # A block may end where it is less likely than this that all of it is right, [blocks].
     least_chances: HostOrDevice
-    sampling: SamplingArrays
+    sampling: SamplingArrays  # how the target will choose after each anchor; greedily in padding
 
 
 def flatten_features(rows: Sequence[ContextRow]) -> PackedFeatures:

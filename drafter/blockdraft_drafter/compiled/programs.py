@@ -39,29 +39,18 @@ NOISY_ODDS = 1.5
 
 
 class Drafted(NamedTuple):
-    """What blocks became; a pytree.
+    """What blocks became; a pytree."""
 
-    Attributes:
-        token_ids: Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids.
-        counts: Int[Array, "blocks"], how many of them were drafted; what follows means nothing.
-    """
-
-    token_ids: Array
-    counts: Array
+    token_ids: Array  # Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids
+    counts: Array  # Int[Array, "blocks"], how many of them were drafted; what follows means nothing
 
 
 class DraftWeights(NamedTuple):
-    """Everything a step reads besides contexts; a pytree of arrays or of their shapes.
+    """Everything a step reads besides contexts; a pytree of arrays or of their shapes."""
 
-    Attributes:
-        model: The drafter's state.
-        target: Embedding, and the head over the draft vocabulary.
-        draft_ids: Int[Array, "draft"], the draft vocabulary; None for all tokens.
-    """
-
-    model: Any
-    target: EmbeddingAndHead
-    draft_ids: Any
+    model: Any  # the drafter's state
+    target: EmbeddingAndHead  # embedding, and the head over the draft vocabulary
+    draft_ids: Any  # Int[Array, "draft"], the draft vocabulary; None for all tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +73,17 @@ class DraftPrograms(ABC):
     power of two of features. That is one program per size of either, not one per pair.
 
     The context is a pytree that only the method itself looks into.
-
-    Attributes:
-        graph: The drafter without its weights.
-        decoder: Its draft layers.
-        block_size: Tokens per block, the anchor included.
-        feature_width: Elements of one feature that is not projected.
-        dtype: Of the contexts.
-        weights: Shapes, types and places of the first argument of every program.
-        placement: On a mesh; None for the default device.
-        token_by_token: Whether a draft takes the longer, the more tokens are wanted of its blocks.
     """
 
-    graph: nnx.GraphDef[Any]
-    decoder: DecoderConfig
-    block_size: int
-    feature_width: int
+    graph: nnx.GraphDef[Any]  # the drafter without its weights
+    decoder: DecoderConfig  # its draft layers
+    block_size: int  # tokens per block, the anchor included
+    feature_width: int  # elements of one feature that is not projected
     room: Room
-    dtype: DTypeLike
-    weights: DraftWeights
-    placement: Placement | None = None
+    dtype: DTypeLike  # of the contexts
+    weights: DraftWeights  # shapes, types and places of the first argument of every program
+    placement: Placement | None = None  # on a mesh; None for the default device
+    # Whether a draft takes the longer, the more tokens are wanted of its blocks.
     token_by_token: ClassVar[bool] = False
 
     @property
@@ -208,18 +188,11 @@ def draft_tokens(
     (docs/adr/0003). A drafter that adds the same noise to logits like the target's finds the same
     token more often than one that drafts its likeliest (docs/adr/0027).
 
-    Args:
-        logits: The drafter's, float32.
-        positions: Absolute position of each token to be drafted.
-        sampling: How the target will choose it, one row for each choice.
-        draft_ids: Target ids of the draft vocabulary; None for all.
-        sharpness: The larger, the more often the likeliest is drafted.
-
-    Returns:
-        Tokens, as target ids, and the logarithm of how likely the target chooses each. Of greedy
-        sequences that is the drafter's probability, which is as often right as it says. Where noise
-        is added, it is the softmax of what was maximized to the power `NOISY_ODDS`: noise makes
-        wrong tokens stand out as much as right ones.
+    The larger `sharpness`, the more often the likeliest is drafted. Tokens are returned as target
+    ids, with the logarithm of how likely the target chooses each. Of greedy sequences that is the
+    drafter's probability, which is as often right as it says. Where noise is added, it is the
+    softmax of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as
+    much as right ones.
     """
     best, log_chance = _first_greatest(logits), _log_of_greatest(_centered(logits))
 

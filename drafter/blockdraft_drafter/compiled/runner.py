@@ -122,8 +122,7 @@ class CompiledMethod:
     def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
         """Return the weights of a drafter of the same form for `swap`; any thread may ask.
 
-        Raises:
-            ValueError: If the compiled steps cannot take it, or a weight is not finite.
+        Raises ValueError if the compiled steps cannot take it, or a weight is not finite.
         """
         if _published(drafter) != self._published:
             raise ValueError("its configuration is another one")

@@ -36,25 +36,16 @@ _MARKOV_HEAD_TYPE = "vanilla"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DFlashConfig(DraftConfig):
-    """Everything the drafter's forward pass depends on; the draft layers are a Qwen3 decoder's.
+    """Everything the drafter's forward pass depends on; the draft layers are a Qwen3 decoder's."""
 
-    Attributes:
-        mask_token_id: Fills the inputs of a block that are to be drafted.
-        layer_types: "full_attention" or "sliding_attention" for each draft layer.
-        sliding_window: Sliding layers see keys less than this many positions away.
-        is_causal: Whether a block position sees only itself and what is before it.
-        sample_from_anchor: Whether an input's output is the token after its position, so that the
-            anchor drafts too and one mask fewer is needed; as published, an input's output
-            is the token at its position.
-        markov_rank: Of the bias by the token before (`MarkovHead`); 0 for none.
-    """
-
-    mask_token_id: int
-    layer_types: tuple[str, ...]
-    sliding_window: int | None = None
-    is_causal: bool = False
+    mask_token_id: int  # fills the inputs of a block that are to be drafted
+    layer_types: tuple[str, ...]  # "full_attention" or "sliding_attention" for each draft layer
+    sliding_window: int | None = None  # sliding layers see keys less than this many positions away
+    is_causal: bool = False  # whether a block position sees only itself and what is before it
+    # Whether an input's output is the token after its position, so that the anchor drafts too and
+    # one mask fewer is needed; as published, an input's output is the token at its position.
     sample_from_anchor: bool = False
-    markov_rank: int = 0
+    markov_rank: int = 0  # of the bias by the token before (`MarkovHead`); 0 for none
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
@@ -233,10 +224,8 @@ class DFlashConfig(DraftConfig):
 def build_target_layer_ids(num_target_layers: int, num_features: int) -> tuple[int, ...]:
     """Spread the feature layers evenly from the second to the third-to-last target layer.
 
-    Id i means the output of decoder layer i; ids rise.
-
-    Raises:
-        ValueError: If the target has too few layers for distinct ids.
+    Id i means the output of decoder layer i; ids rise. Raises ValueError if the target has too few
+    layers for distinct ids.
 
     Source: `build_target_layer_ids` of z-lab/dflash.
     """

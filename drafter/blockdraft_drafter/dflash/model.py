@@ -139,15 +139,8 @@ class DFlash(DraftModel):
     ) -> Float[Array, "tokens hidden"]:
         """Denoise blocks of an anchor followed by mask tokens, side by side.
 
-        Args:
-            embedded: The target's embedding of every block token.
-            positions: Position of each token in its sequence.
-            caches: Each layer's context, opaque here.
-            attends: Each layer's attention over the context and the blocks themselves.
-
-        Returns:
-            Normalized hidden states: the target's head turns the one at a position into the
-            logits of the token at that same position.
+        `attends` are each layer's attention over its context, in `caches`, and the blocks. The
+        target's head turns what is returned into the logits of the token at the same position.
         """
         rotary = rotary_tables(self.config.decoder, positions)
         x = embedded

@@ -27,11 +27,9 @@ class Eagle3Config(DraftConfig):
     """Everything the drafter's forward pass depends on; there is one draft layer.
 
     The block size is not part of published configurations, since any number of steps can be made.
-
-    Attributes:
-        norm_before_residual: Whether the residual stream starts from the normalized feature.
     """
 
+    # Whether the residual stream starts from the normalized feature.
     norm_before_residual: bool = False
 
     def __post_init__(self) -> None:
@@ -53,11 +51,8 @@ class Eagle3Config(DraftConfig):
         """Return the drafter this project builds for a target, without weights.
 
         It has one layer whatever `num_layers` is; no `target_layer_ids` stand for the published
-        ones.
-
-        Raises:
-            ValueError: If a capture point is no layer, or the target is too shallow to have the
-                published ones.
+        ones. Raises ValueError if a capture point is no layer, or the target is too shallow to have
+        the published ones.
         """
         decoder = replace(
             target,
@@ -175,10 +170,8 @@ def published_layer_ids(num_target_layers: int) -> tuple[int, ...]:
     """Return the published capture points of a target: low, middle and high.
 
     Published are the layers whose *inputs* are taken, 2, L / 2 and L - 3; an id here means the
-    output of a layer, as everywhere in this project, so each is one less.
-
-    Raises:
-        ValueError: If the target is too shallow to have three.
+    output of a layer, as everywhere in this project, so each is one less. Raises ValueError if the
+    target is too shallow to have three.
     """
     ids = (1, num_target_layers // 2 - 1, num_target_layers - 4)
     if not 0 <= ids[0] < ids[1] < ids[2]:

@@ -101,17 +101,10 @@ class Eagle3(DraftModel):
         cache: LayerCache,
         attend: Attend[LayerCache],
     ) -> tuple[Float[Array, "entries hidden"], LayerCache]:
-        """Run the layer.
+        """Run the layer; return outputs, of which `norm` makes inputs of the head, and the cache.
 
-        Args:
-            embedded: Embedding of the token after each position.
-            hidden: Projected feature of each position, or the output of the step before.
-            positions: Position of each entry in its sequence.
-            cache: Earlier entries, opaque here.
-            attend: Attention over them and the entry itself.
-
-        Returns:
-            Outputs: `norm` makes them inputs of the head. And the cache with these entries.
+        `embedded` is the embedding of the token after each position, `hidden` its projected feature
+        or the output of the step before; `attend` sees the earlier entries and the entry itself.
         """
         normalized = self.hidden_norm(hidden)
         residual = normalized if self.config.norm_before_residual else hidden
@@ -131,15 +124,10 @@ class Eagle3(DraftModel):
 
 
 class Eagle3Context(NamedTuple):
-    """The contexts of all slots; a pytree.
+    """The contexts of all slots; a pytree."""
 
-    Attributes:
-        layer: Keys and values of every committed position.
-        latest: Float[Array, "slots hidden"], the projected feature of the last one, where
-            drafting begins.
-    """
-
-    layer: LayerContext
+    layer: LayerContext  # keys and values of every committed position
+    # Float[Array, "slots hidden"], the projected feature of the last one, where drafting begins.
     latest: Array
 
 

@@ -67,10 +67,8 @@ def confidence_worse(new: Tau, old: Tau) -> float:
 def accepted_of(proposal: Sequence[int], committed: Sequence[int], rows: int) -> int | None:
     """Return how many tokens of a proposal were accepted; None if it was not verified.
 
-    Args:
-        proposal: What was drafted to follow an anchor.
-        committed: The tokens that did follow it, the next anchor included.
-        rows: Positions committed since, that of the anchor included.
+    `committed` are the tokens that did follow its anchor, the next anchor included, and `rows` how
+    many positions were committed since, that of the anchor included.
     """
     agreeing = 0
     for drafted, token in zip(proposal, committed, strict=False):

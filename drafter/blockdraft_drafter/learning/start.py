@@ -53,9 +53,8 @@ def begin_learning(
 ) -> LearningStart:
     """Return the version of a drafter to serve with.
 
-    Raises:
-        ModelError: If the drafter that is named cannot be loaded.
-        OSError: If the folder of the versions cannot be written.
+    Raises ModelError if the drafter that is named cannot be loaded, OSError if the folder of the
+    versions cannot be written.
     """
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
@@ -84,14 +83,8 @@ def load_current(
 
     It is the newest one promoted that has served before, at the least what the settings name. One
     that has not is taken over later, by a process that serves already: a start that it kills or
-    hangs would be one that everybody waits for.
-
-    Args:
-        store: The versions; `OSError` if it cannot be written.
-        named: What the settings name.
-        source: Its files; None if it has none.
-        target: What it drafts for.
-        dtype: Of weights and activations.
+    hangs would be one that everybody waits for. `source` are the files of the drafter that is
+    named; None if it has none.
     """
 
     def write(folder: Path) -> None:

@@ -52,10 +52,8 @@ def has_served(folder: Path) -> bool:
 def begin(folder: Path) -> Trial:
     """Mark a version as tried, unless it has served, before anything of it is loaded.
 
-    A disk that takes no mark keeps nobody from trying it.
-
-    Raises:
-        VersionError: If too many processes have died while they tried it.
+    A disk that takes no mark keeps nobody from trying it. Raises VersionError if too many processes
+    have died while they tried it.
     """
     if has_served(folder):
         return Trial()

@@ -114,14 +114,9 @@ class VersionStore:
         parent: int | None = None,
         **known: Any,
     ) -> Version:
-        """Add a candidate; after an `OSError` nothing of it stays.
+        """Add a candidate with these fields of `Version`; after an `OSError` nothing of it stays.
 
-        Args:
-            write_checkpoint: Writes a drafter's files into a folder that is there and empty.
-            kind: Like all that follows as in `Version`.
-            fingerprint: Of the drafter.
-            parent: From whose weights it was learned.
-            known: What else is.
+        `write_checkpoint` writes a drafter's files into a folder that is there and empty.
         """
         with self._locked():
             number = max(self._numbers(), default=0) + 1
@@ -160,9 +155,8 @@ class VersionStore:
     def promote(self, number: int, reason: str = "") -> Version:
         """Let a version serve from now on.
 
-        Raises:
-            VersionError: If it is not there or damaged.
-            OSError: If the store cannot be written; the version before goes on serving.
+        Raises VersionError if it is not there or damaged, OSError if the store cannot be written;
+        the version before goes on serving.
         """
         with self._locked():
             before = self._history()

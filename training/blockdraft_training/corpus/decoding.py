@@ -28,33 +28,21 @@ NO_TOKEN = -1
 
 
 class LayerKV(NamedTuple):
-    """Keys and values of one layer; a pytree.
+    """Keys and values of one layer; a pytree."""
 
-    Attributes:
-        keys: Float[Array, "rows kv_heads head_dim capacity"], normalized and rotated.
-        values: Float[Array, "rows kv_heads capacity head_dim"].
-    """
-
-    keys: Array
-    values: Array
+    keys: Array  # Float[Array, "rows kv_heads head_dim capacity"], normalized and rotated
+    values: Array  # Float[Array, "rows kv_heads capacity head_dim"]
 
 
 class RowState(NamedTuple):
-    """How far each row is; lives on the device; a pytree.
+    """How far each row is; lives on the device; a pytree."""
 
-    Attributes:
-        token: The newest token: chosen, but not yet run through the target.
-        position: Its position.
-        remaining: Tokens that may still be chosen; 0 for a row that is finished or free.
-        temperature: 0 for greedy.
-        seed: The halves of the seed.
-    """
-
-    token: Int[Array, " rows"]
-    position: Int[Array, " rows"]
+    token: Int[Array, " rows"]  # the newest token: chosen, but not yet run through the target
+    position: Int[Array, " rows"]  # its position
+    # Tokens that may still be chosen; 0 for a row that is finished or free.
     remaining: Int[Array, " rows"]
-    temperature: Float[Array, " rows"]
-    seed: UInt[Array, "rows 2"]
+    temperature: Float[Array, " rows"]  # 0 for greedy
+    seed: UInt[Array, "rows 2"]  # the halves of the seed
 
 
 class RowPrompt(NamedTuple):

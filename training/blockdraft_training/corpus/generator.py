@@ -27,19 +27,13 @@ SHORTEST_PADDED_PROMPT = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """Shapes of the compiled computations.
+    """Shapes of the compiled computations."""
 
-    Attributes:
-        rows: Answers in the making at once.
-        max_prompt_tokens: Longest prompt.
-        max_tokens: Longest answer.
-        steps: Tokens per row and dispatch. More cost less time between dispatches and leave
-            finished rows idle for longer.
-    """
-
-    rows: int
-    max_prompt_tokens: int
-    max_tokens: int
+    rows: int  # answers in the making at once
+    max_prompt_tokens: int  # longest prompt
+    max_tokens: int  # longest answer
+    # Tokens per row and dispatch. More cost less time between dispatches and leave finished rows
+    # idle for longer.
     steps: int = 8
 
     def padded_length(self, tokens: int) -> int:
@@ -55,21 +49,13 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to be answered, of which the answer is a function.
+    """A prompt to be answered, of which the answer is a function."""
 
-    Attributes:
-        id: The caller's name for it.
-        prompt: Token ids.
-        temperature: 0 for greedy.
-        seed: Of the noise.
-        max_tokens: Longest answer; None for the batch's.
-    """
-
-    id: str
-    prompt: tuple[int, ...]
-    temperature: float
-    seed: int
-    max_tokens: int | None = None
+    id: str  # the caller's name for it
+    prompt: tuple[int, ...]  # token ids
+    temperature: float  # 0 for greedy
+    seed: int  # of the noise
+    max_tokens: int | None = None  # longest answer; None for the batch's
 
 
 @dataclass(frozen=True, slots=True)

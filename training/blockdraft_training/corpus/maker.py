@@ -37,24 +37,16 @@ ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class CorpusSummary:
-    """What was made.
+    """What was made."""
 
-    Attributes:
-        path: The corpus.
-        rows: Rows it has now.
-        new_rows: Rows written by this run.
-        response_tokens: Tokens of all answers it has now.
-        tokens_per_second: Tokens of the new answers by the time that answering took.
-        dropped: Messages not answered, by reason: `excluded`, they occur in a test set;
-            `duplicate`, another prompt has the same text; `too_long`, with all before; `unusable`,
-            made up, but empty or without an end.
-    """
-
-    path: Path
-    rows: int
-    new_rows: int
-    response_tokens: int
-    tokens_per_second: float
+    path: Path  # the corpus
+    rows: int  # rows it has now
+    new_rows: int  # rows written by this run
+    response_tokens: int  # tokens of all answers it has now
+    tokens_per_second: float  # tokens of the new answers by the time that answering took
+    # Messages not answered, by reason: `excluded`, they occur in a test set; `duplicate`, another
+    # prompt has the same text; `too_long`, with all before; `unusable`, made up, but empty or
+    # without an end.
     dropped: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:

@@ -18,23 +18,15 @@ from blockdraft_training.errors import CorpusError
 
 @dataclass(frozen=True, slots=True)
 class CorpusRow:
-    """One conversation turn: a prompt and the target's answer.
+    """One conversation turn: a prompt and the target's answer."""
 
-    Attributes:
-        id: Unique within a corpus.
-        source: Where the prompt came from; rows of one source share a domain.
-        temperature: At which the answer was sampled; 0 means greedy.
-        prompt: Token ids up to where the answer starts, chat template included.
-        response: Token ids of the answer; ends in an end-of-sequence id unless it was cut.
-        seed: Of the sampling, if it was recorded.
-    """
-
-    id: str
-    source: str
-    temperature: float
-    prompt: tuple[int, ...]
+    id: str  # unique within a corpus
+    source: str  # where the prompt came from; rows of one source share a domain
+    temperature: float  # at which the answer was sampled; 0 means greedy
+    prompt: tuple[int, ...]  # token ids up to where the answer starts, chat template included
+    # Token ids of the answer; ends in an end-of-sequence id unless it was cut.
     response: tuple[int, ...]
-    seed: int | None = None
+    seed: int | None = None  # of the sampling, if it was recorded
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -68,23 +60,15 @@ class CorpusRow:
 
 @dataclass(frozen=True, slots=True)
 class CorpusManifest:
-    """What a corpus is.
-
-    Attributes:
-        vocab_size: Of the target; every id is below it.
-        prompts: One `{source, licence, rows}` for each source of prompts.
-        sampling: Temperatures, shares, longest answer and seed.
-        rows: How many there are.
-        response_tokens: Tokens of all answers.
-    """
+    """What a corpus is."""
 
     target_name: str
     target_fingerprint: str
-    vocab_size: int
-    prompts: tuple[dict[str, Any], ...]
-    sampling: dict[str, Any]
-    rows: int
-    response_tokens: int
+    vocab_size: int  # of the target; every id is below it
+    prompts: tuple[dict[str, Any], ...]  # one `{source, licence, rows}` for each source of prompts
+    sampling: dict[str, Any]  # temperatures, shares, longest answer and seed
+    rows: int  # how many there are
+    response_tokens: int  # tokens of all answers
 
 
 def manifest_path(corpus: Path) -> Path:
@@ -146,9 +130,7 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
 class CorpusWriter:
     """Appends complete rows to a corpus, which may have some already; a context manager.
 
-    Attributes:
-        rows: Those that are there, by id.
-        response_tokens: Tokens of all answers that are there.
+    `rows` are those that are there, by id, and `response_tokens` counts those of their answers.
     """
 
     def __init__(

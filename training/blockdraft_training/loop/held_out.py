@@ -32,16 +32,11 @@ _HEAD_ROWS = 512
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What drafts of held-out answers gained.
+    """What drafts of held-out answers gained."""
 
-    Attributes:
-        acceptance_length: τ, mean tokens per verification, the target's own included.
-        by_source: τ for each source of prompts.
-        per_position: Share of verifications that accepted at least this many tokens.
-    """
-
-    acceptance_length: float
-    by_source: dict[str, float]
+    acceptance_length: float  # τ, mean tokens per verification, the target's own included
+    by_source: dict[str, float]  # τ for each source of prompts
+    # Share of verifications that accepted at least this many tokens.
     per_position: tuple[float, ...]
 
 

@@ -20,38 +20,23 @@ _SHOWN_POSITIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Speed of a stretch of training.
+    """Speed of a stretch of training."""
 
-    Attributes:
-        positions_per_second: Drafted positions trained on.
-        tokens_per_second: Context tokens read, padding included.
-    """
-
-    positions_per_second: float
-    tokens_per_second: float
+    positions_per_second: float  # drafted positions trained on
+    tokens_per_second: float  # context tokens read, padding included
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The metrics of the steps since the last reading.
+    """The metrics of the steps since the last reading."""
 
-    Attributes:
-        step: Steps made.
-        loss: Mean by position weight.
-        accuracy: Of each drafted position by itself.
-        acceptance_length: Expected τ at random anchors of the training batches.
-        seconds: Of training since this process began.
-        throughput: Speed, where it was measured.
-        validation: Acceptance on held-out answers, where it was measured.
-    """
-
-    step: int
-    loss: float
-    accuracy: tuple[float, ...]
-    acceptance_length: float
-    seconds: float
-    throughput: Throughput | None = None
-    validation: Acceptance | None = None
+    step: int  # steps made
+    loss: float  # mean by position weight
+    accuracy: tuple[float, ...]  # of each drafted position by itself
+    acceptance_length: float  # expected τ at random anchors of the training batches
+    seconds: float  # of training since this process began
+    throughput: Throughput | None = None  # speed, where it was measured
+    validation: Acceptance | None = None  # acceptance on held-out answers, where it was measured
 
     @classmethod
     def of(
@@ -136,15 +121,11 @@ def plot_history(entries: Sequence[dict[str, Any]], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """What a run tells while it goes on.
+    """What a run tells while it goes on."""
 
-    Attributes:
-        features: Called with tokens done and in all while features are computed.
-        reading: Called with each reading and the steps in all.
-    """
-
+    # Called with tokens done and in all while features are computed.
     features: Callable[[int, int], None]
-    reading: Callable[[Reading, int], None]
+    reading: Callable[[Reading, int], None]  # called with each reading and the steps in all
 
 
 @contextlib.contextmanager

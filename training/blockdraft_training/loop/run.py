@@ -49,27 +49,16 @@ from blockdraft_training.target import (
 
 @dataclass(frozen=True, slots=True)
 class TrainedDrafter:
-    """What a run made.
+    """What a run made."""
 
-    Attributes:
-        model: The drafter.
-        draft_ids: Target ids it can propose, or None for all.
-        target: What it drafts for.
-        history: Every reading.
-        rows: Rows trained on.
-        response_tokens: Tokens of their answers.
-        sources: Rows of each source of prompts.
-        acceptance: On held-out answers, at the end.
-    """
-
-    model: DraftModel
-    draft_ids: np.ndarray | None
-    target: Checkpoint
-    history: Sequence[dict[str, Any]]
-    rows: int
-    response_tokens: int
-    sources: dict[str, int]
-    acceptance: Acceptance | None
+    model: DraftModel  # the drafter
+    draft_ids: np.ndarray | None  # target ids it can propose, or None for all
+    target: Checkpoint  # what it drafts for
+    history: Sequence[dict[str, Any]]  # every reading
+    rows: int  # rows trained on
+    response_tokens: int  # tokens of their answers
+    sources: dict[str, int]  # rows of each source of prompts
+    acceptance: Acceptance | None  # on held-out answers, at the end
 
     @property
     def weight_count(self) -> int:

@@ -43,20 +43,13 @@ _UPDATE_RMS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """Everything that changes; all of it goes into a checkpoint.
-
-    Attributes:
-        step: Int[Array, ""], steps made.
-        params: The drafter's weights, float32.
-        optimizer: Its state.
-        metrics: Sums since they were last read.
-    """
+    """Everything that changes; all of it goes into a checkpoint."""
 
     # Any: JAX also rebuilds pytrees of descriptions of arrays.
-    step: Any
-    params: Any
-    optimizer: Any
-    metrics: BlockMetrics
+    step: Any  # Int[Array, ""], steps made
+    params: Any  # the drafter's weights, float32
+    optimizer: Any  # its state
+    metrics: BlockMetrics  # sums since they were last read
 
 
 jax.tree_util.register_dataclass(TrainState)

@@ -36,21 +36,14 @@ _PUBLISHED_DECAY = {8: 4.0, 10: 5.0, 16: 7.0}
 
 @dataclass(frozen=True, slots=True)
 class BlocksAttend:
-    """One layer's attention of all blocks over their contexts and themselves; an `Attend`.
+    """One layer's attention of all blocks over their contexts and themselves; an `Attend`."""
 
-    Attributes:
-        anchors: Position of each block's anchor.
-        length: Context positions per sequence.
-        block_size: Tokens per block.
-        window: Keys this many positions away or further are invisible; None for all.
-        is_causal: Whether a block position sees only itself and what is before it.
-    """
-
-    anchors: Int[Array, "batch blocks"]
-    length: int
-    block_size: int
+    anchors: Int[Array, "batch blocks"]  # position of each block's anchor
+    length: int  # context positions per sequence
+    block_size: int  # tokens per block
+    # Keys this many positions away or further are invisible; None for all.
     window: int | None = None
-    is_causal: bool = False
+    is_causal: bool = False  # whether a block position sees only itself and what is before it
 
     def __call__(
         self,

@@ -21,43 +21,26 @@ _SURVIVAL_FLOOR = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the slots of blocks should say, over hot indices.
+    """What the slots of blocks should say, over hot indices."""
 
-    Attributes:
-        tokens: Int[Array, "batch blocks slots"], the true token; -1 if it is not hot.
-        inside: Bool[Array, "batch blocks slots"], whether the answer reaches that far.
-        soft_tokens: Int[Array, "batch blocks slots teacher"].
-        soft_probs: Float[Array, "batch blocks slots teacher"], 0 for tokens that are not hot.
-    """
-
-    tokens: Array
-    inside: Array
-    soft_tokens: Array
-    soft_probs: Array
+    tokens: Array  # Int[Array, "batch blocks slots"], the true token; -1 if it is not hot
+    inside: Array  # Bool[Array, "batch blocks slots"], whether the answer reaches that far
+    soft_tokens: Array  # Int[Array, "batch blocks slots teacher"]
+    soft_probs: Array  # Float[Array, "batch blocks slots teacher"], 0 for tokens that are not hot
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMetrics:
-    """Sums over blocks; adding two gives those of both.
-
-    Attributes:
-        loss: Weighted loss.
-        weight: What to divide it by.
-        correct: Float[Array, "slots"], slots whose likeliest token is the true one.
-        seen: Float[Array, "slots"], slots inside an answer.
-        gained: Tokens gained, accepted ones and one more for each block.
-        blocks: Whole blocks.
-        gradient_norm: Of each step.
-    """
+    """Sums over blocks; adding two gives those of both."""
 
     # Any: JAX also rebuilds pytrees of descriptions of arrays.
-    loss: Any
-    weight: Any
-    correct: Any
-    seen: Any
-    gained: Any
-    blocks: Any
-    gradient_norm: Any
+    loss: Any  # weighted loss
+    weight: Any  # what to divide it by
+    correct: Any  # Float[Array, "slots"], slots whose likeliest token is the true one
+    seen: Any  # Float[Array, "slots"], slots inside an answer
+    gained: Any  # tokens gained, accepted ones and one more for each block
+    blocks: Any  # whole blocks
+    gradient_norm: Any  # of each step
 
     @classmethod
     def zero(cls, slots: int) -> "BlockMetrics":

@@ -36,17 +36,11 @@ COPY_NOISE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Recipe(ABC, Generic[Config, Model]):
-    """A draft method, as training sees it.
+    """A draft method, as training sees it."""
 
-    Attributes:
-        settings: What the run is told.
-        method: The method, as the drafter defines it.
-        idea: How it drafts, for the model card.
-    """
-
-    settings: TrainSettings
-    method: ClassVar[MethodDefinition[Any]]
-    idea: ClassVar[str]
+    settings: TrainSettings  # what the run is told
+    method: ClassVar[MethodDefinition[Any]]  # the method, as the drafter defines it
+    idea: ClassVar[str]  # how it drafts, for the model card
 
     def initial_model(
         self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
