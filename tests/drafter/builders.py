@@ -32,6 +32,18 @@ VOCAB, HIDDEN = TARGET.config.vocab_size, TARGET.config.hidden_size
 CHAIN_SIZE = 5
 """Block size of the EAGLE-3 drafters."""
 WEIGHTS = "model.safetensors"
+# How the layers of a DFlash drafter may attend.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "published": {},
+    "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
+    "window_within_block": {"layer_types": ("sliding_attention",) * 2, "sliding_window": 2},
+    "causal": {"is_causal": True},
+    "causal_sliding": {
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 3,
+        "is_causal": True,
+    },
+}
 
 
 def drafter_config(**overrides: Any) -> DFlashConfig:
@@ -125,6 +137,11 @@ def room(**overrides: Any) -> Room:
         "projected": False,
     }
     return Room(**{**settings, **overrides})
+
+
+def measure_nothing(method: CompiledMethod) -> None:
+    """Take the place of `warm_up`: compiled is only what is drafted with."""
+    method.step_seconds = (0.001, 0.001, 0.001)
 
 
 def make_method(

@@ -122,7 +122,7 @@ def reference_chain(
     chosen: list[int] = []
     scores: list[Floats] = []
     for index in range(config.block_size - 1):
-        out = _chain_layer(weights, config, table[following], np.array(states))[-1]
+        out = _chain_layer(weights, config, table[following], np.array(states))
         logits = rms_norm(out, weights["norm.weight"], config.decoder.rms_norm_eps) @ rows.T
         chosen.append(int(draft_ids[choose(len(tokens) + index, logits)]))
         scores.append(logits)
@@ -134,21 +134,22 @@ def reference_chain(
 def _chain_layer(
     weights: Mapping[str, Floats], config: Eagle3Config, embedded: Floats, states: Floats
 ) -> Floats:
-    """Return the output of each entry; one sees itself and those before it."""
+    """Return the output of the last entry, which sees itself and those before it."""
     decoder, eps = config.decoder, config.decoder.rms_norm_eps
     e = rms_norm(embedded, weights["midlayer.input_layernorm.weight"], eps)
     h = rms_norm(states, weights["midlayer.hidden_norm.weight"], eps)
     both = np.concatenate([e, h], axis=1)
-    q = heads(both, weights, "midlayer.self_attn.q_proj", decoder.num_heads)
+    q = heads(both[-1:], weights, "midlayer.self_attn.q_proj", decoder.num_heads)
     k = heads(both, weights, "midlayer.self_attn.k_proj", decoder.num_kv_heads)
     v = heads(both, weights, "midlayer.self_attn.v_proj", decoder.num_kv_heads)
     positions = np.arange(len(states))
-    q, k = rope(q, positions, decoder), rope(k, positions, decoder)
+    q, k = rope(q, positions[-1:], decoder), rope(k, positions, decoder)
     attended = attend(q, k, v, window=None, is_causal=True)
-    out = attended.reshape(len(states), -1) @ weights["midlayer.self_attn.o_proj.weight"].T
-    x = (h if config.norm_before_residual else states) + out
+    out = attended.reshape(-1) @ weights["midlayer.self_attn.o_proj.weight"].T
+    x = (h if config.norm_before_residual else states)[-1] + out
     y = rms_norm(x, weights["midlayer.post_attention_layernorm.weight"], eps)
-    return x + mlp(y, weights, "midlayer.")
+    result: Floats = x + mlp(y, weights, "midlayer.")
+    return result
 
 
 def rms_norm(x: Floats, scale: Floats, eps: float) -> Floats:

@@ -11,6 +11,7 @@ import grpc
 import ml_dtypes
 import numpy as np
 import pytest
+import pytest_asyncio
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
@@ -35,28 +36,45 @@ from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_target(tmp_path_factory.mktemp("target"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
-@pytest.fixture
-async def address(target: Path, tmp_path: Path, registry: CollectorRegistry) -> AsyncIterator[str]:
-    config = tiny_drafter_config(target)
-    async with running_drafter(config, tmp_path / "s", registry) as address:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address(
+    target: Path, tmp_path_factory: pytest.TempPathFactory, registry: CollectorRegistry
+) -> AsyncIterator[str]:
+    """One drafter for all tests that leave it as it was."""
+    place = tmp_path_factory.mktemp("drafter") / "s"
+    async with running_drafter(tiny_drafter_config(target), place, registry) as address:
         yield address
 
 
-@pytest.fixture
-async def stub(address: str) -> AsyncIterator[Any]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def stub(address: str, registry: CollectorRegistry) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         yield drafter_pb2_grpc.DrafterServiceStub(channel)
+    await all_free(registry)
+
+
+def used(registry: CollectorRegistry) -> float | None:
+    return registry.get_sample_value("blockdraft_drafter_contexts")
+
+
+async def all_free(registry: CollectorRegistry) -> None:
+    """Wait until no context holds a slot."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while used(registry):
+            await asyncio.sleep(0.01)
 
 
 def features(rows: int, width: int = 64, seed: int = 0) -> np.ndarray:
@@ -203,10 +221,10 @@ async def drafted(call: Any, tensors: list[drafter_pb2.Tensor]) -> list[int]:
     return tokens
 
 
-async def test_drafts_are_the_same_through_shared_memory(stub: Any, tmp_path: Path) -> None:
+async def test_drafts_are_the_same_through_shared_memory(stub: Any, address: str) -> None:
     parts = [features(8)[:5], features(8)[5:]]
     expected = await drafted(stub.Draft(), [to_tensor(part) for part in parts])
-    shared = SharedFile.create(tmp_path, 4096)
+    shared = SharedFile.create(Path(address.removeprefix("unix:")).parent, 4096)
     call = stub.Draft(metadata=shared.offer)
     assert is_mapped(await call.initial_metadata())
     shared.unlink()
@@ -237,16 +255,13 @@ async def test_a_step_out_of_order_ends_the_stream(stub: Any) -> None:
 async def test_ended_and_cancelled_streams_free_their_slots(
     stub: Any, registry: CollectorRegistry
 ) -> None:
-    def used() -> float | None:
-        return registry.get_sample_value("blockdraft_drafter_contexts")
-
     both = [sequence_draft(1, 0, features(2)), sequence_draft(2, 0, features(2))]
     for end in ("done", "cancel", "break", "done"):
         call = stub.Draft()
         await call.write(draft_request(1, both))
         response = await call.read()
         assert len(response.proposals) == 2, response.sequence_errors
-        assert used() == 2
+        assert used(registry) == 2
         if end == "done":
             await call.done_writing()
             await call.read()
@@ -256,9 +271,7 @@ async def test_ended_and_cancelled_streams_free_their_slots(
             await call.write(draft_request(7))
             with pytest.raises(grpc.aio.AioRpcError):
                 await call.read()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while used():
-                await asyncio.sleep(0.01)
+        await all_free(registry)
 
 
 async def test_two_streams_share_the_slots(stub: Any) -> None:
@@ -275,25 +288,34 @@ async def test_two_streams_share_the_slots(stub: Any) -> None:
 
 
 async def test_metrics_count_what_happened(stub: Any, registry: CollectorRegistry) -> None:
-    call = stub.Draft()
+    counted: dict[tuple[str, str], float] = {
+        ("steps_total", ""): 1,
+        ("proposals_total", ""): 1,
+        ("drafted_tokens_total", ""): 2,
+        ("appended_positions_total", ""): 3,
+        ("refused_sequences_total", "context_mismatch"): 1,
+        ("refused_sequences_total", "invalid_input"): 0,
+        ("step_sequences_sum", ""): 2,
+        ("step_seconds_count", "compute"): 1,
+        ("recompilations_total", ""): 0,
+    }
+
+    def values() -> dict[tuple[str, str], float]:
+        found = {}
+        for name, label in counted:
+            labels = {"phase" if "seconds" in name else "code": label} if label else {}
+            value = registry.get_sample_value(f"blockdraft_drafter_{name}", labels)
+            assert value is not None
+            found[name, label] = value
+        return found
+
+    call, before = stub.Draft(), values()
     pair = [sequence_draft(1, 0, features(3), draft_length=2), sequence_draft(2, 9, features(1))]
     await call.write(draft_request(1, pair))
     response = await call.read()
     timings = response.timings
     assert 0 < timings.compute_time.ToNanoseconds() < timings.total_time.ToNanoseconds()
-
-    def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"blockdraft_drafter_{name}", labels)
-
-    assert value("steps_total") == 1
-    assert value("proposals_total") == 1
-    assert value("drafted_tokens_total") == 2
-    assert value("appended_positions_total") == 3
-    assert value("refused_sequences_total", code="context_mismatch") == 1
-    assert value("refused_sequences_total", code="invalid_input") == 0
-    assert value("step_sequences_sum") == 2
-    assert value("step_seconds_count", phase="compute") == 1
-    assert value("recompilations_total") == 0
+    assert {name: value - before[name] for name, value in values().items()} == counted
 
 
 async def test_draining_ends_the_stream_at_once(target: Path, tmp_path: Path) -> None:

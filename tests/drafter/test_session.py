@@ -17,7 +17,7 @@ from tests.drafter.requests import (
 
 from blockdraft_drafter.method import ContextsLostError, all_finite
 from blockdraft_drafter.requests import to_array
-from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
+from blockdraft_drafter.session import Session, SlotPool
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -25,14 +25,6 @@ from blockdraft_protos.v1 import drafter_pb2
 @pytest.fixture
 def session() -> Session:
     return Session(FakeMethod(), SlotPool(SPEC.max_sequences))
-
-
-def test_a_repeated_message_is_detected(session: Session) -> None:
-    request = draft_request(1, [sequence_draft(7, 0, whole_features(4))])
-    session.step(request)
-    with pytest.raises(StepOutOfOrderError, match="step_id is 1, expected 2"):
-        session.step(request)
-    assert context_lengths(session) == {7: 4}
 
 
 def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
@@ -45,14 +37,6 @@ def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
     assert error.message == "context_start is 0, but the context has 4 positions"
     response = session.step(draft_request(3, [sequence_draft(7, 4, features[4:])]))
     assert tuple(response.proposals[0].token_ids) == digest(features, 1, 3)
-
-
-def test_one_refused_sequence_does_not_hinder_the_others(session: Session) -> None:
-    good, bad = sequence_draft(1, 0, whole_features(2)), sequence_draft(2, 9, whole_features(2))
-    response = session.step(draft_request(1, [bad, good]))
-    assert [proposal.sequence_id for proposal in response.proposals] == [1]
-    assert [error.sequence_id for error in response.sequence_errors] == [2]
-    assert context_lengths(session) == {1: 2}
 
 
 def test_contexts_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
@@ -87,16 +71,6 @@ def test_tokens_are_those_of_the_features(
     part.draft.token_ids[:] = tokens
     errors = session.step(draft_request(1, [part])).sequence_errors
     assert [error.message for error in errors] == ([message] if message else [])
-
-
-def test_release_comes_before_the_step(session: Session) -> None:
-    features = whole_features(2)
-    session.step(draft_request(1, [sequence_draft(i, 0, features) for i in (1, 2, 3)]))
-    response = session.step(draft_request(2, [sequence_draft(4, 0, features)]))
-    assert response.sequence_errors[0].code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
-    response = session.step(draft_request(3, [sequence_draft(4, 0, features)], released=[2, 99]))
-    assert not response.sequence_errors
-    assert context_lengths(session) == {1: 2, 3: 2, 4: 2}
 
 
 def test_absent_features_are_no_rows(session: Session) -> None:
@@ -136,15 +110,6 @@ def test_features_that_cannot_be_divided_are_nobodys(
     for error in response.sequence_errors:
         assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
         assert "rows of them for feature_rows of" in error.message
-
-
-def test_only_those_with_bad_values_are_refused(session: Session) -> None:
-    bad = np.full((1, SPEC.feature_width), np.inf, np.float32)
-    parts = [sequence_draft(i, 0, rows) for i, rows in enumerate((whole_features(2), bad, bad[:0]))]
-    response = session.step(draft_request(1, parts))
-    assert [proposal.sequence_id for proposal in response.proposals] == [0, 2]
-    (error,) = response.sequence_errors
-    assert error.message == "features hold values that are not finite"
 
 
 def test_how_tokens_will_be_chosen_reaches_the_method() -> None:

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.drafter.builders import measure_nothing
 from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.compiled.definition import MethodDefinition
+from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_drafter.learning.start import begin_learning
@@ -28,7 +30,7 @@ from blockdraft_drafter.sources import (
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings, SentForm
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 
 TARGET = "smollm2-135m"
 # A greedy answer of the target that was held out of training; token ids.
@@ -63,23 +65,22 @@ def outputs(target: tuple[Decoder, Checkpoint]) -> np.ndarray:
 
 
 @pytest.mark.smollm2
-@pytest.mark.parametrize("form", ["auto", "raw"])
 @pytest.mark.parametrize(("spec_name", "method"), [("auto", "eagle3"), ("dflash", "dflash")])
 def test_they_draft_what_their_target_says(
     target: tuple[Decoder, Checkpoint],
     outputs: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
     spec_name: str,
     method: str,
-    form: SentForm,
 ) -> None:
     _, checkpoint = target
+    monkeypatch.setattr(CompiledMethod, "warm_up", measure_nothing)
     config = DrafterSettings(
         target=TARGET,
         drafter=spec_name,
         max_sequences=1,
         max_context_tokens=256,
         max_feature_rows=128,
-        feature_form=form,
     )
     loaded = load_method(config)
     assert loaded.target_fingerprint == checkpoint.fingerprint
@@ -89,9 +90,8 @@ def test_they_draft_what_their_target_says(
     tokens = np.array(answer["prompt"] + answer["response"])
     taken = outputs[:, list(spec.target_layer_ids)].reshape(len(tokens), -1)
     captured = jnp.asarray(taken).astype(jnp.bfloat16)
-    assert (spec.projection is None) == (form == "raw")
-    if spec.projection is not None:
-        captured = jax.device_put(spec.projection)(captured)
+    assert spec.projection is not None
+    captured = jax.device_put(spec.projection)(captured)
     features = np.asarray(captured).astype(ml_dtypes.bfloat16)
     known, anchor, gained = 0, len(answer["prompt"]), []
     drafted = spec.block_size - 1

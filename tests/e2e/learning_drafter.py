@@ -9,11 +9,9 @@ from pathlib import Path
 import jax.numpy as jnp
 from flax import nnx
 from prometheus_client import CollectorRegistry
+from tests.drafter.learning.kept import closed
 from tests.fakes.drafting import SessionLink
-from tests.patience import PATIENCE_SECONDS
-from tests.verifier.support import (
-    make_engine,
-)
+from tests.verifier.support import make_engine
 
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
@@ -63,6 +61,11 @@ class Learning:
         assert isinstance(self.loaded.method, CompiledMethod)
         return self.loaded.method
 
+    @property
+    def current(self) -> int:
+        """The version that shall serve."""
+        return next(self.store.promoted()).number
+
     def engine(self) -> Engine:
         link = SessionLink(self.loaded.method, learn=self.learner.stream)
         return make_engine(self.target.decoder, link)
@@ -95,8 +98,7 @@ class Learning:
         return number
 
     def recorded(self) -> list[Recording]:
-        # A disk may be slower than a service that stops would wait for.
-        self.learner._recorder.close(PATIENCE_SECONDS)
+        closed(self.learner._recorder)
         self.learner.close()
         recordings = Recordings(self.directory / "recordings", 1)
         return [recordings.read(name) for name in recordings.names()]

@@ -5,12 +5,16 @@ import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
+import pytest
 from tests.drafter.learning.test_trials import die_trying
 from tests.e2e.learning_drafter import Learning, begin, copied, serve_for_a_while
 
+from blockdraft_drafter.learning.start import load_current
 from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import load_any
+
+pytestmark = pytest.mark.usefixtures("cold")
 
 
 def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Learning) -> None:
@@ -49,10 +53,7 @@ def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning
         "rejected",
         "2 processes died while they tried it",
     )
-    assert learning.learner.serving.number == 1
-    current = learning.store.current()
-    assert current is not None
-    assert current.number == 1
+    assert learning.learner.serving.number == learning.current == 1
     assert learning.count("version_changes_total", kind="refused") == 1
     # By hand, somebody may think better of it; then it is tried again.
     learning.store.promote(number)
@@ -83,13 +84,6 @@ def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Le
     learning.learner.close()
     assert trials_of(learning, second) == 0
     assert not has_served(learning.store.path(first))
-
-
-def test_a_version_that_is_refused_was_tried_by_nobody(learning: Learning) -> None:
-    number = learning.promoted(1, float("nan"))
-    learning.look()
-    assert learning.store.read(number).state == "rejected"
-    assert trials_of(learning, number) == 0
 
 
 def test_without_a_drafter_it_records_for_one_made_of_nothing(
@@ -125,8 +119,6 @@ def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_pat
     config = json.loads((tmp_path / "named" / "config.json").read_text())
     config["blockdraft"]["trained"] = True
     (tmp_path / "named" / "config.json").write_text(json.dumps(config))
-    from blockdraft_drafter.learning.start import load_current
-
     named = load_any(
         tmp_path / "named", learning.target.checkpoint, block_size=4, dtype=jnp.float32
     )
@@ -136,6 +128,4 @@ def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_pat
     version = start.version
     assert (version.number, version.kind, version.state) == (3, "shipped", "promoted")
     assert start.drafter is named
-    base = learning.store.base()
-    assert base is not None
-    assert base.number == 3
+    assert learning.store.base() == version

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from numpy.typing import NDArray
 from tests.drafter.builders import (
+    ARCHITECTURES,
     TARGET,
     VOCAB,
     drafter_config,
@@ -33,19 +34,8 @@ from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodLostE
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "published": {},
-    "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
-    "window_within_block": {
-        "layer_types": ("sliding_attention", "sliding_attention"),
-        "sliding_window": 2,
-    },
-    "causal": {"is_causal": True},
-    "causal_sliding": {
-        "layer_types": ("full_attention", "sliding_attention"),
-        "sliding_window": 3,
-        "is_causal": True,
-    },
+VARIANTS: dict[str, dict[str, Any]] = {
+    **ARCHITECTURES,
     "block_of_6": {"block_size": 6},
     "from_anchor": {"sample_from_anchor": True},
     "from_anchor_markov": {"sample_from_anchor": True, "markov_rank": 5},
@@ -101,7 +91,7 @@ class Setup:
 
 def make_setup(architecture: str, tied: bool = True, warm: bool = False, **overrides: Any) -> Setup:
     """A cold method compiles what a test uses, which is less than what serving may use."""
-    drafter = random_drafter(drafter_config(**ARCHITECTURES[architecture]))
+    drafter = random_drafter(drafter_config(**VARIANTS[architecture]))
     recompiled: list[bool] = []
     method = make_method(
         drafter,
@@ -140,10 +130,10 @@ def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
 
 
 # Of the pass alone: a Markov head comes after it.
-@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if "markov" not in name])
+@pytest.mark.parametrize("architecture", [name for name in VARIANTS if "markov" not in name])
 def test_logits_equal_the_reference(architecture: str) -> None:
     length = 200
-    drafter, target = random_drafter(drafter_config(**ARCHITECTURES[architecture])), target_parts()
+    drafter, target = random_drafter(drafter_config(**VARIANTS[architecture])), target_parts()
     model, config = drafter.model, drafter.model.config
     features = np.random.default_rng(length).standard_normal((length, config.feature_width))
     features = features.astype(np.float32)
