@@ -1,8 +1,9 @@
 """A tiny target on disk with a corpus of its greedy answers, and short training runs on it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_checkpoint_config
 from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.feature_cache import FeatureCache
 from blockdraft_training.loop.records import Reading, Reporter
-from blockdraft_training.settings import DFlashSettings
+from blockdraft_training.settings import DFlashSettings, TrainSettings
+from blockdraft_training.target import FeatureSpec
 
 ROWS, PROMPT, LENGTH = 64, 8, 64
 # Of the short runs.
@@ -28,21 +31,13 @@ WORDS, MONOTONY = 32, 32
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what it answered.
+    """A target and what it answered."""
 
-    Attributes:
-        target: Directory of the target.
-        decoder: The same, loaded.
-        rows: Its greedy answers to random prompts, `LENGTH` tokens each with the prompt.
-        corpus: File of the rows.
-        short: File of the first `SHORT_ROWS` rows, cut to `SHORT_LENGTH` tokens.
-    """
-
-    target: Path
-    decoder: Decoder
-    rows: Sequence[CorpusRow]
-    corpus: Path
-    short: Path
+    target: Path  # directory of the target
+    decoder: Decoder  # the same, loaded
+    rows: Sequence[CorpusRow]  # greedy answers to random prompts, `LENGTH` tokens with the prompt
+    corpus: Path  # file of the rows
+    short: Path  # file of the first `SHORT_ROWS` rows, cut to `SHORT_LENGTH` tokens
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -68,6 +63,21 @@ class Pair:
             "report_every": 1,
         }
         return DFlashSettings(**{**fields, **changes})
+
+    def eagle3(self, output: Path, **changes: Any) -> TrainSettings:
+        """Return the same, as far as they are not DFlash's own."""
+        settings = self.settings(output, **changes)
+        shared = {field.name: getattr(settings, field.name) for field in fields(TrainSettings)}
+        return TrainSettings(**shared)
+
+    def kept_features(
+        self, run: Path, rows: Sequence[CorpusRow]
+    ) -> tuple[FeatureCache, list[np.ndarray]]:
+        """Return what a run has kept, and the features of each row."""
+        fingerprint = self.checkpoint.fingerprint
+        spec = FeatureSpec((1, 2))
+        cache = FeatureCache(run / "features", rows, spec, hidden_size=32, fingerprint=fingerprint)
+        return cache, [cache.features_of(*ends) for ends in pairwise(cache.offsets.tolist())]
 
 
 def make_pair(directory: Path, seed: int = 0) -> Pair:

@@ -1,4 +1,4 @@
-"""`blockdraft train dflash`, from its command line to its files."""
+"""`blockdraft train` of a drafter, from its command line to its files."""
 
 import argparse
 import json
@@ -7,42 +7,48 @@ from typing import Any
 
 import pytest
 from rich.progress import Progress, TaskID
+from tests.drafter.test_checkpoint import METHODS
 from tests.training.pair import Pair
 
 from blockdraft_drafter.checkpoint import load_drafter
-from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.compiled.definition import MethodDefinition
 from blockdraft_training import command
 from blockdraft_training.loop.held_out import Acceptance
 from blockdraft_training.loop.records import Reading, Throughput, progress_reporter
 
 
-def train(*options: str) -> int:
+def train(*options: str, method: str = "dflash") -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return command.run(parser.parse_args(["dflash", *options]))
+    return command.run(parser.parse_args([method, *options]))
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("method", METHODS)
 def test_a_corpus_becomes_a_drafter(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     output = tmp_path / "run"
     options = ["--corpus", str(pair.short), "--output", str(output), "--target", str(pair.target)]
     options += ["--feature-layers", "1,2", "--block-size", "4"]
     options += ["--steps", "2", "--batch-size", "4", "--blocks-per-sequence", "4"]
     options += ["--hot-vocabulary", "64", "--validation-rows", "2", "--report-every", "1"]
-    assert train(*options, "--json") == 0
+    assert train(*options, "--json", method=method) == 0
     streams = capsys.readouterr()
     result = json.loads(streams.out)
     assert result["drafter"] == str(output / "drafter")
     assert (result["steps"], result["rows"]) == (2, 14)
     assert result["acceptance_length"] >= 1
     assert "step 2/2" in streams.err
-    drafter = load_drafter(DFLASH, Path(result["drafter"]), pair.checkpoint, dtype="float32")
-    assert drafter.model.config.block_size == 4
+    definition: MethodDefinition[Any] = METHODS[method]
+    drafter = load_drafter(definition, Path(result["drafter"]), pair.checkpoint, dtype="float32")
+    config = drafter.model.config
+    assert (config.block_size, config.target_layer_ids) == (4, (1, 2))
+    assert drafter.draft_ids is not None
+    assert len(drafter.draft_ids) == 64
     assert (output / "history.png").read_bytes().startswith(b"\x89PNG")
     # Once more: nothing is left to train.
-    assert train(*options) == 0
+    assert train(*options, method=method) == 0
     assert "trained on 14 answers, held-out τ" in capsys.readouterr().out
 
 

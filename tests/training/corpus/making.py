@@ -1,6 +1,7 @@
 """Making corpora of a tiny target."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,16 @@ import pytest
 
 from blockdraft_training.corpus.maker import CorpusMaker, CorpusSummary
 from blockdraft_training.settings import CorpusSettings, PromptFile
+
+
+def write_prompts(path: Path, prompts: Sequence[str | tuple[str, ...]]) -> Path:
+    """Write prompts, each one turn or several."""
+    rows = (
+        {"id": f"q/{index}", "turns": [turns] if isinstance(turns, str) else turns}
+        for index, turns in enumerate(prompts)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def settings(target: Path, output: Path, *questions: Path, **changes: Any) -> CorpusSettings:

@@ -3,23 +3,24 @@
 import argparse
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import CACHE
 from tests.models.tiny import IM_END
-from tests.training.corpus.making import lines, make, make_until, settings, silent
-from tests.training.corpus.test_lines import largest_file
+from tests.training.corpus.making import (
+    lines,
+    make,
+    make_until,
+    settings,
+    silent,
+    write_prompts,
+)
 from tests.training.talkative_target import write_talkative_target
 
-from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_training import command
-from blockdraft_training.corpus.lines import LineFile
 from blockdraft_training.corpus.maker import CorpusMaker
 from blockdraft_training.corpus.prompts import read_prompts
 from blockdraft_training.corpus.rows import manifest_path, read_corpus, read_manifest, read_rows
@@ -28,11 +29,6 @@ from blockdraft_training.settings import PromptFile
 
 COUNT = 9
 TEXTS = [f"Question {'x' * (index % 4)}{index}" for index in range(COUNT)]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_talkative_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +45,12 @@ def questions(tmp_path: Path) -> Path:
     return write_prompts(tmp_path / "questions.jsonl", TEXTS)
 
 
-def write_prompts(path: Path, texts: list[str]) -> Path:
-    rows = ({"id": f"q/{index}", "turns": [text]} for index, text in enumerate(texts))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_prompts_become_rows(target: Path, tmp_path: Path, questions: Path) -> None:
+def test_prompts_become_rows(
+    target: Path, tokenizer: Tokenizer, tmp_path: Path, questions: Path
+) -> None:
     output = tmp_path / "corpus.jsonl"
     summary = make(target, output, questions, licences=("MIT",))
-    checkpoint, tokenizer = load_checkpoint_config(target), load_tokenizer(target)
+    checkpoint = load_checkpoint_config(target)
     vocab_size = checkpoint.config.vocab_size
     rows = read_corpus([output], vocab_size=vocab_size, fingerprint=checkpoint.fingerprint)
     assert sorted(row.id for row in rows) == [f"q/{index}" for index in range(COUNT)]
@@ -105,30 +97,6 @@ def test_resumes_to_the_same_rows(
     assert lines(broken) == lines(whole)
     assert manifest_path(broken).read_text() == manifest_path(whole).read_text()
     assert CorpusMaker(chosen, silent).make().new_rows == 0
-
-
-def test_killed_run_is_resumed(target: Path, tmp_path: Path, questions: Path, whole: Path) -> None:
-    code = (
-        "import os, signal;"
-        "from blockdraft_training.corpus.lines import LineFile;"
-        "append = LineFile.append; left = iter('abc');\n"
-        "def dying(file, line):\n"
-        "    append(file, line)\n"
-        "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "LineFile.append = dying\n"
-        "import argparse; from blockdraft_training.command import add_arguments, run;"
-        "parser = argparse.ArgumentParser(); add_arguments(parser); run(parser.parse_args())"
-    )
-    killed = tmp_path / "killed.jsonl"
-    flags = ["corpus", "--prompts", f"q={questions}", "--target", str(target), "--batch-size", "4"]
-    flags += ["--max-tokens", "24", "--max-prompt-tokens", "56", "--greedy-share", "0.5"]
-    flags += ["--output", str(killed)]
-    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(CACHE)}
-    done = subprocess.run([sys.executable, "-c", code, *flags], check=False, env=environment)
-    assert done.returncode == -9
-    assert len(lines(killed)) == 4
-    assert make(target, killed, questions).new_rows == COUNT - 4
-    assert lines(killed) == lines(whole)
 
 
 def test_a_corpus_that_was_begun_otherwise_is_refused(
@@ -188,14 +156,13 @@ def test_dropped_prompts_are_counted(target: Path, tmp_path: Path, questions: Pa
     }
 
 
-def test_self_chat(target: Path, tmp_path: Path) -> None:
+def test_self_chat(target: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     output = tmp_path / "corpus.jsonl"
     summary = make(target, output, self_chat=8, openings=("Write", "Say"))
     made_up = list(read_prompts(PromptFile("", tmp_path / "corpus.self-chat.jsonl")))
     assert len(made_up) == 8
     usable = {prompt.id: prompt.text for prompt in made_up if prompt.text}
     assert 2 <= len(usable) == 8 - summary.dropped["unusable"] == summary.rows
-    tokenizer = load_tokenizer(target)
     for row in read_rows(output):
         assert row.source == "self-chat"
         index = int(row.id.removeprefix("self-chat/"))
@@ -208,26 +175,6 @@ def test_self_chat(target: Path, tmp_path: Path) -> None:
         target, tmp_path / "b.jsonl", self_chat=8, openings=("Write", "Say"), exclude=(tests,)
     )
     assert (again.rows, again.dropped["excluded"]) == (0, len(usable))
-
-
-def test_full_disk_leaves_a_valid_corpus(
-    target: Path, tmp_path: Path, questions: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "corpus.jsonl"
-    append, written = LineFile.append, iter(range(2))
-
-    def append_until_full(file: LineFile, line: str) -> None:
-        room = 1 << 20 if next(written, None) is not None else file.path.stat().st_size + 20
-        with largest_file(room):
-            append(file, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LineFile, "append", append_until_full)
-        with pytest.raises(CorpusError, match="File too large; what was written"):
-            make(target, output, questions)
-    assert len(list(read_rows(output))) == 2
-    make(target, output, questions)
-    assert lines(output) == lines(whole)
 
 
 def parse(*arguments: str | Path) -> argparse.Namespace:

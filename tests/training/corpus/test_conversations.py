@@ -1,14 +1,12 @@
 """Conversations of several turns: each answer of the target is in the prompt of the next."""
 
-import json
 from pathlib import Path
 
 import pytest
 from tests.models.tiny import IM_END
-from tests.training.corpus.making import lines, make, make_until, settings
-from tests.training.talkative_target import write_talkative_target
+from tests.training.corpus.making import lines, make, make_until, settings, write_prompts
 
-from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, answered
 from blockdraft_training.corpus.prompts import Prompt, read_prompts
 from blockdraft_training.corpus.rows import CorpusRow, read_rows
@@ -18,22 +16,10 @@ COUNT = 6
 LONG = {"max_tokens": 40, "max_prompt_tokens": 240}
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_talkative_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(target: Path) -> Tokenizer:
-    return load_tokenizer(target)
-
-
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
-    path = tmp_path / "questions.jsonl"
-    rows = ({"id": f"q/{i}", "turns": [f"Question {i}", f"And {i}?"]} for i in range(COUNT))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    turns = [(f"Question {i}", f"And {i}?") for i in range(COUNT)]
+    return write_prompts(tmp_path / "questions.jsonl", turns)
 
 
 def rows_of(corpus: Path) -> dict[str, CorpusRow]:
@@ -118,8 +104,7 @@ def test_a_corpus_may_get_more_turns_and_be_interrupted(
 def test_later_messages_are_kept_apart_from_the_test_sets_too(
     target: Path, tmp_path: Path, questions: Path
 ) -> None:
-    tests = tmp_path / "tests.jsonl"
-    tests.write_text(json.dumps({"id": "t", "turns": ["AND 1?", "and 2?"]}) + "\n")
+    tests = write_prompts(tmp_path / "tests.jsonl", [("AND 1?", "and 2?")])
     free, kept = tmp_path / "free.jsonl", tmp_path / "kept.jsonl"
     make(target, free, questions, turns=2, **LONG)
     summary = make(target, kept, questions, turns=2, exclude=(tests,), **LONG)

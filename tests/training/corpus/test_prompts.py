@@ -59,15 +59,6 @@ def test_damaged_lines_are_named(tmp_path: Path, row: Any, message: str) -> None
         list(read_prompts(PromptFile("some", path)))
 
 
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="nowhere"):
-        list(read_prompts(PromptFile("some", tmp_path / "nowhere")))
-    path = tmp_path / "short.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"id": "a", "turns": ["x"]}\n')[:-9])
-    with pytest.raises(CorpusError, match="cannot be read after line"):
-        list(read_prompts(PromptFile("some", path)))
-
-
 def test_each_text_is_kept_once_and_excluded_ones_are_dropped() -> None:
     dropped: Counter[str] = Counter()
     selected = select(prompts("One", "Known?", "Two", "ONE ", "two"), {"Known?"}, dropped)
@@ -79,11 +70,6 @@ def test_ids_must_differ() -> None:
     both = [Prompt("same", "p", ("x",)), Prompt("same", "q", ("y",))]
     with pytest.raises(CorpusError, match="two different prompts have the id same"):
         select(both, frozenset(), Counter())
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_talkative_target(tmp_path_factory.mktemp("target")))
 
 
 @pytest.mark.parametrize("text", ["", "Write", "a", "0", "ends in <|im_end|>"])

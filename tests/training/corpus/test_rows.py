@@ -97,25 +97,6 @@ def test_damaged_line_is_named(corpus: Path, line: bytes, message: str) -> None:
     assert str(corpus) in str(caught.value)
 
 
-def test_truncated_gzip(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl.gz"
-    path.write_bytes(gzip.compress(lines())[:-12])
-    with pytest.raises(CorpusError, match="cannot be read after line"):
-        list(read_rows(path))
-
-
-def test_garbled_gzip(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl.gz"
-    packed = bytearray(gzip.compress(lines()))
-    packed[12:16] = b"\xff\xff\xff\xff"
-    path.write_bytes(packed)
-    with pytest.raises(CorpusError, match="cannot be read after line 0"):
-        list(read_rows(path))
-    path.write_bytes(b"no gzip at all")
-    with pytest.raises(CorpusError, match="cannot be read after line 0"):
-        list(read_rows(path))
-
-
 @pytest.mark.parametrize("token", [10, -1])
 def test_wrong_vocabulary(corpus: Path, token: int) -> None:
     corpus.write_bytes(lines((*ROWS, CorpusRow("c", "math", 0.0, (1,), (2, token)))))
@@ -148,3 +129,21 @@ def test_empty(tmp_path: Path, corpus: Path) -> None:
 def test_missing(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"does not exist"):
         read(tmp_path / "nowhere.jsonl")
+
+
+PACKED = gzip.compress(lines())
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "line"),
+    [
+        ("cut.jsonl.gz", PACKED[:-12], r"\d"),
+        ("garbled.jsonl.gz", PACKED[:12] + b"\xff\xff\xff\xff" + PACKED[16:], "0"),
+        ("plain.jsonl.gz", b"no gzip at all", "0"),
+    ],
+)
+def test_unreadable_files_are_named(tmp_path: Path, name: str, data: bytes, line: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(CorpusError, match=rf"{name} cannot be read after line {line}"):
+        list(read_rows(path))

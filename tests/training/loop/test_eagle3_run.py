@@ -1,8 +1,6 @@
 """Whole runs of EAGLE-3: it learns, what it learned is what serves, and the command trains it."""
 
-import argparse
-import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +12,16 @@ from tests.training.serving import decoded, serving_method
 
 from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
-from blockdraft_models.errors import CheckpointError
-from blockdraft_training import command
 from blockdraft_training.corpus.rows import read_corpus
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.feature_cache import FeatureCache
 from blockdraft_training.loop.held_out import split_validation
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.eagle3 import Eagle3Recipe
-from blockdraft_training.settings import TrainSettings
-from blockdraft_training.target import FeatureSpec
 
 
 def recipe(pair: Pair, output: Path, **changes: Any) -> Eagle3Recipe:
-    """The settings of `Pair.settings`, as far as they are not DFlash's own."""
-    settings = pair.settings(output, **changes)
-    shared = {field.name: getattr(settings, field.name) for field in fields(TrainSettings)}
-    return Eagle3Recipe(TrainSettings(**shared))
+    return Eagle3Recipe(pair.eagle3(output, **changes))
 
 
 @pytest.mark.slow
@@ -55,15 +45,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     card = (tmp_path / "drafter/README.md").read_text()
     assert "# EAGLE-3 drafter for" in card
 
-    cache = FeatureCache(
-        tmp_path / "run/features",
-        pair.rows,
-        FeatureSpec((1, 2)),
-        hidden_size=32,
-        fingerprint=pair.checkpoint.fingerprint,
-    )
-    bounds = zip(cache.offsets[:-1], cache.offsets[1:], strict=True)
-    features = [cache.features_of(int(begin), int(end)) for begin, end in bounds]
+    _, features = pair.kept_features(tmp_path / "run", pair.rows)
     method = serving_method(pair.target, tmp_path / "drafter", longest=LENGTH, rows=16)
     assert method.spec.name == "eagle3"
     # Of five drafted tokens, most are right on what it was trained on.
@@ -87,17 +69,9 @@ def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> N
         fingerprint=pair.checkpoint.fingerprint,
     )
     _, held_out = split_validation(rows, 12)
-    cache = FeatureCache(
-        tmp_path / "run/features",
-        rows,
-        FeatureSpec((1, 2)),
-        hidden_size=32,
-        fingerprint=pair.checkpoint.fingerprint,
-    )
-    bounds = cache.offsets.tolist()
-    features = [cache.features_of(bounds[n], bounds[n + 1]) for n in held_out]
+    _, features = pair.kept_features(tmp_path / "run", rows)
     method = serving_method(pair.target, tmp_path / "exact", longest=LENGTH, rows=16)
-    gained = decoded(method, [rows[n] for n in held_out], features)
+    gained = decoded(method, [rows[n] for n in held_out], [features[n] for n in held_out])
     assert trained.acceptance is not None
     assert trained.acceptance.acceptance_length == pytest.approx(np.mean(gained))
     assert np.mean(gained) > 1
@@ -145,25 +119,3 @@ def test_a_target_too_shallow_for_the_published_points_is_an_error(
 ) -> None:
     with pytest.raises(TrainingError, match="no three capture points"):
         train(recipe(pair, tmp_path / "run", feature_layers=()), reporter())
-    with pytest.raises((TrainingError, CheckpointError), match="nowhere"):
-        train(recipe(pair, tmp_path / "run", init=str(tmp_path / "nowhere")), reporter())
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_the_command(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    options = (
-        f"--corpus {pair.short} --output {tmp_path} --target {pair.target} --feature-layers 1,2"
-        " --block-size 4 --steps 2 --batch-size 4 --blocks-per-sequence 4 --hot-vocabulary 64"
-        " --validation-rows 2 --json"
-    )
-    assert command.run(parser.parse_args(["eagle3", *options.split()])) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["steps"] == 2
-    drafter = load_drafter(
-        EAGLE3, Path(result["drafter"]), pair.checkpoint, block_size=2, dtype=np.dtype(np.float32)
-    )
-    assert drafter.model.config.target_layer_ids == (1, 2)
-    assert drafter.draft_ids is not None
-    assert len(drafter.draft_ids) == 64

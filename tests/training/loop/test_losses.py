@@ -1,6 +1,5 @@
 """Training results for a seed do not change: what was lost at the first steps, once and for all."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from tests.training.pair import Pair, reporter
 from blockdraft_training.loop.run import train
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.methods.eagle3 import Eagle3Recipe
-from blockdraft_training.settings import TrainSettings
 
 EVERYTHING: dict[str, Any] = {
     "sample_from_anchor": True,
@@ -42,8 +40,6 @@ def test_dflash(
 
 
 def test_eagle3(pair: Pair, tmp_path: Path) -> None:
-    settings = pair.settings(tmp_path, steps=3)
-    shared = {field.name: getattr(settings, field.name) for field in fields(TrainSettings)}
-    trained = train(Eagle3Recipe(TrainSettings(**shared)), reporter())
+    trained = train(Eagle3Recipe(pair.eagle3(tmp_path, steps=3)), reporter())
     losses = [entry["loss"] for entry in trained.history]
     np.testing.assert_allclose(losses, (4.17067, 4.33032, 3.53547), rtol=1e-4)

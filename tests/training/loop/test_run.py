@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,12 +18,11 @@ from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_training.batches import BatchBuilder
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
-from blockdraft_training.feature_cache import FeatureCache
 from blockdraft_training.loop.held_out import make_validation
 from blockdraft_training.loop.records import Reading
 from blockdraft_training.loop.run import TrainedDrafter, train
 from blockdraft_training.methods.dflash import DFlashRecipe
-from blockdraft_training.target import FeatureSpec, HotVocabulary, as_cached, freeze
+from blockdraft_training.target import HotVocabulary, as_cached, freeze
 
 
 def weights_of(trained: TrainedDrafter) -> dict[str, np.ndarray]:
@@ -53,15 +51,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     export_drafter(trained, DFlashRecipe(settings), tmp_path / "drafter", "blockdraft train dflash")
 
     # Through the drafter that serves, with the features the verifier would send.
-    cache = FeatureCache(
-        tmp_path / "run/features",
-        pair.rows,
-        FeatureSpec((1, 2)),
-        hidden_size=32,
-        fingerprint=pair.checkpoint.fingerprint,
-    )
-    bounds = zip(cache.offsets[:-1], cache.offsets[1:], strict=True)
-    features = [cache.features_of(int(begin), int(end)) for begin, end in bounds]
+    cache, features = pair.kept_features(tmp_path / "run", pair.rows)
     method = serving_method(pair.target, tmp_path / "drafter", longest=LENGTH, rows=16)
     gained = decoded(method, pair.rows, features)
     assert np.mean(gained) >= 8
@@ -170,9 +160,16 @@ def test_settings_that_do_not_fit_the_target_or_corpus(
 
 
 def test_a_random_start_may_be_deeper_than_the_target(pair: Pair, tmp_path: Path) -> None:
-    settings = pair.settings(tmp_path, init="random", layers=5, steps=1, validation_rows=0)
-    trained = train(DFlashRecipe(settings), reporter())
-    assert isinstance(trained.model, DFlash)
-    assert len(trained.model.layers) == 5
-    assert trained.acceptance is None
-    assert jax.device_count() == 1
+    recipe = DFlashRecipe(pair.settings(tmp_path, init="random", layers=5))
+    model = recipe.initial_model(pair.decoder, pair.checkpoint, None)
+    assert len(model.layers) == 5
+
+
+def test_without_held_out_rows_no_acceptance_is_measured(pair: Pair, tmp_path: Path) -> None:
+    recipe = DFlashRecipe(pair.settings(tmp_path))
+    model = recipe.initial_model(pair.decoder, pair.checkpoint, None)
+    builder = BatchBuilder.of(pair.rows, None)
+    dtype = jnp.dtype(jnp.float32)
+    validate = make_validation(recipe, model, builder, [], complete=as_cached, dtype=dtype)
+    hot = HotVocabulary.of(np.ones(pair.decoder.config.vocab_size, int), 8)
+    assert validate({}, freeze(pair.decoder, hot, online=False)) is None

@@ -27,7 +27,7 @@ from blockdraft_training.target import Frozen, HotVocabulary, freeze, frequencie
 
 FEATURE_LAYERS = (1, 2)
 BLOCK_SIZE = 6
-ROWS = 3
+ROWS = 2
 RECIPE = DFlashRecipe(DFlashSettings(corpus=(Path("none"),), output=Path("none")))
 
 
@@ -84,7 +84,6 @@ def test_predictions_in_training_are_proposals_in_serving(
     batch = SequenceBatch(
         token_ids, starts, ends, features, no_teacher.astype(np.int32), no_teacher
     )
-    every = np.tile(np.arange(PROMPT, LENGTH, dtype=np.int32), (ROWS, 1))
     model = load_drafter(DFLASH, tmp_path, pair.checkpoint, dtype=jnp.float32).model
     frozen = freeze(pair.decoder, hot, online=False)
     graph, state = nnx.split(model)
@@ -104,10 +103,9 @@ def test_predictions_in_training_are_proposals_in_serving(
             inside = min(BLOCK_SIZE - 1, LENGTH - 1 - anchor)
             said = token_ids.copy()
             said[row, anchor + 1 : anchor + 1 + inside] = proposal.token_ids[:inside]
-            predicted = predict(
-                graph, state, frozen, replace(batch, token_ids=said), jnp.asarray(every)
-            )
-            wanted = predicted[row, anchor - PROMPT, : inside + 1].tolist()
+            anchors = jnp.full((ROWS, 1), anchor)
+            predicted = predict(graph, state, frozen, replace(batch, token_ids=said), anchors)
+            wanted = predicted[row, 0, : inside + 1].tolist()
             assert list(proposal.token_ids)[: inside + 1] == wanted
             drafts.add(proposal.token_ids)
             sent = anchor

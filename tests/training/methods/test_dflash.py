@@ -1,7 +1,6 @@
 """Many blocks in one pass are each what they would be alone."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.drafter.builders import drafter_config, random_drafter, target_parts
+from tests.drafter.builders import ARCHITECTURES, drafter_config, random_drafter, target_parts
 from tests.training.drafting import drafted_hidden, random_batch, reference_hidden
 
 from blockdraft_drafter.dflash.model import DFlash
@@ -19,17 +18,6 @@ from blockdraft_training.methods.objective import sample_anchors
 LENGTH = 12
 # The first block of a row has no context; the second row's last anchor is its last token.
 ANCHORS = np.array([[0, 1, 5, 9, 6], [3, 7, 7, 2, 11]], np.int32)
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "published": {},
-    "sliding": {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6},
-    "window_within_block": {"layer_types": ("sliding_attention",) * 2, "sliding_window": 2},
-    "causal": {"is_causal": True},
-    "causal_sliding": {
-        "layer_types": ("full_attention", "sliding_attention"),
-        "sliding_window": 3,
-        "is_causal": True,
-    },
-}
 ROWS, ANCHOR_LENGTH, BLOCKS = 4, 24, 8
 
 embedding = target_parts().embedding
