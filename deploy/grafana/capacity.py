@@ -4,78 +4,91 @@ from grafana.panels import CHOSEN, Dashboard, Panel, quantiles, rate, share, tot
 
 CAPACITY = Dashboard(
     "capacity",
-    [
-        [
-            Panel(
-                "Pages of the KV cache in use",
-                {"by live sequences": share(total("verifier_pages_used"), total("verifier_pages"))},
-                "percentunit",
-                threshold=0.95,
-            ),
-            Panel(
-                "Sequences",
-                {
-                    "decoded": total("verifier_running_sequences"),
-                    "waiting": total("verifier_waiting_sequences"),
-                    "with a context at a drafter": total("drafter_contexts"),
-                },
-            ),
-            Panel(
-                "Preemptions",
-                {"per second": rate("verifier_preemptions_total")},
-                "reqps",
-                "Sequences that give their pages back and are computed again.",
-            ),
+    {
+        "Cache and sequences": [
+            [
+                Panel(
+                    "Pages of the KV cache in use",
+                    {
+                        "by live sequences": share(
+                            total("verifier_pages_used"), total("verifier_pages")
+                        )
+                    },
+                    "percentunit",
+                    threshold=0.95,
+                ),
+                Panel(
+                    "Sequences",
+                    {
+                        "decoded": total("verifier_running_sequences"),
+                        "waiting": total("verifier_waiting_sequences"),
+                        "with a context at a drafter": total("drafter_contexts"),
+                    },
+                ),
+                Panel(
+                    "Preemptions",
+                    {"per second": rate("verifier_preemptions_total")},
+                    "reqps",
+                    "Sequences that give their pages back and are computed again.",
+                ),
+            ],
         ],
-        [
-            Panel("Wait for a slot", quantiles("verifier_queue_seconds"), "s"),
-            Panel("Prompt to first token", quantiles("verifier_prefill_seconds"), "s"),
-            Panel(
-                "Prompt tokens from the prefix cache",
-                {
-                    "share": share(
-                        rate("verifier_cached_prompt_tokens_total"),
-                        rate("server_prompt_tokens_total"),
-                    )
-                },
-                "percentunit",
-            ),
+        "Prompts": [
+            [
+                Panel("Wait for a slot", quantiles("verifier_queue_seconds"), "s"),
+                Panel("Prompt to first token", quantiles("verifier_prefill_seconds"), "s"),
+                Panel(
+                    "Prompt tokens from the prefix cache",
+                    {
+                        "share": share(
+                            rate("verifier_cached_prompt_tokens_total"),
+                            rate("server_prompt_tokens_total"),
+                        )
+                    },
+                    "percentunit",
+                ),
+            ],
         ],
-        [
-            Panel(
-                "Steps per second", {"forward passes of the target": rate("verifier_steps_total")}
-            ),
-            Panel(
-                "Tokens of a step",
-                {
-                    "run through the target": share(
-                        rate("verifier_step_tokens_total"), rate("verifier_steps_total")
-                    ),
-                    "gained": share(
-                        rate("verifier_output_tokens_total"), rate("verifier_steps_total")
-                    ),
-                },
-            ),
-            Panel(
-                "Memory of the processes",
-                {"{{instance}}": f"process_resident_memory_bytes{{{CHOSEN}}}"},
-                "bytes",
-            ),
+        "Steps and memory": [
+            [
+                Panel(
+                    "Steps per second",
+                    {"forward passes of the target": rate("verifier_steps_total")},
+                ),
+                Panel(
+                    "Tokens of a step",
+                    {
+                        "run through the target": share(
+                            rate("verifier_step_tokens_total"), rate("verifier_steps_total")
+                        ),
+                        "gained": share(
+                            rate("verifier_output_tokens_total"), rate("verifier_steps_total")
+                        ),
+                    },
+                ),
+                Panel(
+                    "Memory of the processes",
+                    {"{{instance}}": f"process_resident_memory_bytes{{{CHOSEN}}}"},
+                    "bytes",
+                ),
+            ],
         ],
-        [
-            Panel(
-                "TPU duty cycle",
-                {"{{pod}}": "avg by (pod) (duty_cycle)"},
-                "percent",
-                "From GKE's TPU device plugin, if it is scraped.",
-            ),
-            Panel(
-                "TPU memory in use",
-                {"{{pod}}": "sum by (pod) (memory_used) / sum by (pod) (memory_total)"},
-                "percentunit",
-                "From GKE's TPU device plugin, if it is scraped. Pages are allocated at the "
-                "start: it says nothing about load.",
-            ),
+        "TPU": [
+            [
+                Panel(
+                    "TPU duty cycle",
+                    {"{{pod}}": "avg by (pod) (duty_cycle)"},
+                    "percent",
+                    "From GKE's TPU device plugin, if it is scraped.",
+                ),
+                Panel(
+                    "TPU memory in use",
+                    {"{{pod}}": "sum by (pod) (memory_used) / sum by (pod) (memory_total)"},
+                    "percentunit",
+                    "From GKE's TPU device plugin, if it is scraped. Pages are allocated at the "
+                    "start: it says nothing about load.",
+                ),
+            ],
         ],
-    ],
+    },
 )

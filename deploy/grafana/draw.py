@@ -53,17 +53,24 @@ class Window:
             return list(json.load(response)["data"]["result"])
 
 
+def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the panels that show something, also those of collapsed rows."""
+    panels = [inner for each in dashboard["panels"] for inner in (each, *each.get("panels", ()))]
+    return [panel for panel in panels if panel["type"] != "row"]
+
+
 def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:
     """Draw a dashboard, as Grafana imports it; return how many of its panels have data."""
-    panels = dashboard["panels"]
-    rows = 1 + max(panel["gridPos"]["y"] for panel in panels) // panels[0]["gridPos"]["h"]
+    panels = panels_of(dashboard)
+    heights = sorted({panel["gridPos"]["y"] for panel in panels})
+    rows = len(heights)
     figure = plt.figure(figsize=(16, 3.2 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 24)
     filled = 0
     for panel in panels:
         place = panel["gridPos"]
         columns = slice(place["x"], place["x"] + place["w"])
-        axes = figure.add_subplot(grid[place["y"] // place["h"], columns])
+        axes = figure.add_subplot(grid[heights.index(place["y"]), columns])
         filled += _draw_panel(axes, panel, window)
     figure.suptitle(dashboard["title"])
     figure.savefig(path, dpi=70)
@@ -118,7 +125,7 @@ def main() -> int:
         dashboard = json.loads(source.read_text(encoding="utf-8"))
         path = args.folder / f"{source.stem}.png"
         filled = draw(dashboard, window, path)
-        print(f"{path}: {filled} of {len(dashboard['panels'])} panels have data")
+        print(f"{path}: {filled} of {len(panels_of(dashboard))} panels have data")
     return 0
 
 

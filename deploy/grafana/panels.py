@@ -5,7 +5,8 @@ Queries over a window use Grafana's `$__rate_interval`; all are of the processes
 fills in whatever is left out of a panel: only what differs from its defaults is said.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,6 +74,34 @@ def share(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
+# What happened is drawn as a line across all panels.
+_ANNOTATIONS: list[Json] = [
+    {
+        "name": name,
+        "datasource": _DATASOURCE,
+        "enable": True,
+        "expr": expression,
+        "titleFormat": title,
+        "iconColor": color,
+        "step": "30s",
+    }
+    for name, title, color, expression in (
+        (
+            "Restarts",
+            "{{instance}} started",
+            "red",
+            f"changes(process_start_time_seconds{{{CHOSEN}}}[1m]) > 0",
+        ),
+        (
+            "Drafter versions",
+            "{{instance}}: {{kind}}",
+            "blue",
+            f"increase({series('drafter_version_changes_total')}[1m]) > 0",
+        ),
+    )
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One panel.
@@ -134,19 +163,45 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page of rows of panels; the name is its title, the last part of its uid, and its file's."""
+    """A page of sections, each of rows of panels.
+
+    Attributes:
+        name: Its title, the last part of its uid, and its file's name.
+        sections: The rows of panels by the title above them.
+        collapsed: Titles of those that a click opens.
+    """
 
     name: str
-    rows: Sequence[Sequence[Panel]]
+    sections: Mapping[str, Sequence[Sequence[Panel]]]
+    collapsed: Collection[str] = ()
 
     def json(self) -> Json:
         """Return what Grafana imports."""
         panels: list[Json] = []
-        for row, members in enumerate(self.rows):
-            width = _COLUMNS // len(members)
-            for column, panel in enumerate(members):
-                place = (len(panels) + 1, column * width, row * _HEIGHT, width)
-                panels.append(panel.json(*place))
+        numbers = itertools.count(1)
+        y = 0
+        for title, rows in self.sections.items():
+            collapsed = title in self.collapsed
+            inside: list[Json] = []
+            panels.append(
+                {
+                    "id": next(numbers),
+                    "type": "row",
+                    "title": title,
+                    "collapsed": collapsed,
+                    "gridPos": {"h": 1, "w": _COLUMNS, "x": 0, "y": y},
+                    "panels": inside if collapsed else [],
+                }
+            )
+            y += 1
+            for row in rows:
+                width = _COLUMNS // len(row)
+                made = [
+                    panel.json(next(numbers), column * width, y, width)
+                    for column, panel in enumerate(row)
+                ]
+                (inside if collapsed else panels).extend(made)
+                y += _HEIGHT
         return {
             "uid": f"blockdraft-{self.name}",
             "title": f"blockdraft / {self.name}",
@@ -166,5 +221,6 @@ class Dashboard:
                 }
             ],
             "templating": {"list": [_DATASOURCE_VARIABLE, _INSTANCE_VARIABLE]},
+            "annotations": {"list": _ANNOTATIONS},
             "panels": panels,
         }

@@ -4,209 +4,222 @@ from grafana.panels import Dashboard, Panel, mean, rate, series, share, total
 
 SPECULATION = Dashboard(
     "speculation",
-    [
-        [
-            Panel(
-                "Estimated speed-up",
-                {"{{namespace}}": "blockdraft:estimated_speedup:rate5m"},
-                "short",
-                "Over plain decoding, if a plain step took as long as verifying takes: the most "
-                "that drafting can gain.",
-                threshold=1,
-                below=True,
-                kind="stat",
-            ),
-            Panel(
-                "Step time saved",
-                {"{{namespace}}": "blockdraft:saved_step_seconds:rate5m"},
-                "s",
-                "In each second, on the same assumption; times the chips of the verifier these "
-                "are chip-seconds.",
-                kind="stat",
-            ),
-            Panel(
-                "τ, tokens of a verification",
-                {
-                    "all": "blockdraft:acceptance_length:rate5m",
-                    "{{source}}": "blockdraft:acceptance_length_by_source:rate5m",
-                },
-                description="Of all verifications, and of those of each source's proposals. "
-                "Plain decoding is 1.",
-                threshold=1,
-                below=True,
-            ),
+    {
+        "Gain": [
+            [
+                Panel(
+                    "Estimated speed-up",
+                    {"{{namespace}}": "blockdraft:estimated_speedup:rate5m"},
+                    "short",
+                    "Over plain decoding, if a plain step took as long as verifying takes: the "
+                    "most that drafting can gain.",
+                    threshold=1,
+                    below=True,
+                    kind="stat",
+                ),
+                Panel(
+                    "Step time saved",
+                    {"{{namespace}}": "blockdraft:saved_step_seconds:rate5m"},
+                    "s",
+                    "In each second, on the same assumption; times the chips of the verifier these "
+                    "are chip-seconds.",
+                    kind="stat",
+                ),
+                Panel(
+                    "τ, tokens of a verification",
+                    {
+                        "all": "blockdraft:acceptance_length:rate5m",
+                        "{{source}}": "blockdraft:acceptance_length_by_source:rate5m",
+                    },
+                    description="Of all verifications, and of those of each source's proposals. "
+                    "Plain decoding is 1.",
+                    threshold=1,
+                    below=True,
+                ),
+            ],
+            [
+                Panel(
+                    "Accepted up to a position",
+                    {"{{source}} {{position}}": "blockdraft:acceptance_by_position:rate5m"},
+                    "percentunit",
+                    "Of all proposals; with the adaptive policy not every one is long enough for "
+                    "the later positions.",
+                ),
+                Panel(
+                    "Drafted tokens accepted",
+                    {
+                        "{{source}}": share(
+                            rate("verifier_accepted_tokens_total", "source"),
+                            rate("verifier_drafted_tokens_total", "source"),
+                        )
+                    },
+                    "percentunit",
+                ),
+                Panel(
+                    "Draft length chosen",
+                    {
+                        "{{source}}": share(
+                            rate("verifier_drafted_tokens_total", "source"),
+                            rate("verifier_drafts_total", "source"),
+                        )
+                    },
+                    description="Tokens of a proposal that is verified.",
+                ),
+            ],
         ],
-        [
-            Panel(
-                "Accepted up to a position",
-                {"{{source}} {{position}}": "blockdraft:acceptance_by_position:rate5m"},
-                "percentunit",
-                "Of all proposals; with the adaptive policy not every one is long enough for "
-                "the later positions.",
-            ),
-            Panel(
-                "Drafted tokens accepted",
-                {
-                    "{{source}}": share(
-                        rate("verifier_accepted_tokens_total", "source"),
-                        rate("verifier_drafted_tokens_total", "source"),
-                    )
-                },
-                "percentunit",
-            ),
-            Panel(
-                "Draft length chosen",
-                {
-                    "{{source}}": share(
-                        rate("verifier_drafted_tokens_total", "source"),
-                        rate("verifier_drafts_total", "source"),
-                    )
-                },
-                description="Tokens of a proposal that is verified.",
-            ),
+        "Verification": [
+            [
+                Panel(
+                    "Where step time goes",
+                    {"{{part}}": rate("verifier_step_seconds_sum", "part")},
+                    "s",
+                    "Seconds of a second: the target, waiting while the drafter computes, waiting "
+                    "beyond that, and the host.",
+                    stacked=True,
+                ),
+                Panel(
+                    "Tokens by where they come from",
+                    {
+                        "{{source}}": rate("verifier_accepted_tokens_total", "source"),
+                        "the target's own": rate("verifier_verifications_total"),
+                    },
+                    stacked=True,
+                ),
+                Panel(
+                    "Verifications with a proposal",
+                    {
+                        "{{source}}": (
+                            f"{rate('verifier_drafts_total', 'source')} / on () group_left () "
+                            f"({rate('verifier_verifications_total')} > 0)"
+                        )
+                    },
+                    "percentunit",
+                ),
+            ],
         ],
-        [
-            Panel(
-                "Where step time goes",
-                {"{{part}}": rate("verifier_step_seconds_sum", "part")},
-                "s",
-                "Seconds of a second: the target, waiting while the drafter computes, waiting "
-                "beyond that, and the host.",
-                stacked=True,
-            ),
-            Panel(
-                "Tokens by where they come from",
-                {
-                    "{{source}}": rate("verifier_accepted_tokens_total", "source"),
-                    "the target's own": rate("verifier_verifications_total"),
-                },
-                stacked=True,
-            ),
-            Panel(
-                "Verifications with a proposal",
-                {
-                    "{{source}}": (
-                        f"{rate('verifier_drafts_total', 'source')} / on () group_left () "
-                        f"({rate('verifier_verifications_total')} > 0)"
-                    )
-                },
-                "percentunit",
-            ),
+        "Drafter": [
+            [
+                Panel(
+                    "Step of the drafter",
+                    {"{{phase}}": mean("drafter_step_seconds", "phase")},
+                    "s",
+                    "The forward pass, and from arrival to departure.",
+                ),
+                Panel(
+                    "Work of the drafter",
+                    {
+                        "requests": rate("drafter_steps_total"),
+                        "proposals": rate("drafter_proposals_total"),
+                        "tokens": rate("drafter_drafted_tokens_total"),
+                        "positions appended": rate("drafter_appended_positions_total"),
+                    },
+                ),
+                Panel("Sequences of a draft request", {"mean": mean("drafter_step_sequences")}),
+            ],
         ],
-        [
-            Panel(
-                "Step of the drafter",
-                {"{{phase}}": mean("drafter_step_seconds", "phase")},
-                "s",
-                "The forward pass, and from arrival to departure.",
-            ),
-            Panel(
-                "Work of the drafter",
-                {
-                    "requests": rate("drafter_steps_total"),
-                    "proposals": rate("drafter_proposals_total"),
-                    "tokens": rate("drafter_drafted_tokens_total"),
-                    "positions appended": rate("drafter_appended_positions_total"),
-                },
-            ),
-            Panel("Sequences of a draft request", {"mean": mean("drafter_step_sequences")}),
+        "Learning": [
+            [
+                Panel(
+                    "τ by version",
+                    {
+                        "{{version}} {{context}}": share(
+                            rate("drafter_version_gained_tokens_total", "version, context"),
+                            rate("drafter_version_verifications_total", "version, context"),
+                        )
+                    },
+                    description="Of the drafter's own proposals; in contexts that the version made "
+                    "itself, and in those that older weights made in part.",
+                    threshold=1,
+                    below=True,
+                ),
+                Panel(
+                    "Version that drafts",
+                    {
+                        "{{instance}}": series("drafter_version"),
+                        "{{kind}}, per second": rate("drafter_version_changes_total", "kind"),
+                    },
+                    description="It falls when a version accepted less than the one before it.",
+                ),
+                Panel(
+                    "Sequences recorded",
+                    {"{{outcome}}": rate("drafter_recordings_total", "outcome")},
+                    "reqps",
+                    "Written, kept out by caller or tenant, or dropped.",
+                    stacked=True,
+                ),
+                Panel(
+                    "Recordings on disk",
+                    {"recordings": total("drafter_recorded_bytes")},
+                    "bytes",
+                ),
+            ],
+            [
+                Panel(
+                    "Training steps",
+                    {
+                        "{{instance}}": rate("drafter_learning_steps_total", "instance"),
+                        "{{instance}}, thrown away": rate(
+                            "drafter_learning_thrown_away_steps_total", "instance"
+                        ),
+                    },
+                    "reqps",
+                    "Of the trainer, as each drafter reads them in its folder; those thrown away "
+                    "had a loss or gradients that are no numbers.",
+                ),
+                Panel(
+                    "Share of the time that it waits",
+                    {"{{instance}}": rate("drafter_learning_waited_seconds_total", "instance")},
+                    "percentunit",
+                    "For what is decoded; at 100 % the service is never idle, and nothing is "
+                    "learned.",
+                ),
+                Panel(
+                    "Time since the last step",
+                    {
+                        "{{instance}}": (
+                            "time() - "
+                            f"({series('drafter_learning_last_step_timestamp_seconds')} > 0)"
+                        )
+                    },
+                    "s",
+                    "It also grows when everything was learned from often enough.",
+                ),
+                Panel(
+                    "Training loss of the last step",
+                    {"{{instance}}": series("drafter_learning_loss")},
+                ),
+            ],
+            [
+                Panel(
+                    "Τ on held-out recordings",
+                    {"{{drafter}}": series("drafter_learning_held_out_tau")},
+                    description="At the last comparison: of the candidate, and of the version that "
+                    "served then. 0 before the first.",
+                    threshold=1,
+                    below=True,
+                ),
+                Panel(
+                    "Training steps of the candidate",
+                    {"{{instance}}": series("drafter_learning_candidate_steps")},
+                    description="It begins anew with each version that another hand promotes, and "
+                    "when a candidate is given up.",
+                ),
+                Panel(
+                    "Candidates",
+                    {
+                        "compared": rate("drafter_learning_looks_total"),
+                        "{{outcome}}": rate("drafter_learning_candidates_total", "outcome"),
+                    },
+                    "reqps",
+                ),
+                Panel(
+                    "Recordings refused",
+                    {"{{instance}}": series("drafter_learning_refused_recordings")},
+                    description="Damaged, or of another target, other layers or another "
+                    "projection.",
+                ),
+            ],
         ],
-        [
-            Panel(
-                "Learning: τ by version",
-                {
-                    "{{version}} {{context}}": share(
-                        rate("drafter_version_gained_tokens_total", "version, context"),
-                        rate("drafter_version_verifications_total", "version, context"),
-                    )
-                },
-                description="Of the drafter's own proposals; in contexts that the version made "
-                "itself, and in those that older weights made in part.",
-                threshold=1,
-                below=True,
-            ),
-            Panel(
-                "Learning: version that drafts",
-                {
-                    "{{instance}}": series("drafter_version"),
-                    "{{kind}}, per second": rate("drafter_version_changes_total", "kind"),
-                },
-                description="It falls when a version accepted less than the one before it.",
-            ),
-            Panel(
-                "Learning: sequences recorded",
-                {"{{outcome}}": rate("drafter_recordings_total", "outcome")},
-                "reqps",
-                "Written, kept out by caller or tenant, or dropped.",
-                stacked=True,
-            ),
-            Panel(
-                "Learning: recordings on disk",
-                {"recordings": total("drafter_recorded_bytes")},
-                "bytes",
-            ),
-        ],
-        [
-            Panel(
-                "Learning: steps",
-                {
-                    "{{instance}}": rate("drafter_learning_steps_total", "instance"),
-                    "{{instance}}, thrown away": rate(
-                        "drafter_learning_thrown_away_steps_total", "instance"
-                    ),
-                },
-                "reqps",
-                "Of the trainer, as each drafter reads them in its folder; those thrown away had a "
-                "loss or gradients that are no numbers.",
-            ),
-            Panel(
-                "Learning: share of the time that it waits",
-                {"{{instance}}": rate("drafter_learning_waited_seconds_total", "instance")},
-                "percentunit",
-                "For what is decoded; at 100 % the service is never idle, and nothing is learned.",
-            ),
-            Panel(
-                "Learning: time since the last step",
-                {
-                    "{{instance}}": (
-                        f"time() - ({series('drafter_learning_last_step_timestamp_seconds')} > 0)"
-                    )
-                },
-                "s",
-                "It also grows when everything was learned from often enough.",
-            ),
-            Panel(
-                "Learning: loss of the last step", {"{{instance}}": series("drafter_learning_loss")}
-            ),
-        ],
-        [
-            Panel(
-                "Learning: τ on held-out recordings",
-                {"{{drafter}}": series("drafter_learning_held_out_tau")},
-                description="At the last comparison: of the candidate, and of the version that "
-                "served then. 0 before the first.",
-                threshold=1,
-                below=True,
-            ),
-            Panel(
-                "Learning: steps of the candidate",
-                {"{{instance}}": series("drafter_learning_candidate_steps")},
-                description="It begins anew with each version that another hand promotes, and "
-                "when a candidate is given up.",
-            ),
-            Panel(
-                "Learning: candidates",
-                {
-                    "compared": rate("drafter_learning_looks_total"),
-                    "{{outcome}}": rate("drafter_learning_candidates_total", "outcome"),
-                },
-                "reqps",
-            ),
-            Panel(
-                "Learning: recordings refused",
-                {"{{instance}}": series("drafter_learning_refused_recordings")},
-                description="Damaged, or of another target, other layers or another projection.",
-            ),
-        ],
-    ],
+    },
+    collapsed=["Learning"],
 )

@@ -96,13 +96,21 @@ def queries() -> list[Query]:
     return [
         Query(
             name,
-            panel["title"],
-            target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*"),
+            title,
+            expression.replace("$__rate_interval", "5m").replace("$instance", ".*"),
         )
         for name, dashboard in DASHBOARDS.items()
-        for panel in dashboard["panels"]
-        for target in panel["targets"]
+        for title, expression in (
+            *((one["title"], each["expr"]) for one in panels(name) for each in one["targets"]),
+            *((one["name"], one["expr"]) for one in dashboard["annotations"]["list"]),
+        )
     ]
+
+
+def panels(name: str) -> list[dict[str, Any]]:
+    """Return the panels of a dashboard that show something, also those of collapsed rows."""
+    every = [one for top in DASHBOARDS[name]["panels"] for one in (top, *top.get("panels", ()))]
+    return [one for one in every if one["type"] != "row"]
 
 
 @cache
