@@ -19,8 +19,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.loading import Capacity, load_pair, whole_proposal
+from blockdraft_bench.engine.decoding import (
+    Capacity,
+    InProcessDecoder,
+    load_pair,
+    whole_proposal,
+)
 from blockdraft_bench.engine.samples import Answered, Decode, Keep, Limits, Sample, answer_all
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.result import INTERVALS_NOTE, Result, Row, draw, number, page, share, table

@@ -22,16 +22,16 @@ from blockdraft_bench.answers import (
     speed,
     speed_ratio,
 )
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
-from blockdraft_bench.engine.loading import (
+from blockdraft_bench.engine.decoding import (
     Capacity,
+    InProcessDecoder,
     join,
     largest_block,
     load_drafting,
     load_target,
     whole_proposal,
 )
+from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.prompts import prepare

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.bench.support import write_target
 
-from blockdraft_bench.engine import loading
+from blockdraft_bench.engine import decoding
 
 CACHE = Path(__file__).parents[2] / ".cache"
 
@@ -39,7 +39,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax_as_it_was: No
     monkeypatch.setenv("BLOCKDRAFT_DATASETS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     # Fewer shapes to compile.
-    monkeypatch.setattr(loading, "PROMPT_STEP_TOKENS", 8)
+    monkeypatch.setattr(decoding, "PROMPT_STEP_TOKENS", 8)
     return tmp_path
 
 

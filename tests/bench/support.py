@@ -1,5 +1,6 @@
 """A tiny target with a drafter that knows the answers, right as often as it is told to be."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,3 +140,25 @@ def decoded_set(*samples: dict[str, Answer], temperature: float = 0.0) -> Answer
     requests = tuple(GenerationRequest(f"s{index}", (1, 2)) for index in range(len(samples)))
     answers = {method: [each[method] for each in samples] for method in samples[0]}
     return Answered("hand", temperature, requests, answers)
+
+
+# A program that can be asked like a peer, and answers at once.
+PEER = f"""#!{sys.executable}
+import json, sys
+print(json.dumps({{"fake": "1.0"}}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["prompt"] == [13]:
+        sys.exit("unlucky")
+    tokens = [100 + i + asked.get("lookup_tokens", 0) for i in range(asked["max_tokens"])]
+    # Two tokens at a time.
+    seconds = [0.25 + 0.5 * (i // 2) for i in range(len(tokens))]
+    print(json.dumps({{"tokens": tokens, "seconds": seconds}}), flush=True)
+"""
+
+
+def write_fake_peer(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PEER, encoding="utf-8")
+    path.chmod(0o755)
+    return path

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flax import nnx
 from tests.bench.support import (
     BLOCK_SIZE,
     DRAFT_LENGTH,
@@ -19,7 +18,6 @@ from tests.bench.support import (
     decoded_set,
     scripted_pair,
 )
-from tests.models.tiny import tiny_config
 
 from blockdraft_bench import acceptance
 from blockdraft_bench.acceptance import acceptance_table, in_groups, summarize
@@ -34,9 +32,6 @@ from blockdraft_bench.settings import AcceptanceSettings, PromptSettings
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 from blockdraft_client.cli.main import main
-from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_drafter.dflash.model import DFlash
 
 
 def answer(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Answer:
@@ -332,13 +327,3 @@ def test_all_that_decides_an_answer_tells_measurements_apart(
             acceptance.measure(settings, run)
     assert identities[-1] == identities[0]
     assert len(set(identities)) == 5
-
-
-def test_refuses_the_drafter_of_another_target(
-    bench: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = DFlashConfig.default_for(tiny_config(num_layers=5), block_size=4)
-    config = replace(config, target_fingerprint="fedcba9876543210")
-    save_drafter(DFlash(config, rngs=nnx.Rngs(0)), tmp_path / "drafter")
-    assert bench("--drafter", str(tmp_path / "drafter")) == 1
-    assert "the drafter was made for target fedcba9876543210" in capsys.readouterr().err

@@ -115,28 +115,22 @@ def test_a_run_over_midnight_keeps_its_folder(
     assert {file.name for file in folder.iterdir()} >= {"samples.jsonl", "squares.json"}
 
 
-def rename(package: Path, patch: pytest.MonkeyPatch) -> None:
-    (package / "part.py").rename(package / "other.py")
+CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "rename": lambda package, _: (package / "part.py").rename(package / "other.py"),
+    "edit": lambda package, _: (package / "part.py").write_text("b = 1\n", encoding="utf-8"),
+    "move": lambda _, patch: patch.setattr(
+        course, "this_processor", lambda: Processor("another", (), 2)
+    ),
+    "upgrade": lambda _, patch: patch.setattr(course, "versions", lambda: {"jaxlib": "another"}),
+}
 
 
-def edit(package: Path, patch: pytest.MonkeyPatch) -> None:
-    (package / "part.py").write_text("b = 1\n", encoding="utf-8")
-
-
-def move(package: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(course, "this_processor", lambda: Processor("another", (), 2))
-
-
-def upgrade(package: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(course, "versions", lambda: {"jaxlib": "another"})
-
-
-@pytest.mark.parametrize("change", [edit, rename, move, upgrade])
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_other_code_or_another_machine_measured_is_not_taken_over(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    change: Callable[[Path, pytest.MonkeyPatch], None],
+    change: str,
 ) -> None:
     package = tmp_path / "lib" / "blockdraft_extra"
     package.mkdir(parents=True)
@@ -148,7 +142,7 @@ def test_what_other_code_or_another_machine_measured_is_not_taken_over(
     run(output)
     assert len((output / "samples.jsonl").read_bytes().splitlines()) == 3
     assert "taking over 3 of 3" in capsys.readouterr().err
-    change(package, monkeypatch)
+    CHANGES[change](package, monkeypatch)
     run(output)
     assert len((output / "samples.jsonl").read_bytes().splitlines()) == 6
     assert "taking over" not in capsys.readouterr().err

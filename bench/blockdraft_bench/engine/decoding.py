@@ -1,4 +1,7 @@
-"""The engine of the verifier, with or without drafting, as a function from requests to answers."""
+"""The engine of the verifier, with or without drafting, as a function from requests to answers.
+
+Targets and drafters are loaded into one process, with room for every proposal in full.
+"""
 
 import functools
 import mmap
@@ -10,15 +13,21 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.answers import Answer
-from blockdraft_bench.errors import BenchError
+from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_bench.provenance import Drafter, Target
+from blockdraft_drafter.app import load_method
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import Session
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.weights.loading import Checkpoint
+from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.precision import serving_dtype
+from blockdraft_models.weights.loading import Checkpoint, load_decoder
+from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import Dtype
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.feature_writers import (
@@ -33,6 +42,11 @@ from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+
+# Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
+PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens
+# The queue is ours alone; nobody has to be refused.
+MAX_WAITING = 1 << 20
 
 
 class InProcessTransport:
@@ -142,23 +156,13 @@ class InProcessDecoder:
         config: EngineSettings,
         self_test: Callable[[ModelRunner], Exactness] | None = None,
     ) -> None:
-        """Join the parts; `warm_up` must follow before `decode`.
+        """Join a target with its drafter; `warm_up` must follow before `decode`.
 
-        Args:
-            decoder: The target.
-            checkpoint: What it was loaded from.
-            drafter: Drafts for this target; needs a slot for each of the config's sequences. None
-                to decode plainly.
-            config: Limits of the engine, and the draft policy: with "fixed" the numbers are the
-                drafter's, with "adaptive" the scheduler's choice is among them.
-            self_test: Finds at `warm_up` which steps round alike; None for never.
+        The drafter needs a slot for each of the config's sequences. With the draft policy "fixed"
+        the numbers are the drafter's, with "adaptive" the scheduler's choice is among them.
+        `self_test` finds at `warm_up` which steps round alike.
         """
         self.target = Target.of(checkpoint)
-        if drafter is not None and drafter.target_fingerprint != checkpoint.fingerprint:
-            raise ValueError(
-                f"the drafter drafts for target {drafter.target_fingerprint},"
-                f" not for {checkpoint.fingerprint}"
-            )
         self._link = None if drafter is None else InProcessTransport(drafter)
         self._metrics = VerifierMetrics(CollectorRegistry())
         vocab_size = checkpoint.config.vocab_size
@@ -214,3 +218,108 @@ class InProcessDecoder:
     def close(self) -> None:
         """End the drafter's session."""
         self._engine.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What target and drafter have room for: answers at a time, and tokens of prompt and answer."""
+
+    concurrency: int
+    context_tokens: int
+    dtype: Dtype
+
+
+def load_pair(
+    target: str,
+    drafter: str,
+    capacity: Capacity,
+    draft_policy: DraftPolicy,
+    *,
+    block_size: int,
+    lookup: bool = False,
+) -> InProcessDecoder:
+    """Load a target and one drafter for it; `warm_up` is yet to come."""
+    loaded = load_drafting(target, drafter, capacity, block_size=block_size)
+    return join(*load_target(target, capacity), loaded, capacity, draft_policy, lookup=lookup)
+
+
+def load_target(target: str, capacity: Capacity) -> tuple[Decoder, Checkpoint]:
+    """Load a target, given as a directory, `.gguf` file, hub id or known name."""
+    return load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
+
+
+def load_drafting(
+    target: str, drafter: str, capacity: Capacity, *, block_size: int
+) -> LoadedMethod:
+    """Load a drafter with what it shares with its target, and compile its steps.
+
+    `drafter` is as for `blockdraft drafter`, `block_size` that of a random one.
+    """
+    return load_method(
+        DrafterSettings(
+            target=target,
+            drafter=drafter,
+            max_sequences=capacity.concurrency,
+            max_context_tokens=capacity.context_tokens,
+            # What a step of the target computes goes to the drafter in one piece.
+            max_feature_rows=PROMPT_STEP_TOKENS,
+            block_size=block_size,
+            dtype=capacity.dtype,
+        )
+    )
+
+
+def join(
+    decoder: Decoder,
+    checkpoint: Checkpoint,
+    drafter: LoadedMethod | None,
+    capacity: Capacity,
+    draft_policy: DraftPolicy,
+    *,
+    lookup: bool,
+) -> InProcessDecoder:
+    """Join a target with a drafter, lookup, both or neither; `warm_up` is yet to come."""
+    block_size = largest_block(drafter, lookup=lookup)
+    config = engine_settings(capacity, block_size, draft_policy, lookup=lookup)
+    return InProcessDecoder(decoder, checkpoint, drafter, config)
+
+
+def largest_block(drafter: LoadedMethod | None, *, lookup: bool) -> int:
+    """Return the most tokens of a verification, the target's newest token included."""
+    own = 1 if drafter is None else drafter.method.spec.block_size
+    return max(own, EngineSettings().lookup_block) if lookup else own
+
+
+def engine_settings(
+    capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, lookup: bool
+) -> EngineSettings:
+    """Return limits under which no proposal is cut short and nobody is preempted.
+
+    A step has room for a whole block of every sequence and one more token, which the scheduler
+    keeps for a waiting prompt; the cache holds every sequence at full length.
+    """
+    page_size = EngineSettings().page_size
+    blocks = next_power_of_two(capacity.concurrency * block_size + 1)
+    return EngineSettings(
+        scheduler=SchedulerSettings(
+            max_sequences=capacity.concurrency,
+            max_step_tokens=max(PROMPT_STEP_TOKENS, blocks),
+            max_context_tokens=capacity.context_tokens,
+            max_waiting=MAX_WAITING,
+        ),
+        num_pages=capacity.concurrency * (-(-capacity.context_tokens // page_size) + 1),
+        dtype=capacity.dtype,
+        draft_policy=draft_policy,
+        lookup=lookup,
+    )
+
+
+def whole_proposal(wanted: int | None, block_size: int) -> int:
+    """Return the tokens of a whole proposal: `wanted`, or all that a block holds."""
+    most = block_size - 1
+    if wanted is not None and not 1 <= wanted <= most:
+        raise BenchUsageError(
+            f"the draft length must be 1 to {most}, a block of {block_size} less its anchor;"
+            f" got {wanted}"
+        )
+    return most if wanted is None else wanted

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers, speed
-from blockdraft_bench.engine.loading import Capacity, load_pair
+from blockdraft_bench.engine.decoding import Capacity, load_pair
 from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant

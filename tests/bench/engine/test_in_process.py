@@ -1,17 +1,18 @@
-"""The link without a wire: the protocol of a stream, and failures that are not hidden."""
-
-from pathlib import Path
+"""The link without a wire, failures that are not hidden, and the room a proposal has."""
 
 import pytest
-from tests.bench.support import CONFIG, ENGINE, tiny_decoder
 from tests.drafter.fake_method import SPEC, FakeMethod
 
-from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
-from blockdraft_bench.errors import BenchError
+from blockdraft_bench.engine.decoding import (
+    Capacity,
+    InProcessTransport,
+    engine_settings,
+    whole_proposal,
+)
+from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_drafter.method import ContextsLostError
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool, StepOutOfOrderError
-from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
 
 TARGET = "0123456789abcdef"
@@ -34,12 +35,6 @@ def test_describes_the_method() -> None:
     assert description.features.layer_ids == SPEC.target_layer_ids
     assert description.max_context_tokens == SPEC.max_context_tokens
     assert description.step_seconds == (0.001, 0.002, 0.003)
-
-
-def test_refuses_the_drafter_of_another_target() -> None:
-    target = Checkpoint(CONFIG, "fedcba9876543210", Path("tiny"))
-    with pytest.raises(ValueError, match=f"for target {TARGET}, not for fedcba9876543210"):
-        InProcessDecoder(tiny_decoder(), target, loaded(), ENGINE)
 
 
 def test_answers_every_request_once_and_gives_contexts_back() -> None:
@@ -70,3 +65,22 @@ def test_failures_of_the_drafter_are_raised() -> None:
         transport.receive(0.0)
     with pytest.raises(BenchError, match="out of step"):
         transport.lost(transport)
+
+
+def test_a_whole_proposal_is_a_block_less_its_anchor() -> None:
+    assert whole_proposal(None, 8) == 7
+    assert whole_proposal(3, 8) == 3
+    for wrong in (0, 8):
+        with pytest.raises(BenchUsageError, match="1 to 7"):
+            whole_proposal(wrong, 8)
+
+
+def test_every_sequence_has_room_for_its_block_and_its_whole_length() -> None:
+    settings = engine_settings(
+        Capacity(32, 100, "float32"), block_size=16, draft_policy="fixed", lookup=False
+    )
+    assert settings.scheduler.max_sequences == 32
+    # A block of each, and one token more for a waiting prompt.
+    assert settings.scheduler.max_step_tokens >= 32 * 16 + 1
+    assert settings.num_pages * settings.page_size >= 32 * 100
+    assert settings.draft_policy == "fixed"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.bench.peers.fake import write_fake_peer
+from tests.bench.support import write_fake_peer
 
 from blockdraft_bench.peers import decoders
 from blockdraft_client.cli.main import main

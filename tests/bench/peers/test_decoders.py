@@ -1,21 +1,43 @@
-"""Each decoder against a reference of its own: the tokens, and where they end."""
+"""The other programs: their weights, how they are fetched and asked, and what each decodes."""
 
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.bench.support import BLOCK_SIZE, PROMPTS, ScriptedPair, scripted_pair, tiny_decoder
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from tests.bench.support import (
+    BLOCK_SIZE,
+    PROMPTS,
+    ScriptedPair,
+    scripted_pair,
+    tiny_decoder,
+    write_fake_peer,
+)
 from tests.models.builders import run_dense, write_gguf
 
+from blockdraft_bench.answers import Answer
 from blockdraft_bench.engine.samples import DecodeOne
+from blockdraft_bench.errors import BenchError
 from blockdraft_bench.peers import decoders
-from blockdraft_bench.peers.decoders import LLAMA_CPP, TRANSFORMERS, Peers, Variant
+from blockdraft_bench.peers.decoders import (
+    LLAMA_CPP,
+    TRANSFORMERS,
+    Peers,
+    Variant,
+    fetch,
+    peer_process,
+    quantization,
+    rewrite_gguf,
+)
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
+from blockdraft_models.weights.gguf_header import read_header
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -118,3 +140,88 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
             assert answer.decode_seconds > 0
             assert decode(request).token_ids == answer.token_ids
             assert len(decode(asked(prompt, 2)).token_ids) == 2
+
+
+def test_a_peer_is_asked_in_lines(tmp_path: Path) -> None:
+    with peer_process([str(write_fake_peer(tmp_path / "fake"))]) as peer:
+        assert peer.versions == {"fake": "1.0"}
+        whole = peer.decode(asked((1,), 5))
+        assert whole == Answer((100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2)
+        assert whole.timed_tokens == 3
+        assert peer.decode(asked((1,), 5), lookup_tokens=10).token_ids[0] == 110
+        # What follows a stop token is cut, and its time with it.
+        cut = peer.decode(asked((1,), 5, 102))
+        assert cut == Answer((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)
+        first = peer.decode(asked((1,), 5, 100))
+        assert first == Answer((100,), (), True, 0.25, 0.0, first_tokens=1)
+
+
+def test_says_why_it_ended(tmp_path: Path) -> None:
+    with peer_process([str(write_fake_peer(tmp_path / "fake"))]) as peer:
+        for _ in range(2):  # the second time it cannot even be asked
+            with pytest.raises(BenchError, match="a peer ended: unlucky"):
+                peer.decode(asked((13,), 5))
+
+
+def test_says_why_it_did_not_start() -> None:
+    failing = pytest.raises(BenchError, match="a peer ended: exit code 3")
+    with failing, peer_process([sys.executable, "-c", "raise SystemExit(3)"]):
+        pass
+
+
+VERSIONS = {"torch": "1"}
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a peer fetched by a command that makes its folder and notes that it ran."""
+
+    def commands(peer: str, folder: Path) -> list[list[str]]:
+        return [[sys.executable, "-c", code, str(folder), str(log)], ["true", str(VERSIONS)]]
+
+    log = tmp_path / "log"
+    code = "import os, sys; os.mkdir(sys.argv[1]); open(sys.argv[2], 'a').write('fetched ')"
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(decoders, "_commands", commands)
+    return log
+
+
+def test_once_for_each_version(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fetch(TRANSFORMERS) == fetch(TRANSFORMERS) == tmp_path / "peers" / "transformers"
+    assert log.read_text("utf-8") == "fetched "
+    monkeypatch.setitem(VERSIONS, "torch", "2")
+    fetch(TRANSFORMERS)
+    assert log.read_text("utf-8") == "fetched fetched "
+
+
+@pytest.mark.usefixtures("log")
+def test_what_failed_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(decoders, "_commands", lambda peer, folder: [["true"], ["false"]])
+        for _ in range(2):
+            with pytest.raises(BenchError, match=r"llama\.cpp cannot be fetched: false failed"):
+                fetch(LLAMA_CPP)
+    assert fetch(LLAMA_CPP).is_dir()
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("BF16", 2**-8), ("Q8_0", 2**-7)])
+def test_rewrite(tmp_path: Path, kind: str, tolerance: float) -> None:
+    source, destination = tmp_path / "tiny.gguf", tmp_path / "other.gguf"
+    write_gguf(tiny_decoder(), source)
+    rewrite_gguf(source, destination, kind)
+    assert quantization(destination) == kind
+    before, after = read_header(source).metadata, dict(read_header(destination).metadata)
+    after.pop("general.file_type")
+    assert after == {k: v for k, v in before.items() if k != "general.file_type"}
+    old, new = GGUFReader(source).tensors, GGUFReader(destination).tensors
+    assert [t.name for t in new] == [t.name for t in old]
+    for one, two in zip(old, new, strict=True):
+        matrix = len(one.shape) > 1
+        assert two.tensor_type.name == (kind if matrix else "F32")
+        values = dequantize(two.data, two.tensor_type)
+        np.testing.assert_allclose(values, one.data, atol=tolerance * np.abs(one.data).max())
+
+
+def test_a_file_that_does_not_say_its_type(tmp_path: Path) -> None:
+    write_gguf(tiny_decoder(), tmp_path / "tiny.gguf")
+    assert quantization(tmp_path / "tiny.gguf") == "GGUF"

@@ -24,16 +24,7 @@ subprocess.run(child)
 
 @pytest.fixture
 def trainer() -> Iterator[Trainer]:
-    yield from _service("blockdraft_training.online", "--target=x")
-
-
-@pytest.fixture
-def service_without() -> Iterator[Trainer]:
-    yield from _service("--target=blockdraft_training.online")
-
-
-def _service(*arguments: str) -> Iterator[Trainer]:
-    command = (sys.executable, "-c", SUPERVISOR, *arguments)
+    command = (sys.executable, "-c", SUPERVISOR, "blockdraft_training.online", "--target=x")
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             yield Trainer(process.pid)
@@ -70,13 +61,6 @@ def _computes(trainer: Trainer) -> bool:
         return False  # It has not been started yet.
 
 
-def test_a_service_without_one_is_told_apart(service_without: Trainer) -> None:
-    with pytest.raises(BenchError, match="no trainer"):
-        service_without.cpu_seconds()
-    with pytest.raises(BenchError, match="no trainer"), service_without.standing_still():
-        pass
-
-
 def test_what_a_trainer_and_its_descendants_have_used(tmp_path: Path) -> None:
     def process(number: int, parent: int, user: int, system: int, *command: str) -> None:
         folder = tmp_path / str(number)
@@ -88,6 +72,7 @@ def test_what_a_trainer_and_its_descendants_have_used(tmp_path: Path) -> None:
 
     module = "blockdraft_training.online"
     process(50, 1, 9, 9, "serve", module)
+    process(42, 50, 7, 7, "python", f"--target={module}")
     process(45, 50, 100, 20, "python", "-m", module)
     process(40, 45, 30, 0)  # a child with a lower number
     process(60, 40, 0, 50)  # a grandchild
@@ -97,5 +82,8 @@ def test_what_a_trainer_and_its_descendants_have_used(tmp_path: Path) -> None:
     assert trainer.process_id() == 45
     # 200 ticks of the usual hundredth of a second.
     assert trainer.cpu_seconds() == pytest.approx(2.0)
-    with pytest.raises(BenchError, match="no trainer"):
-        Trainer(99, tmp_path).cpu_seconds()
+    for without in (Trainer(99, tmp_path), Trainer(42, tmp_path)):
+        with pytest.raises(BenchError, match="no trainer"):
+            without.cpu_seconds()
+    with pytest.raises(BenchError, match="no trainer"), without.standing_still():
+        pass
