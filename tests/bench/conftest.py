@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bench.support import write_target
 
 from blockdraft_bench.engine import decoding
+from blockdraft_client.cli.main import main
 
 CACHE = Path(__file__).parents[2] / ".cache"
 
@@ -29,8 +31,16 @@ def deep_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax_as_it_was: None) -> Path:
-    """Run in a folder with `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
+def workplace(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    jax_as_it_was: None,
+    target: Path,
+    deep_target: Path,
+) -> Path:
+    """Run in a folder with both targets, `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
+    (tmp_path / "target").symlink_to(target)
+    (tmp_path / "deep-target").symlink_to(deep_target)
     for name in ("gsm8k", "mbpp"):
         rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(6)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -41,6 +51,39 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax_as_it_was: No
     # Fewer shapes to compile.
     monkeypatch.setattr(decoding, "PROMPT_STEP_TOKENS", 8)
     return tmp_path
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, workplace: Path) -> Callable[..., int]:
+    """Run the command of the test's module with what makes it small, and these arguments."""
+    return lambda *arguments: main(["bench", *request.module.SMALL.split(), *arguments])
+
+
+@pytest.fixture
+def reported(
+    bench: Callable[..., int],
+    request: pytest.FixtureRequest,
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[dict[str, Any], Path]]:
+    """Run it with `--json`; return the report and the folder that it lies in with the others."""
+
+    def call(*arguments: str) -> tuple[dict[str, Any], Path]:
+        name = request.module.SMALL.split()[0]
+        assert bench(*arguments, "--json") == 0
+        printed = capsys.readouterr()
+        report = json.loads(printed.out)
+        [folder] = (workplace / "bench-results").iterdir()
+        assert f"written to bench-results/{folder.name}" in printed.err
+        assert folder.name.startswith(f"{name}-")
+        assert report["benchmark"] == name
+        assert json.loads((folder / f"{name}.json").read_text("utf-8")) == report
+        assert (folder / f"{name}.md").exists()
+        if name != "link":
+            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        return report, folder
+
+    return call
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from blockdraft_bench.run import Run
 from blockdraft_bench.settings import AcceptanceSettings, PromptSettings
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
-from blockdraft_client.cli.main import main
 
 
 def answer(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Answer:
@@ -251,29 +250,18 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
         measure(broken)
 
 
-@pytest.fixture
-def bench(target: Path, workplace: Path) -> Callable[..., int]:
-    """Run the command with the arguments that make it small, and these."""
-
-    def call(*arguments: str) -> int:
-        small = ["--target", str(target), "--drafter", "random", "--block-size", "4"]
-        small += ["--max-prompt-tokens", "64", "--max-tokens", "13", "--concurrency", "2"]
-        small += ["--samples", "2", "--dataset", "gsm8k"]
-        return main(["bench", "acceptance", *small, *arguments])
-
-    return call
+SMALL = (
+    "acceptance --target target --drafter random --block-size 4 --max-prompt-tokens 64"
+    " --max-tokens 13 --concurrency 2 --samples 2 --dataset gsm8k mbpp.jsonl --draft-length 2"
+)
 
 
 def test_measures_reports_and_resumes(
-    bench: Callable[..., int], workplace: Path, capsys: pytest.CaptureFixture[str]
+    bench: Callable[..., int],
+    reported: Callable[..., tuple[dict[str, Any], Path]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ("--dataset", str(workplace / "mbpp.jsonl"), "--draft-length", "2")
-    assert bench(*arguments, "--temperature", "0", "--json") == 0
-    [output] = (workplace / "bench-results").iterdir()
-    assert output.name.startswith("acceptance-")
-    report = json.loads(capsys.readouterr().out)
-    assert json.loads((output / "acceptance.json").read_text("utf-8")) == report
-    assert (output / "acceptance.png").read_bytes().startswith(b"\x89PNG")
+    report, output = reported("--temperature", "0")
     assert report["target"]["name"] == "tiny-llama"
     assert len(report["target"]["fingerprint"]) == len(report["drafter"]["fingerprint"]) == 16
     assert (report["drafter"]["trained"], report["drafter"]["block_size"]) == (False, 4)
@@ -290,8 +278,7 @@ def test_measures_reports_and_resumes(
     assert len(answers.splitlines()) == 2 * 2 * 2
 
     # Again, at one temperature more and as a table: only what is new is decoded.
-    again = ("--output", str(output), "--temperature", "0", "1")
-    assert bench(*arguments, *again) == 0
+    assert bench("--output", str(output), "--temperature", "0", "1") == 0
     page = capsys.readouterr().out
     assert (output / "acceptance.md").read_text("utf-8") == page
     assert page.count("\n| gsm8k | ") == page.count("\n| mbpp | ") == 2

@@ -14,40 +14,20 @@ from blockdraft_bench.decode import averages, divergence_line, speed_table, summ
 from blockdraft_bench.result import Row
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
-from blockdraft_client.cli.main import main
 from blockdraft_runtime.settings.verifier import EngineSettings
 
 METHODS = ["plain", "lookup", "eagle3+lookup"]
+# A random target soon says the same again and again, so that lookup has what to find.
+SMALL = (
+    "decode --target deep-target --dflash random --block-size 4 --max-prompt-tokens 64"
+    " --max-tokens 40 --samples 2 --dataset gsm8k"
+)
 Run = Callable[..., int]
 
 
-@pytest.fixture
-def bench(deep_target: Path, workplace: Path) -> Run:
-    """Run the command with the arguments that make it small, and these."""
-
-    def call(*arguments: str) -> int:
-        small = ["--target", str(deep_target), "--dflash", "random", "--block-size", "4"]
-        # A random target soon says the same again and again, so that lookup has what to find.
-        small += ["--max-prompt-tokens", "64", "--max-tokens", "40"]
-        small += ["--samples", "2", "--dataset", "gsm8k"]
-        return main(["bench", "decode", *small, *arguments])
-
-    return call
-
-
-def test_measures_and_reports(
-    bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--dataset", str(workplace / "mbpp.jsonl"), "--draft-policy", "fixed"]
-    arguments += ["--eagle3", "random-eagle3:1", "--method", *METHODS]
-    assert bench(*arguments, "--json") == 0
-    printed = capsys.readouterr()
-    [output] = (workplace / "bench-results").iterdir()
-    assert output.name.startswith("decode-")
-    assert f"written to bench-results/{output.name}" in printed.err
-    report = json.loads(printed.out)
-    assert json.loads((output / "decode.json").read_text("utf-8")) == report
-    assert (output / "decode.png").read_bytes().startswith(b"\x89PNG")
+def test_measures_and_reports(reported: Callable[..., tuple[dict[str, Any], Path]]) -> None:
+    arguments = ("--eagle3", "random-eagle3:1", "--draft-policy", "fixed", "--method", *METHODS)
+    report, output = reported("--dataset", "mbpp.jsonl", *arguments)
     lines = [json.loads(line) for line in (output / "samples.jsonl").read_bytes().splitlines()]
     check_report(report)
     check_against_samples(report, lines)

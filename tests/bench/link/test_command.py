@@ -7,30 +7,11 @@ from typing import Any
 
 import pytest
 
-from blockdraft_client.cli.main import main
-
-Run = Callable[..., int]
+SMALL = "link --width 8 48 --sequences 1 3 --runs 2"
 
 
-@pytest.fixture
-def bench(workplace: Path) -> Run:
-    """Run the command with the arguments that make it small, and these."""
-
-    def call(*arguments: str) -> int:
-        small = ["--width", "8", "48", "--sequences", "1", "3", "--runs", "2"]
-        return main(["bench", "link", *small, *arguments])
-
-    return call
-
-
-def test_measures_and_reports(
-    bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench("--transport", "shared-memory", "unix", "tcp", "--json") == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    [output] = (workplace / "bench-results").iterdir()
-    assert output.name.startswith("link-")
-    assert json.loads((output / "link.json").read_text("utf-8")) == report
+def test_measures_and_reports(reported: Callable[..., tuple[dict[str, Any], Path]]) -> None:
+    report, output = reported("--transport", "shared-memory", "unix", "tcp")
     found = [
         (row["transport"], row["width"], row["sequences"], row["rows"], row["bytes"])
         for row in report["results"]
@@ -50,7 +31,7 @@ def test_measures_and_reports(
 
 
 def test_says_which_settings_it_had_wherever_they_came_from(
-    bench: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Callable[..., int], workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workplace / "bench.toml").write_text('[bench.link]\ntransport = ["unix"]\n')
     monkeypatch.setenv("BLOCKDRAFT_BENCH_LINK_CONFIG", "bench.toml")

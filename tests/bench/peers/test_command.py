@@ -1,28 +1,18 @@
 """`blockdraft bench peers` on a tiny target, from the command line to the files."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bench.support import write_fake_peer
 
 from blockdraft_bench.peers import decoders
-from blockdraft_client.cli.main import main
 
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def bench(target: Path, workplace: Path) -> Run:
-    """Run the command with the arguments that make it small, and these."""
-
-    def call(*arguments: str) -> int:
-        small = ["--target", str(target), "--drafter", "random", "--dataset", "gsm8k"]
-        small += ["--max-prompt-tokens", "64", "--max-tokens", "13", "--samples", "2"]
-        return main(["bench", "peers", *small, *arguments])
-
-    return call
+SMALL = (
+    "peers --target target --drafter random --dataset gsm8k --max-prompt-tokens 64"
+    " --max-tokens 13 --samples 2 --peer transformers --dtype float32"
+)
 
 
 @pytest.fixture
@@ -35,15 +25,11 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("fetched")
 def test_every_round_measures_every_decoder(
-    bench: Run, workplace: Path, capsys: pytest.CaptureFixture[str]
+    bench: Callable[..., int],
+    reported: Callable[..., tuple[dict[str, Any], Path]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    small = ["--peer", "transformers", "--dtype", "float32"]
-    assert bench(*small, "--rounds", "3", "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    [output] = (workplace / "bench-results").iterdir()
-    assert output.name.startswith("peers-")
-    assert json.loads((output / "peers.json").read_text("utf-8")) == report
-    assert (output / "peers.png").read_bytes().startswith(b"\x89PNG")
+    report, output = reported("--rounds", "3")
     assert (report["prompts"], report["rounds"]) == (2, 3)
     assert report["threads"] == report["hardware"]["cores"]
     assert report["target"]["name"] == "tiny-llama"
@@ -73,7 +59,7 @@ def test_every_round_measures_every_decoder(
     # Again, as a table, with a round more: only that one is decoded.
     answers = [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)]
     assert [len(each.splitlines()) for each in answers] == [2, 2, 2]
-    assert bench(*small, "--rounds", "4", "--output", str(output)) == 0
+    assert bench("--rounds", "4", "--output", str(output)) == 0
     assert [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)] == answers
     assert len((output / "round-4.jsonl").read_bytes().splitlines()) == 2
     table, said = capsys.readouterr()

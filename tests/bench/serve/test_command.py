@@ -16,7 +16,6 @@ from tests.patience import PATIENCE_SECONDS
 from blockdraft_bench.serve import settings
 from blockdraft_bench.serve.service import own_service
 from blockdraft_client.cli import local_server
-from blockdraft_client.cli.main import main
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1.inference_pb2 import GetModelResponse
 
@@ -25,35 +24,30 @@ Run = Callable[..., int]
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def bench(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Run the command with the arguments that make it small, and these."""
+SMALL = (
+    "serve --target target --drafter random --samples 2 --max-prompt-tokens 64"
+    f" --max-tokens {TOKENS} --warm-up 1 --draft-policy fixed"
+)
+
+
+@pytest.fixture(autouse=True)
+def small_services(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (workplace / "mbpp.jsonl").rename(workplace / "mt-bench.jsonl")
     # Fewer shapes to compile.
     monkeypatch.setattr(settings, "STEP_TOKENS", 16)
     # No step goes on without its draft because the machine stood still for a moment.
     monkeypatch.setenv("BLOCKDRAFT_SERVE_DRAFT_PATIENCE", str(PATIENCE_SECONDS))
     platforms = jax.config.values["jax_platforms"]
-
-    def call(*arguments: str) -> int:
-        small = ["--target", str(target), "--drafter", "random", "--samples", "2"]
-        small += ["--max-prompt-tokens", "64", "--max-tokens", str(TOKENS), "--warm-up", "1"]
-        small += ["--draft-policy", "fixed"]
-        return main(["bench", "serve", *small, *arguments])
-
-    yield call
+    yield
     jax.config.update("jax_platforms", platforms)
 
 
 @pytest.mark.slow
-def test_starts_a_service_and_measures_load(bench: Run, tmp_path: Path, capsys: Capture) -> None:
+def test_starts_a_service_and_measures_load(
+    reported: Callable[..., tuple[dict[str, Any], Path]],
+) -> None:
     load = ("--concurrency", "2", "--rate", "20", "--requests", "4", "--max-sequences", "2")
-    assert bench(*load, "--slo-ttft-seconds", "60", "--json") == 0
-    [output] = (tmp_path / "bench-results").iterdir()
-    assert output.name.startswith("serve-")
-    report = json.loads(capsys.readouterr().out)
-    assert json.loads((output / "serve.json").read_text("utf-8")) == report
-    assert (output / "serve.png").read_bytes().startswith(b"\x89PNG")
+    report, output = reported(*load, "--slo-ttft-seconds", "60")
     table = (output / "serve.md").read_text("utf-8")
     assert "| 2 at a time | drafted | 4 | 0 |" in table
     assert "| 20 per second | plain | 4 | 0 |" in table
