@@ -52,8 +52,8 @@ def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
     def column(name: str, dtype: type[np.generic]) -> Any:
         return np.array([getattr(option, name) for option in padded], dtype)
 
-    seeds = [seed_words(option.seed & (2**_SEED_BITS - 1)) for option in padded]
-    halves: Any = np.array(seeds, np.uint32).reshape(-1, 2)
+    seeds = np.array([option.seed & (2**_SEED_BITS - 1) for option in padded], "<u8")
+    halves: Any = seeds.view("<u4").reshape(-1, 2)
     return SamplingArrays(
         temperature=column("temperature", np.float32),
         top_k=column("top_k", np.int32),
@@ -64,11 +64,7 @@ def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
 
 
 def seed_words(seed: int) -> UInt[np.ndarray, "2"]:
-    """Return the low and the high half of a seed, as `gumbel_noise` takes it.
-
-    Raises:
-        ValueError: If the seed is negative or has more than 64 bits.
-    """
+    """Return the low and the high half of a seed, as `gumbel_noise` takes it."""
     if not 0 <= seed < 1 << _SEED_BITS:
         raise ValueError(f"a seed must be from 0 to 2**{_SEED_BITS} - 1, got {seed}")
     return np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)

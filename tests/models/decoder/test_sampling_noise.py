@@ -1,4 +1,4 @@
-"""Noise of some tokens is that of all tokens at their ids, bit for bit."""
+"""Seeds keep all their bits, and noise of some tokens is that of all tokens at their ids."""
 
 import jax
 import numpy as np
@@ -6,13 +6,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdraft_models.decoder.sampling import gumbel_noise, gumbel_noise_of, seed_words
+from blockdraft_models.decoder.sampling import (
+    gumbel_noise,
+    gumbel_noise_of,
+    pack_sampling,
+    seed_words,
+)
+from blockdraft_models.sampling_options import Sampling
 
 whole = jax.jit(gumbel_noise, static_argnums=2)
 some = jax.jit(gumbel_noise_of)
 
 seeds = st.one_of(st.sampled_from((0, 1, 2**32 - 1, 2**32, 2**64 - 1)), st.integers(0, 2**64 - 1))
 positions = st.one_of(st.sampled_from((0, 1, 2**31 - 1)), st.integers(0, 2**31 - 1))
+
+
+def test_seeds_of_64_bits_are_taken_as_two_halves() -> None:
+    halves = {
+        0: [0, 0],
+        2**32 + 5: [5, 1],
+        2**63 + 2**31: [2**31, 2**31],
+        2**64 - 1: [2**32 - 1, 2**32 - 1],
+        -1: [2**32 - 1, 2**32 - 1],
+        -(2**63) + 7: [7, 2**31],
+    }
+    packed = pack_sampling([Sampling(seed=seed) for seed in halves], len(halves) + 1).seed
+    assert (packed.dtype, packed.tolist()) == (np.uint32, [*halves.values(), [0, 0]])
+    for seed, words in halves.items():
+        if seed >= 0:
+            assert seed_words(seed).tolist() == words
+    for seed in (-1, 2**64):
+        with pytest.raises(ValueError, match="a seed must be from 0"):
+            seed_words(seed)
 
 
 def check(
