@@ -4,7 +4,6 @@ import datetime
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from blockdraft_models.errors import TokenizerError
@@ -14,32 +13,11 @@ Message = Mapping[str, str]
 _PRIVATE_USE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """A rendered conversation in which only the template's control tokens are spelled out.
-
-    Attributes:
-        text: Control tokens that stood in a message are replaced by private-use characters.
-        disarmed: Private-use code point -> the control token it stands for.
-    """
-
-    text: str
-    disarmed: Mapping[int, str]
-
-    def plain(self, text: str) -> str:
-        """Put the messages' own spelling back into a piece of `text`."""
-        return text.translate(self.disarmed)
-
-
 class ChatTemplate:
     """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Compile Jinja text, with special tokens as variables such as `bos_token`.
-
-        Raises:
-            TokenizerError: If the template does not compile.
-        """
+        """Compile Jinja text, with special tokens as variables such as `bos_token`."""
         # Imported here: a process that never renders does not need Jinja.
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -62,16 +40,14 @@ class ChatTemplate:
         control_tokens: re.Pattern[str],
         *,
         add_generation_prompt: bool,
-    ) -> RenderedChat:
-        """Render a conversation.
+    ) -> tuple[str, dict[int, str]]:
+        """Render a conversation, in which only the template's control tokens are spelled out.
 
         A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
         are swapped for single private-use characters before rendering, so that the template
         still sees the content (it may trim it, or look for `</think>`) but what is control token
-        afterwards came from the template.
-
-        Raises:
-            TokenizerError: If a message is malformed or the template refuses the conversation.
+        afterwards came from the template. Returns also by which of these characters the text is to
+        be translated back.
         """
         _check(messages)
         values = [value for message in messages for value in message.values()]
@@ -92,7 +68,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is code: it can raise anything
             raise TokenizerError(f"the chat template refused the messages: {error}") from error
-        return RenderedChat(text, {ord(char): token for token, char in stand_ins.items()})
+        return text, {ord(char): token for token, char in stand_ins.items()}
 
 
 def _check(messages: Sequence[Message]) -> None:

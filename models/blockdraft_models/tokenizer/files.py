@@ -59,11 +59,7 @@ class TokenizerFiles:
 
 
 def read_gguf(path: Path) -> TokenizerFiles:
-    """Read the tokenizer of a `.gguf` file.
-
-    Raises:
-        ModelError: If it is not a GGUF file, or its tokenizer is not supported.
-    """
+    """Read the tokenizer of a `.gguf` file."""
     metadata = read_header(path).metadata
     backend = backend_from_gguf(metadata)
 
@@ -87,11 +83,7 @@ def read_gguf(path: Path) -> TokenizerFiles:
 
 
 def read_directory(path: Path) -> TokenizerFiles:
-    """Read `tokenizer.json` and what surrounds it in a Hugging Face directory.
-
-    Raises:
-        ModelError: If `tokenizer.json` is missing, or any file is damaged.
-    """
+    """Read `tokenizer.json` and what surrounds it in a Hugging Face directory."""
     config = read_json(path / "tokenizer_config.json")
     model = {**read_json(path / "config.json"), **read_json(path / "generation_config.json")}
     file = path / "tokenizer.json"
@@ -185,9 +177,7 @@ def _check_unicode(name: str, text: str) -> None:
 def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
     """Build the BPE tokenizer of a GGUF file; its control tokens are special added tokens.
 
-    Raises:
-        TokenizerError: If the vocabulary is missing, inconsistent or not byte-level BPE, or the
-            pre-tokenizer is unknown (a wrong one would silently change token ids).
+    An unknown pre-tokenizer is refused: another one would silently change token ids.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":

@@ -2,7 +2,7 @@
 
 Ordinary text can never become a control token: `encode` and the message contents of
 `encode_chat` are encoded with control tokens switched off, and only those written by the chat
-template (or allowed explicitly) are turned into their ids.
+template are turned into their ids.
 """
 
 import re
@@ -13,13 +13,8 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import CheckpointError, TokenizerError
-from blockdraft_models.tokenizer.chat_template import ChatTemplate, Message, RenderedChat
-from blockdraft_models.tokenizer.files import (
-    CHAR_TO_BYTE,
-    TokenizerFiles,
-    read_directory,
-    read_gguf,
-)
+from blockdraft_models.tokenizer.chat_template import ChatTemplate, Message
+from blockdraft_models.tokenizer.files import CHAR_TO_BYTE, read_directory, read_gguf
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +38,15 @@ class Tokenizer:
         """Number of tokens, control tokens included; the model may pad beyond it."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Encode text, starting with BOS only if the model's files ask for it.
-
-        With `allow_special`, never to be set for text from a user, the spelling of a control token
-        becomes that token.
-
-        Raises:
-            TokenizerError: If the text holds lone surrogates.
-        """
+    def encode(self, text: str) -> list[int]:
+        """Encode text, starting with BOS only if the model's files ask for it."""
         prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
-        if allow_special:
-            return prefix + self._encode_trusted(RenderedChat(text, {}))
         return prefix + self._encode_plain(text)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Decode token ids; bytes that are no UTF-8 become U+FFFD.
 
         Control tokens are left out, or spelled.
-
-        Raises:
-            TokenizerError: If an id is negative.
         """
         parts = []
         for token in ids:
@@ -78,9 +61,6 @@ class Tokenizer:
 
         A token may end within a UTF-8 character; only the concatenation is text. Control tokens
         and ids in the padding of the vocabulary stand for none.
-
-        Raises:
-            TokenizerError: If the id is negative.
         """
         if token_id < 0:
             raise TokenizerError(f"token id {token_id} is negative")
@@ -99,25 +79,19 @@ class Tokenizer:
         """Render and encode a conversation; only the template can write control tokens.
 
         The generation prompt opens the assistant's turn.
-
-        Raises:
-            TokenizerError: If there is no template or it refuses the messages.
         """
         if self._template is None:
             raise TokenizerError("the model has no chat template; send plain text instead")
-        rendered = self._template.render(
+        text, spelling = self._template.render(
             messages, self._special_pattern, add_generation_prompt=add_generation_prompt
         )
-        return self._encode_trusted(rendered)
-
-    def _encode_trusted(self, rendered: RenderedChat) -> list[int]:
         ids: list[int] = []
         # The pattern captures, so that odd pieces are control tokens and even ones text.
-        for index, piece in enumerate(self._special_pattern.split(rendered.text)):
+        for index, piece in enumerate(self._special_pattern.split(text)):
             if index % 2:
                 ids.append(self._special_ids[piece])
             elif piece:
-                ids.extend(self._encode_plain(rendered.plain(piece)))
+                ids.extend(self._encode_plain(piece.translate(spelling)))
         return ids
 
     def _encode_plain(self, text: str) -> list[int]:
@@ -132,18 +106,11 @@ class Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer of a Hugging Face directory with `tokenizer.json`, or a `.gguf` file.
-
-    Raises:
-        TokenizerError: If there is none, or it is damaged or not byte-level BPE.
-    """
+    """Load the tokenizer of a Hugging Face directory with `tokenizer.json`, or a `.gguf` file."""
     try:
-        return _build(read_directory(path) if path.is_dir() else read_gguf(path))
+        files = read_directory(path) if path.is_dir() else read_gguf(path)
     except CheckpointError as error:
         raise TokenizerError(str(error)) from error
-
-
-def _build(files: TokenizerFiles) -> Tokenizer:
     backend, adds_bos = files.backend, files.adds_bos
     if type(backend.model).__name__ != "BPE" or type(backend.decoder).__name__ != "ByteLevel":
         raise TokenizerError("only byte-level BPE tokenizers are supported")

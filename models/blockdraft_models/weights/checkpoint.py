@@ -27,6 +27,7 @@ from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _ALL = slice(None)
+_MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
@@ -96,12 +97,7 @@ class OpenCheckpoint:
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
-    """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors.
-
-    Raises:
-        CheckpointError: If it is damaged, incomplete or of an unsupported kind; names the
-            missing, unexpected or wrongly shaped tensors.
-    """
+    """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors."""
     if path.is_dir():
         config = _config_from_directory(path)
         with SafetensorsWeights(path) as shards:
@@ -180,11 +176,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
 def check_tensors(
     path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Check that files hold tensors of these shapes by name, and no others.
-
-    Raises:
-        CheckpointError: If they do not; names the missing, unexpected or wrongly shaped ones.
-    """
+    """Check that files hold tensors of these shapes by name, and no others."""
     misshapen = [
         f"{name} is {found[name]}, expected {shape}"
         for name, shape in expected.items()
@@ -209,9 +201,9 @@ def _ignorable(name: str, config: DecoderConfig) -> bool:
     return tied_copy or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
 
 
-def _some(names: list[str], limit: int = 5) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + rest
 
 
 def _unpermute(rows: Any, heads: int) -> Any:
