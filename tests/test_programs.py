@@ -137,10 +137,23 @@ def hashes_of(group: str) -> dict[str, str]:
     ],
 )
 def test_programs_are_those_on_record(group: str) -> None:
+    assert hashes_of(group) == recorded()[group]
+
+
+def recorded() -> dict[str, dict[str, str]]:
     record = json.loads(RECORD.read_text())
-    if record["jax"] != jax.__version__:
-        pytest.skip(f"recorded with jax {record['jax']}")
-    assert hashes_of(group) == record["programs"][group]
+    assert record["jax"] == jax.__version__, (
+        f"jax {jax.__version__} is installed, but {RECORD.name} is of {record['jax']}: with the "
+        "product code as it was, record anew by `JAX_PLATFORMS=cpu python -m tests.test_programs`"
+    )
+    programs: dict[str, dict[str, str]] = record["programs"]
+    return programs
+
+
+def test_a_record_of_another_jax_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "__version__", "99.0")
+    with pytest.raises(AssertionError, match=r"python -m tests\.test_programs"):
+        recorded()
 
 
 if __name__ == "__main__":
