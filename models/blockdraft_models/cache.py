@@ -23,11 +23,7 @@ def default_cache_dir() -> Path:
 
 
 def write_at_once(path: Path, text: str) -> None:
-    """Write a small file whole or not at all, since other processes may be reading it.
-
-    Raises:
-        OSError: If it cannot be written; its folder is created if needed.
-    """
+    """Write a small file whole or not at all, since other processes may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
         written = Path(scratch) / path.name
@@ -37,11 +33,7 @@ def write_at_once(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Be alone among the processes that make a file; the lock is a hidden file beside it.
-
-    Raises:
-        OSError: If the folder cannot be made or written to.
-    """
+    """Be alone among the processes that make a file; the lock is a hidden file beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The kernel drops the lock when its holder dies, so a crash blocks nobody.
     with path.with_name(f".{path.name}.lock").open("w") as file:

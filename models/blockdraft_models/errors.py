@@ -1,4 +1,9 @@
-"""Errors this package raises on purpose; each is also a ValueError."""
+"""Errors this package raises on purpose; each is also a ValueError.
+
+Whatever reads a checkpoint may find it damaged, incomplete or of an unsupported kind, and says so
+by the error of its folder: CheckpointError in `weights/`, TokenizerError in `tokenizer/`. Shapes in
+`decoder/` are refused by a plain ValueError, since it does not know where they were read.
+"""
 
 
 class ModelError(ValueError):

@@ -19,13 +19,15 @@ LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 
 
 def random_decoder(config: DecoderConfig, seed: int = 0) -> Decoder:
-    decoder = Decoder(config, rngs=nnx.Rngs(seed))
+    decoder = Decoder(config, rngs=None)
+    # By NumPy: to draw by JAX compiles a program for each shape.
     rng = np.random.default_rng(seed)
 
-    def perturb(leaf: jax.Array) -> jax.Array:
-        return leaf + jnp.asarray(rng.normal(0, 0.1, leaf.shape), leaf.dtype)
+    def weights(start: jax.Array) -> jax.Array:
+        spread = 0.1 if start.ndim == 1 else start.shape[1] ** -0.5
+        return jnp.asarray(np.asarray(start) + rng.normal(0, spread, start.shape), start.dtype)
 
-    nnx.update(decoder, jax.tree.map(perturb, nnx.state(decoder)))
+    nnx.update(decoder, jax.tree.map(weights, nnx.state(decoder)))
     return decoder
 
 
@@ -80,6 +82,10 @@ def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> No
     for name, weight in {**tensors, **changes}.items():
         if weight is not None:
             writer.add_tensor(name, weight)
+    close_gguf(writer)
+
+
+def close_gguf(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

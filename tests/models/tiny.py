@@ -12,7 +12,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.published_config import config_to_hf
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
-from blockdraft_models.weights.tensor_names import tensor_names
+from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _BYTES = 256
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -28,16 +28,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_config(kind: Literal["llama", "qwen3"] = "llama", **overrides: Any) -> DecoderConfig:
-    """Return a decoder configuration that runs in milliseconds.
+Kind = Literal["llama", "qwen3"]
 
-    Args:
-        kind: `llama` (tied head) or `qwen3` (q/k norm, untied head).
-        **overrides: Fields of `DecoderConfig` to change. A `vocab_size` of at least 260 is
-            needed to write a tokenizer for it.
 
-    Returns:
-        The configuration: 260 tokens, width 32, 3 layers, 4 query heads on 2 key heads.
+def tiny_config(kind: Kind = "llama", **overrides: Any) -> DecoderConfig:
+    """Return a configuration that runs in milliseconds: a tied head, or Qwen3's untied one.
+
+    A `vocab_size` of at least 260 is needed to write a tokenizer for it.
     """
     fields: dict[str, Any] = {
         "name": f"tiny-{kind}",
@@ -67,13 +64,6 @@ def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
     Tokens 0-255 are the bytes, 256 `<|endoftext|>`, 257 `<|im_start|>`, 258 `<|im_end|>`; the
     rest of the vocabulary is reserved control tokens. The template is ChatML without a default
     system message and refuses unknown roles.
-
-    Args:
-        decoder: Its weights are written in their own dtype.
-        directory: Created if needed.
-
-    Raises:
-        ValueError: If the decoder has too small a vocabulary for the tokenizer.
     """
     directory.mkdir(parents=True, exist_ok=True)
     weights = {name.hf: weight for name, weight in decoder_tensors(decoder)}
@@ -92,12 +82,8 @@ def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
         (directory / name).write_text(json.dumps(content), encoding="utf-8")
 
 
-def decoder_tensors(decoder: Decoder) -> list[tuple[Any, np.ndarray]]:
-    """Lists a decoder's weights as checkpoints store them.
-
-    Returns:
-        Pairs of `TensorName` and array ([out, in] for matrices), in checkpoint order.
-    """
+def decoder_tensors(decoder: Decoder) -> list[tuple[TensorName, np.ndarray]]:
+    """List a decoder's weights as checkpoints store them, in their order."""
     state = {".".join(map(str, k)): v for k, v in nnx.to_flat_state(nnx.state(decoder))}
     return [(name, np.asarray(state[name.path][...])) for name in tensor_names(decoder.config)]
 

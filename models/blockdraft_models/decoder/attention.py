@@ -56,11 +56,7 @@ class DenseAttend:
         cache: LayerCache,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
-        """Attend within each sequence; return `cache` untouched.
-
-        Raises:
-            ValueError: If there are not exactly `batch * length` tokens.
-        """
+        """Attend within each sequence; return `cache` untouched."""
         tokens, heads, head_dim = q.shape
         if tokens != self.batch * self.length:
             raise ValueError(f"expected {self.batch} x {self.length} tokens, got {tokens}")

@@ -8,6 +8,14 @@ from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
 
 _ARCHITECTURES = ("llama", "qwen3")
 
+# What a `config.json` calls otherwise.
+_HF_NAMES = {
+    "name": "_name_or_path",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "eos_token_ids": "eos_token_id",
+}
 _LLAMA3_KEYS = (
     *("factor", "low_freq_factor", "high_freq_factor"),
     "original_max_position_embeddings",
@@ -20,9 +28,6 @@ def config_from_hf(
     """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
 
     Defaults are those of `LlamaConfig` and `Qwen3Config` in transformers.
-
-    Raises:
-        ValueError: If a field is missing or asks for something this decoder does not compute.
     """
     architecture = config.get("model_type")
     if architecture not in _ARCHITECTURES:
@@ -57,24 +62,13 @@ def config_from_hf(
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     """Return the `config.json` that `config_from_hf` reads back as this."""
+    fields = {_HF_NAMES.get(name, name): value for name, value in asdict(config).items()}
+    qk_norm = fields.pop("qk_norm")
     return {
-        "_name_or_path": config.name,
-        "model_type": "qwen3" if config.qk_norm else "llama",
+        **fields,
+        "model_type": "qwen3" if qk_norm else "llama",
         "hidden_act": "silu",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
         "rope_scaling": rope_scaling_to_hf(config),
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.attention_bias,
-        "max_position_embeddings": config.max_position_embeddings,
-        "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids),
     }
 
@@ -93,9 +87,6 @@ def config_from_gguf(
 
     Key names are those of the GGUF specification (ggml `docs/gguf.md`). There are none for tied
     embeddings and biases: they show in which tensors exist. Without names, tied and bias-free.
-
-    Raises:
-        ValueError: If a key is missing or asks for something this decoder does not compute.
     """
     architecture = metadata.get("general.architecture")
     if architecture not in _ARCHITECTURES:
@@ -172,11 +163,7 @@ def _hf_rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
 
 
 def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the JSON object under a key of another; empty if it is absent or null.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Return the JSON object under a key of another; empty if it is absent or null."""
     found = values.get(name)
     if found is None:
         return {}
@@ -192,11 +179,7 @@ def _required(values: Mapping[str, Any], name: str) -> Any:
 
 
 def count(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a whole number, or the default if it is absent or null; None if it has to be there.
-
-    Raises:
-        ValueError: If it is missing, or something else.
-    """
+    """Return a whole number, or the default if it is absent or null; None if it has to be there."""
     value = _required(values, name) if default is None else values.get(name)
     if value is None:
         return default or 0

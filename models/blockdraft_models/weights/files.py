@@ -15,12 +15,7 @@ _LONGEST_NAME = 200
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Read a JSON object; an empty one if the file is absent and need not be there.
-
-    Raises:
-        CheckpointError: If the file is required and absent, lies elsewhere, is too large, or is
-            not a JSON object.
-    """
+    """Read a JSON object; an empty one if the file is absent and need not be there."""
     if not os.path.lexists(path):
         if not required:
             return {}
@@ -40,11 +35,7 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Check that the name of a tensor can be shown: errors name those that are missing or wrong.
-
-    Raises:
-        CheckpointError: If it is too long, or holds what is no text.
-    """
+    """Check that the name of a tensor can be shown: errors name those that are missing or wrong."""
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise CheckpointError(f"{path}: {name[:_LONGEST_NAME]!r} is no name of a tensor")
 
@@ -54,9 +45,6 @@ def check_regular(path: Path) -> None:
 
     A link may lead within the directory, or into the `blobs` folder beside the `snapshots` in
     which the hub's cache keeps every file; what the cache does beyond that is its business.
-
-    Raises:
-        CheckpointError: If it is not a file, or a link that leads elsewhere.
     """
     directory = Path(os.path.realpath(path.parent))
     hop = directory / path.name

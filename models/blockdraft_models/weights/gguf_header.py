@@ -61,15 +61,12 @@ class _Cursor:
         return values[0] if len(values) == 1 else values
 
     def string(self) -> str:
-        return self.raw_string().decode("utf-8", errors="surrogateescape")
-
-    def raw_string(self) -> bytes:
         length = self.take("Q")
         end = self.at + length
         if end > len(self.data):
             raise struct.error("string runs past the end")
         self.at, start = end, self.at
-        return self.data[start:end]
+        return self.data[start:end].decode("utf-8", errors="surrogateescape")
 
     def value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -93,11 +90,7 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read metadata and the tensor directory of a `.gguf` file.
-
-    Raises:
-        CheckpointError: If it is not a complete GGUF file of version 2 or 3.
-    """
+    """Read metadata and the tensor directory of a `.gguf` file."""
     try:
         with (
             path.open("rb") as file,

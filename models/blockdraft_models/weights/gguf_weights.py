@@ -24,12 +24,7 @@ class GGUFWeights:
     """The tensors of a GGUF file as float32 arrays, dequantized one at a time."""
 
     def __init__(self, header: GGUFHeader) -> None:
-        """Map the file of `header`.
-
-        Raises:
-            CheckpointError: If the data of a tensor is cut off, overlaps another's or is of an
-                unknown or unsupported quantization.
-        """
+        """Map the file of `header`."""
         self._header = header
         self._stored = {name: _storage(header, name) for name in header.tensors}
         _check_extents(header, {name: stored.bytes for name, stored in self._stored.items()})

@@ -34,13 +34,7 @@ class SafetensorsWeights:
     """The tensors of a Hugging Face directory, read one at a time from mapped shards."""
 
     def __init__(self, directory: Path) -> None:
-        """Open every shard and read its header.
-
-        Raises:
-            CheckpointError: If the files are missing or damaged, lie outside the directory, do
-                not hold what the index says, or the weights exist only as pickles (which can run
-                code).
-        """
+        """Open every shard and read its header."""
         self._stack = ExitStack()
         self._tensors: dict[str, _Stored] = {}
         try:
@@ -70,11 +64,7 @@ class SafetensorsWeights:
         return sorted({stored.path for stored in self._tensors.values()})
 
     def check_floats(self, names: Iterable[str]) -> None:
-        """Check that some tensors hold floating-point numbers of at least 16 bits.
-
-        Raises:
-            CheckpointError: If one does not: it is quantized, or no weight at all.
-        """
+        """Check that some tensors hold floating-point numbers of at least 16 bits."""
         for name in names:
             stored = self._tensors[name]
             if stored.dtype not in _FLOATS:

@@ -58,11 +58,7 @@ class EmbeddingAndHead(NamedTuple):
 
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
-    """Identify a checkpoint, of which all weights are read unless its fingerprint is remembered.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind.
-    """
+    """Identify a checkpoint, of which all weights are read unless its fingerprint is remembered."""
     with open_checkpoint(path) as source:
         return source.checkpoint
 

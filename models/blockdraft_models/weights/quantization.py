@@ -34,10 +34,8 @@ class QuantizedRows(NamedTuple):
 def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
     """Round each row to 255 equally spaced values, its largest element being one of the ends.
 
-    No element changes by more than half its row's scale.
-
-    Raises:
-        ValueError: If an element is infinite or not a number.
+    No element changes by more than half its row's scale. What is infinite or not a number is
+    refused by a ValueError.
     """
     largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
     if not np.isfinite(largest).all():

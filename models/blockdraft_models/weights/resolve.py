@@ -38,12 +38,8 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 def resolve_target(spec: str) -> Path:
     """Find the checkpoint, a directory or `.gguf` file, that a name stands for.
 
-    Args:
-        spec: A Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or
-            a hub id `org/name`. What exists on disk wins.
-
-    Raises:
-        ResolveError: If it is none of these, or the download fails.
+    That is a Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or a hub
+    id `org/name`. What exists on disk wins.
     """
     path = Path(spec).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
@@ -73,9 +69,6 @@ def fetch_default_target(directory: Path) -> Path:
     """Return the default target's verified GGUF file, downloading it the first time (93 MB).
 
     Several processes may call this at once: one downloads, the others wait for it.
-
-    Raises:
-        ResolveError: If the download fails or what arrived is not the expected file.
     """
     target = directory / DEFAULT_GGUF
     if target.exists():  # complete: it only ever appears by rename after verification

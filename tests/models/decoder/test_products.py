@@ -1,6 +1,7 @@
 """Products with weights: the same numbers in either form, and the form that each platform gets."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from blockdraft_models.decoder.products import PRODUCT_FORMS, ProductForm, project
 
 OUT, IN = 24, 16
-DTYPES = ("float32", "bfloat16")
+wide = jax.jit(partial(project, dtype=jnp.float32))
 
 
 def operands(rows: int, dtype: str = "float32") -> tuple[jax.Array, jax.Array]:
@@ -20,47 +21,44 @@ def operands(rows: int, dtype: str = "float32") -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(x, dtype), jnp.asarray(weight, dtype)
 
 
+def expected(x: jax.Array, weight: jax.Array) -> Any:
+    return np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 64, 65])
 def test_products_equal_float64(rows: int) -> None:
     x, weight = operands(rows)
-    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
-    np.testing.assert_allclose(jax.jit(project)(x, weight), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(project(x, weight), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(project(x, weight), expected(x, weight), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 8, 65])
 def test_the_result_is_as_wide_as_asked_for(rows: int) -> None:
     x, weight = operands(rows, "bfloat16")
     assert project(x, weight).dtype == jnp.bfloat16
-    wide = project(x, weight, dtype=jnp.float32)
-    assert wide.dtype == jnp.float32
-    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
-    np.testing.assert_allclose(wide, expected, rtol=1e-5, atol=1e-5)
+    found = wide(x, weight)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected(x, weight), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 65])
 @pytest.mark.parametrize("form", PRODUCT_FORMS, ids=str)
 def test_bfloat16_sums_are_float32(rows: int, form: ProductForm) -> None:
     x, weight = operands(rows, "bfloat16")
-    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
-    rounded = expected.astype(np.float32).astype(jnp.bfloat16)
+    found = jax.jit(partial(project, form=form))(x, weight)
+    rounded = expected(x, weight).astype(np.float32).astype(jnp.bfloat16)
     np.testing.assert_allclose(
-        np.asarray(jax.jit(partial(project, form=form))(x, weight), np.float32),
-        rounded.astype(np.float32),
-        rtol=2**-7,
+        np.asarray(found, np.float32), rounded.astype(np.float32), rtol=2**-7
     )
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 64, 65, 98, 128])
 @pytest.mark.parametrize("shape", [(OUT, IN), (192, 576), (256, 512), (576, 1536)])
-def test_bfloat16_rows_do_not_depend_on_how_many_there_are(
-    rows: int, shape: tuple[int, int]
-) -> None:
-    rng = np.random.default_rng(rows)
+def test_bfloat16_rows_do_not_depend_on_how_many_there_are(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((128, shape[1])), jnp.bfloat16)
     weight = jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
-    wide = jax.jit(lambda x, weight: project(x, weight, dtype=jnp.float32))
-    np.testing.assert_array_equal(wide(x[:rows], weight), wide(x, weight)[:rows])
+    together = np.asarray(wide(x, weight))
+    for rows in (1, 2, 3, 7, 8, 9, 16, 64, 65, 98):
+        np.testing.assert_array_equal(wide(x[:rows], weight), together[:rows], err_msg=str(rows))
 
 
 @pytest.mark.parametrize("rows", [7, 65])
@@ -81,34 +79,29 @@ def test_bfloat16_gradients_equal_float64(rows: int, wider: bool, dtype: str) ->
     wide_x, wide_weight, wide_cotangent = (
         np.asarray(part.astype(jnp.bfloat16), np.float64) for part in (x, weight, cotangent)
     )
-    expected = (wide_cotangent @ wide_weight, wide_cotangent.T @ wide_x)
-    for actual, wanted in zip(gradients(x, weight), expected, strict=True):
+    wanted = (wide_cotangent @ wide_weight, wide_cotangent.T @ wide_x)
+    for actual, gradient in zip(gradients(x, weight), wanted, strict=True):
         assert actual.dtype == jnp.bfloat16
-        np.testing.assert_allclose(np.asarray(actual, np.float64), wanted, rtol=2**-7, atol=1e-2)
+        np.testing.assert_allclose(np.asarray(actual, np.float64), gradient, rtol=2**-7, atol=1e-2)
 
 
 @pytest.mark.parametrize("rows", [7, 8, 65])
 def test_gradients_equal_those_of_the_plain_product(rows: int) -> None:
-    x, weight = operands(rows)
+    def gradients(product: Any) -> Any:
+        loss = lambda x, weight: jnp.sum(jnp.sin(product(x, weight)))  # noqa: E731
+        return jax.jit(jax.grad(loss, (0, 1)))(*operands(rows))
 
-    def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(project(x, weight)))
-
-    def plain(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(x @ weight.T))
-
-    actual, expected = (jax.jit(jax.grad(f, (0, 1)))(x, weight) for f in (loss, plain))
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    plain = gradients(lambda x, weight: x @ weight.T)
+    for actual, wanted in zip(gradients(project), plain, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the form of the CPU backend")
 @pytest.mark.parametrize(
     ("dtype", "form", "shapes"),
     [
-        *((dtype, "weight/8", {7: f"[{OUT},8]", 8: f"[{OUT},8]"}) for dtype in DTYPES),
-        ("float32", "weight/8", {1: f"[1,{OUT}]"}),
-        ("bfloat16", "weight/8", {1: f"[{OUT},8]"}),
+        ("float32", "weight/8", {1: f"[1,{OUT}]", 7: f"[{OUT},8]", 8: f"[{OUT},8]"}),
+        ("bfloat16", "weight/8", {1: f"[{OUT},8]", 7: f"[{OUT},8]", 8: f"[{OUT},8]"}),
         ("bfloat16", "weight/2", {1: f"[{OUT},2]", 7: f"[{OUT},8]", 9: f"[{OUT},16]"}),
         ("bfloat16", "rows/4", {1: f"[4,{OUT}]", 8: f"[8,{OUT}]", 9: f"[{OUT},16]"}),
         ("float32", "rows/2", {65: f"[65,{OUT}]"}),
@@ -123,9 +116,8 @@ def test_on_cpu_few_rows_keep_their_side(dtype: str, form: str, shapes: dict[int
 
     for rows, shape in shapes.items():
         compiled = jax.jit(layer).lower(*operands(rows, dtype)).compile().as_text() or ""
-        products = [line for line in compiled.splitlines() if " dot(" in line]
-        assert len(products) == 1
-        assert f"f32{shape}" in products[0].split(" dot(")[0]
+        [product] = [line for line in compiled.splitlines() if " dot(" in line]
+        assert f"f32{shape}" in product.split(" dot(")[0]
         assert "conditional" not in compiled
 
 

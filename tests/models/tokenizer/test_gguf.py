@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from gguf import GGUFWriter
+from tests.models.builders import close_gguf
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR, backend_from_gguf
@@ -77,10 +78,7 @@ def test_a_gguf_tokenizer_loads_with_template_and_stop_tokens(tmp_path: Path) ->
     writer.add_eos_token_id(TOKENS.index("<|end|>"))
     writer.add_eot_token_id(5)
     writer.add_chat_template("{{ messages[0].content }}{{ eos_token }}")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    close_gguf(writer)
 
     tokenizer = load_tokenizer(tmp_path / "a.gguf")
     end = TOKENS.index("<|end|>")

@@ -9,6 +9,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.builders import close_gguf
 
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.gguf_header import read_header
@@ -26,10 +27,7 @@ def write(path: Path, kinds: list[GGMLQuantizationType]) -> None:
     writer.add_uint64("big", 1 << 40)
     for kind in kinds:
         writer.add_tensor(kind.name, quantize(VALUES, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    close_gguf(writer)
 
 
 def test_metadata_reads_back(tmp_path: Path) -> None:
