@@ -63,8 +63,10 @@ TINY = replace(
     head_dim=8,
     max_position_embeddings=256,
 )
+# The layers of a target are alike; drafters take features of more.
+SHALLOW = replace(TINY, num_layers=3)
 # Sequences, tokens of a step, tokens of a context.
-LIMITS = {SMOLLM2: (16, 256, 2048), TINY: (4, 16, 96)}
+LIMITS = {SMOLLM2: (16, 256, 2048), TINY: (4, 16, 96), SHALLOW: (4, 16, 96)}
 PAGE_SIZE = 16
 
 
@@ -114,9 +116,9 @@ def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[t
 
 
 GROUPS = {
-    "tiny target": lambda: target_programs(TINY, False, "float32"),
-    "tiny target, scanned": lambda: target_programs(TINY, True, "bfloat16"),
-    "tiny target, int8": lambda: target_programs(TINY, False, "bfloat16", hold_int8),
+    "tiny target": lambda: target_programs(SHALLOW, False, "float32"),
+    "tiny target, scanned": lambda: target_programs(SHALLOW, True, "bfloat16"),
+    "tiny target, int8": lambda: target_programs(SHALLOW, False, "bfloat16", hold_int8),
     "smollm2 target": lambda: target_programs(SMOLLM2, False, "bfloat16"),
     "tiny dflash": lambda: draft_programs(TINY, "dflash", "float32"),
     "tiny eagle3": lambda: draft_programs(TINY, "eagle3", "float32"),
