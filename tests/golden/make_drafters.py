@@ -8,7 +8,6 @@ Run from the root of the project, after make_targets.py: python -m tests.golden.
 
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,54 +30,9 @@ LEAST_CHOICE_MARGIN = 0.003
 # Few texts, so that a drafter learns most of them in few steps.
 TEXTS, LENGTH, STEPS, BATCH = 24, 56, 900, 24
 
-DFLASH: dict[str, Any] = {
-    "architectures": ["DFlashDraftModel"],
-    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-    "model_type": "qwen3",
-    "attention_bias": False,
-    "block_size": 6,
-    "dflash_config": {"mask_token_id": VOCAB - 1, "target_layer_ids": [1, 2]},
-    "dtype": "bfloat16",
-    "head_dim": 8,
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "max_position_embeddings": 512,
-    "max_window_layers": 2,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "num_target_layers": 5,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 10000,
-    "sliding_window": 7,
-    "tie_word_embeddings": True,
-    "use_sliding_window": True,
-    "vocab_size": VOCAB,
-}
-EAGLE3: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "max_position_embeddings": 512,
-    "model_type": "llama",
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 1,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-    "use_cache": True,
-    "vocab_size": VOCAB,
-    "draft_vocab_size": 48,
-}
+DFLASH, EAGLE3 = (
+    json.loads((DRAFTERS / name / "config.json").read_text()) for name in ("dflash", "eagle3")
+)
 EAGLE3_STEPS = 4
 
 
@@ -113,8 +67,7 @@ Draft = Callable[[Any, Any], Any]
 def speculate(target: Target, prompt: list[int], draft: Draft, ids: Any) -> dict[str, Any] | None:
     """Decode greedily for some rounds; say what was drafted and gained in each.
 
-    Returns:
-        Prompt, tokens, and each round's drafts and gained tokens; None if some choice was close.
+    It is None if some choice was close.
     """
     logits, features = target(torch.tensor([prompt]))
     if _margin(logits[0, -1:]) < LEAST_CHOICE_MARGIN:
@@ -168,11 +121,8 @@ def save(
     prompts: list[list[int]],
     run: Callable[[dict[str, Any], list[int]], dict[str, Any] | None],
 ) -> None:
-    """Write the checkpoint, read it back, and record what it drafts after clear-cut prompts."""
+    """Write the weights, read them back, and record what they draft after clear-cut prompts."""
     directory = DRAFTERS / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
     stored = {k: w.to(dtype) if w.is_floating_point() else w for k, w in weights.items()}
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})

@@ -15,18 +15,10 @@ def draft_logits(
     features: Any,
     anchors: Any,
 ) -> Any:
-    """Logits of the drafted positions of a block after each context.
+    """Logits of the drafted positions of a block after each context: [batch, block - 1, vocab].
 
-    Args:
-        weights: By published name.
-        config: The parsed config.json.
-        embedding: The target's, [vocab, hidden].
-        head: The target's, [vocab, hidden].
-        features: [batch, context, features].
-        anchors: [batch].
-
-    Returns:
-        [batch, block_size - 1, vocab].
+    Embedding and head are the target's, [vocab, hidden]; features [batch, context, features],
+    anchors [batch].
     """
     eps, block = config["rms_norm_eps"], config["block_size"]
     head_dim, theta = config["head_dim"], config["rope_theta"]

@@ -19,18 +19,9 @@ def chain_logits(
     """Logits over the draft vocabulary of each step of a chain.
 
     Every step runs the layer over all entries again; the last one's output is the next state.
-
-    Args:
-        weights: By published name.
-        config: The parsed config.json.
-        embedding: The target's, [vocab, hidden].
-        features: [batch, context, features].
-        tokens: Those after each position, the anchor last, [batch, context].
-        steps: Tokens to draft.
-        teacher: Tokens to go on with in training, [batch, steps]; the likeliest when None.
-
-    Returns:
-        [batch, steps, draft vocabulary].
+    Features are [batch, context, features], tokens those after each position, the anchor last,
+    [batch, context]. `teacher` has the tokens to go on with in training, [batch, steps]. Returns
+    [batch, steps, draft vocabulary].
     """
     states, following = features @ weights["fc.weight"].T, tokens
     logits = []
