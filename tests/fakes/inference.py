@@ -84,13 +84,10 @@ class FakeInference(InferenceServiceServicer):
     Attributes:
         initial_failures: Calls that fail with UNAVAILABLE before one is served.
         error: What every call ends with; streams only after `messages_before_error` messages.
-        messages_before_error: Messages a stream sends before `error`.
         delay_seconds: Pause before each message.
         gate: Waited for before each message.
         endless: Whether streams go on until they are cancelled.
-        calls: Names of the methods called, in order.
-        requests: The requests, in order.
-        metadata: The metadata of each request.
+        calls: Names of the methods called, in order, as are `requests` and `metadata`.
         cancelled: Set when a stream was cancelled by the client.
     """
 

@@ -12,7 +12,7 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,6 @@ def answer(prompt: Sequence[int], count: int) -> list[int]:
     return token_ids[len(prompt) :]
 
 
-@dataclass(eq=False)
-class _Gained:
-    """What a sequence has gained."""
-
-    tokens: int = 0
-
-
 @dataclass
 class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     """The servicer; its attributes are knobs and records.
@@ -56,24 +49,16 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         tokens_per_step: Tokens of each message but the first.
         script: Tokens to answer with instead of the letters.
         break_after: For each coming sequence, after how many messages it breaks the whole stream
-            with UNAVAILABLE; None never. Sequences beyond the list do not.
+            with `break_code`; None never. Sequences beyond the list do not.
         break_always: Break the stream before the first message of every sequence.
-        break_code: The code a broken stream ends with.
         refusal: An error to end every sequence with at once.
         full: How many of the coming sequences are refused with QUEUE_FULL.
         poison: A prompt that kills the process after `poison_after` messages.
-        poison_after: See `poison`.
         deaths: For each time that the process died: how many sequences ran, and had had less than
             32 tokens from it. It is there again at once, as another process.
         delay_seconds: Pause before each message.
         hold_after: After how many messages each sequence waits for `go_on`; None for never.
-        go_on: Set by the test.
-        description: What `Describe` answers.
-        load: What `GetLoad` answers.
-        requests: Every request received.
-        streams: Number of streams that were opened.
         sent: Number of messages that left on any stream.
-        cancelled: Number of sequences that the server cancelled.
         address: Where it was served last.
     """
 
@@ -111,7 +96,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     _outboxes: "list[asyncio.Queue[verifier_pb2.SequenceTokens | None]]" = field(
         default_factory=list
     )
-    _gained: "list[_Gained]" = field(default_factory=list)
+    _gained: dict[object, int] = field(default_factory=dict)
     _server: grpc.aio.Server | None = None
 
     async def crash(self) -> None:
@@ -175,8 +160,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             outbox.put_nowait(message)
             return
         limit = 0 if self.break_always else self.break_after.pop(0) if self.break_after else None
-        gained = _Gained()
-        self._gained.append(gained)
+        running = object()
+        self._gained[running] = 0
         try:
             for index, message in enumerate(self._messages(request)):
                 if index == limit:
@@ -189,13 +174,13 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                     await self.go_on.wait()
                 message.sequence_id = number
                 outbox.put_nowait(message)
-                gained.tokens += len(message.token_ids)
+                self._gained[running] += len(message.token_ids)
         finally:
-            self._gained.remove(gained)
+            del self._gained[running]
 
     def die(self) -> None:
         """End all streams as a process does that dies, and be another process."""
-        self.deaths.append(sum(gained.tokens < 32 for gained in self._gained))
+        self.deaths.append(sum(tokens < 32 for tokens in self._gained.values()))
         self.description.process = uuid.uuid4().hex
         for outbox in self._outboxes:
             outbox.put_nowait(None)
@@ -299,13 +284,10 @@ async def running_verifier(
 
 
 @contextlib.contextmanager
-def _unix_address() -> Any:
+def unix_address() -> Iterator[str]:
     # Not pytest's tmp_path, whose names exceed what a socket address may hold.
     folder = tempfile.mkdtemp(prefix="bd-")
     try:
         yield f"unix:{Path(folder) / 'v.sock'}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-unix_address: Callable[[], contextlib.AbstractContextManager[str]] = _unix_address

@@ -16,7 +16,7 @@ from flax import nnx
 from gguf import GGUFWriter
 from tests.fuzz.json_mutations import mutated_json
 from tests.fuzz.mutations import mutated_bytes
-from tests.models.builders import write_gguf
+from tests.models.builders import close_gguf, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_drafter.checkpoint import load_drafter, save_drafter
@@ -227,7 +227,4 @@ def _write_words(path: Path) -> None:
     writer.add_eos_token_id(257)
     writer.add_bos_token_id(257)
     writer.add_chat_template("{{ messages[0].content }}{{ eos_token }}")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    close_gguf(writer)

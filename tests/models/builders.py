@@ -1,5 +1,6 @@
 """Decoders with every weight random, so that no misplaced norm or bias goes unnoticed."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gguf import GGUFWriter
+from safetensors.numpy import load_file, save_file
 from tests.models.tiny import decoder_tensors
 
 from blockdraft_models.decoder.attention import DenseAttend
@@ -98,3 +100,16 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
     order = [h * rows + part * (rows // 2) + i
              for h in range(heads) for i in range(rows // 2) for part in (0, 1)]  # fmt: skip
     return np.ascontiguousarray(weight[order])
+
+
+def shard(directory: Path, count: int) -> None:
+    """Divide the weights of a Hugging Face directory among files, beside an index."""
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    weight_map = {}
+    for index in range(count):
+        file = f"model-{index + 1:05}-of-{count:05}.safetensors"
+        part = dict(list(tensors.items())[index::count])
+        save_file(part, directory / file)
+        weight_map.update(dict.fromkeys(part, file))
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from blockdraft_models.processor import Processor, this_processor
 
 X86 = """processor\t: 0
@@ -14,29 +16,26 @@ model name\t: AMD EPYC
 ARM = "processor\t: 0\nFeatures\t: fp asimd bf16\n"
 
 
-def told(tmp_path: Path, text: str) -> Processor:
+@pytest.mark.parametrize(
+    ("told", "name", "instructions"),
+    [
+        (X86, "AMD EPYC", ("avx512_bf16", "amx_bf16")),
+        # It has no name but its architecture.
+        (ARM, "", ("bf16",)),
+        (None, "", ()),
+    ],
+)
+def test_what_a_system_tells(
+    tmp_path: Path, told: str | None, name: str, instructions: tuple[str, ...]
+) -> None:
     path = tmp_path / "cpuinfo"
-    path.write_text(text)
-    return this_processor(path)
-
-
-def test_x86(tmp_path: Path) -> None:
-    processor = told(tmp_path, X86)
-    assert processor.name == "AMD EPYC"
-    assert processor.instructions == ("avx512_bf16", "amx_bf16")
+    if told is not None:
+        path.write_text(told)
+    processor = this_processor(path)
+    assert processor.name
+    assert name in ("", processor.name)
+    assert processor.instructions == instructions
     assert processor.cores >= 1
-
-
-def test_arm_has_no_name_but_its_architecture(tmp_path: Path) -> None:
-    processor = told(tmp_path, ARM)
-    assert processor.name
-    assert processor.instructions == ("bf16",)
-
-
-def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
-    processor = this_processor(tmp_path / "missing")
-    assert processor.name
-    assert processor.instructions == ()
 
 
 def test_in_words() -> None:

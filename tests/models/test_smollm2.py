@@ -16,12 +16,13 @@ from tests.models.shared_data import corpus_rows, gsm8k_questions
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
+from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 
 pytestmark = pytest.mark.smollm2
 
 FINGERPRINT = "7e008cc5f88e6903"
+LENGTH = 192
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
@@ -52,38 +53,28 @@ def choices(graph: nnx.GraphDef[Decoder], state: Any, tokens: jax.Array) -> jax.
     return jnp.argmax(decoder.logits(output.hidden), axis=-1)
 
 
-def continued(decoder: Decoder, tokens: list[int], length: int) -> np.ndarray:
-    padded = np.zeros(length, np.int32)
+def continued(decoder: Decoder, tokens: list[int]) -> np.ndarray:
+    padded = np.zeros(LENGTH, np.int32)
     padded[: len(tokens)] = tokens
     return np.asarray(choices(*nnx.split(decoder), jnp.asarray(padded)))[: len(tokens)]
 
 
 def test_greedy_answers_equal_the_recorded_ones(decoder: Decoder) -> None:
-    short = [row for row in corpus_rows() if len(row["prompt"]) + len(row["response"]) <= 192]
+    short = [row for row in corpus_rows() if len(row["prompt"]) + len(row["response"]) <= LENGTH]
     for row in [row for row in short if row["temperature"] == 0][:3]:
         tokens = [*row["prompt"], *row["response"][:-1]]
-        actual = continued(decoder, tokens, 192)[len(row["prompt"]) - 1 :]
+        actual = continued(decoder, tokens)[len(row["prompt"]) - 1 :]
         assert actual[:16].tolist() == row["response"][:16]
         # Near-ties may round differently on another machine, but hardly ever.
         assert np.mean(actual == np.array(row["response"])) > 0.98
 
 
 def test_a_greedy_answer_is_english(decoder: Decoder, tokenizer: Tokenizer) -> None:
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.encode_chat(question)
-    tokens = list(prompt)
-    for _ in range(12):
-        tokens.append(int(continued(decoder, tokens, 192)[-1]))
-        if "Paris" in tokenizer.decode(tokens[len(prompt) :]):
-            return
-    raise AssertionError(tokenizer.decode(tokens[len(prompt) :]))
-
-
-def test_the_shared_head_is_the_tied_embedding(decoder: Decoder, path: Path) -> None:
-    shared, checkpoint = load_embedding_and_head(path, dtype=jnp.float32)
-    assert shared.head is None
-    assert checkpoint.fingerprint == FINGERPRINT
-    assert jnp.array_equal(shared.embedding, decoder.embedding.table[...])
+    question = {"role": "user", "content": "What is the capital of France?"}
+    prompt, answer = tokenizer.encode_chat([question]), "The capital of France is Paris."
+    chosen = continued(decoder, [*prompt, *tokenizer.encode(answer)])[len(prompt) - 1 :]
+    assert chosen[-1] in tokenizer.eos_token_ids
+    assert tokenizer.decode(chosen.tolist()) == answer
 
 
 def test_chat_prompts_equal_the_recorded_ones(tokenizer: Tokenizer) -> None:

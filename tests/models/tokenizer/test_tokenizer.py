@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.builders import random_decoder
+from tests.models.hostile import change_json
 from tests.models.tiny import IM_END, IM_START, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.errors import TokenizerError
@@ -34,10 +35,8 @@ def tokenizer(checkpoint: Path) -> Tokenizer:
 
 
 def test_what_the_tiny_tokenizer_is(tokenizer: Tokenizer) -> None:
-    assert tokenizer.vocab_size == 260
-    assert tokenizer.bos_token_id == IM_START
-    assert tokenizer.eos_token_ids == (IM_END,)
-    assert tokenizer.special_token_ids == {256, 257, 258, 259}
+    assert (tokenizer.vocab_size, tokenizer.special_token_ids) == (260, {256, 257, 258, 259})
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (IM_START, (IM_END,))
     assert not tokenizer.adds_bos
 
 
@@ -140,18 +139,17 @@ def test_bos_is_added_when_the_config_says_so(checkpoint: Path, tmp_path: Path) 
 
 def test_bos_of_a_post_processor_is_added(checkpoint: Path, tmp_path: Path) -> None:
     bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
     processor = {
         "type": "TemplateProcessing",
-        "single": [bos, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "single": [bos, first],
+        "pair": [first, second],
         "special_tokens": {
             "<|im_start|>": {"id": "<|im_start|>", "ids": [IM_START], "tokens": ["<|im_start|>"]}
         },
     }
     edited(checkpoint, tmp_path, "tokenizer.json", {"post_processor": processor})
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    del config["add_bos_token"]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    change_json(tmp_path / "tokenizer_config.json", add_bos_token=None)
     assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
 
 
@@ -162,10 +160,8 @@ def rendered(checkpoint: Path) -> str:
 
 
 def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: Path) -> None:
-    named = [
-        {"name": "tools", "template": "no"},
-        {"name": "default", "template": "A{{ bos_token }}"},
-    ]
+    templates = {"tools": "no", "default": "A{{ bos_token }}"}
+    named = [{"name": name, "template": text} for name, text in templates.items()]
     edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": named})
     assert rendered(tmp_path) == "A<|im_start|>"
     (tmp_path / "chat_template.jinja").write_text("B{{ messages | tojson }}")
@@ -174,6 +170,7 @@ def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: 
 
 TOKENIZER, CONFIG, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+NO_TEMPLATES = [None, 3, "x", {"name": "default", "template": 3}]
 NO_TOKENS: tuple[Any, ...] = ("x", [[1]], -1, True, {})
 
 
@@ -181,17 +178,9 @@ NO_TOKENS: tuple[Any, ...] = ("x", [[1]], -1, True, {})
     ("name", "change", "message"),
     [
         (CONFIG, {"chat_template": None}, "no chat template"),
-        (
-            CONFIG,
-            {"chat_template": [None, 3, "x", {"name": "default", "template": 3}]},
-            "no chat template",
-        ),
+        (CONFIG, {"chat_template": NO_TEMPLATES}, "no chat template"),
         (CONFIG, {"chat_template": "{% for %}"}, "does not compile"),
-        (
-            CONFIG,
-            {"chat_template": "{{ messages.__class__.__mro__[1].__subclasses__() }}"},
-            "refused",
-        ),
+        (CONFIG, {"chat_template": "{{ messages.__class__.__mro__[1].mro() }}"}, "refused"),
         (CONFIG, {"chat_template": "{{ messages.append(1) }}"}, "refused"),
         (CONFIG, {"add_bos_token": 3}, "add_bos_token is '3', neither true nor false"),
         *((MODEL, {"eos_token_id": eos}, "is no token id") for eos in NO_TOKENS),

@@ -1,6 +1,5 @@
 """One fingerprint for the same weights in any form; remembered, but not believed blindly."""
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.models.builders import random_decoder, write_gguf
+from tests.models.builders import random_decoder, shard, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.weights import fingerprint
@@ -58,28 +57,20 @@ def test_float_types_and_shards_do_not_matter(tmp_path: Path) -> None:
     save_file(coarse, file)
     expected = identity(tmp_path)
     types = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
-    file.unlink()
-    weight_map = {}
-    for shard, dtype in enumerate(types):
-        part = {name: coarse[name].astype(dtype) for name in list(coarse)[shard :: len(types)]}
-        save_file(part, tmp_path / f"{shard}.safetensors")
-        weight_map.update(dict.fromkeys(part, f"{shard}.safetensors"))
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": weight_map}))
+    save_file({name: w.astype(types[i % 4]) for i, (name, w) in enumerate(coarse.items())}, file)
+    shard(tmp_path, 3)
     assert identity(tmp_path) == expected
 
 
-@pytest.mark.parametrize("block_bytes", [1, 300, 1000, 1 << 20])
-def test_blocks_do_not_matter(
-    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Least of all those that would cut the reordered heads of a GGUF."""
     decoder = random_decoder(tiny_config())
     write_hf_checkpoint(decoder, tmp_path / "hf")
     write_gguf(decoder, tmp_path / "model.gguf")
     expected = identity(tmp_path / "hf")
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", block_bytes)
-    assert identity(tmp_path / "hf") == identity(tmp_path / "model.gguf") == expected
+    for block_bytes in (1, 300, 1000):
+        monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", block_bytes)
+        assert identity(tmp_path / "hf") == identity(tmp_path / "model.gguf") == expected
 
 
 def test_the_digest_is_of_values() -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 from safetensors.numpy import load_file, save_file
-from tests.models.builders import random_decoder, write_gguf
+from tests.models.builders import random_decoder, shard, write_gguf
 from tests.models.hostile import change_json, entry, refused, write_raw
 from tests.models.tiny import tiny_config, write_hf_checkpoint
-from tests.models.weights.test_loading import shard
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import load_decoder
@@ -216,12 +215,12 @@ def test_pickles_are_never_opened(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_json_bombs(checkpoint: Path) -> None:
-    (checkpoint / "config.json").write_text("[" * 200_000)
-    with refused("nested too deep|cannot read", checkpoint / "config.json"):
+    config = checkpoint / "config.json"
+    config.write_text("[" * 200_000)
+    with refused("nested too deep|cannot read", config):
         load(checkpoint)
-    with (checkpoint / "config.json").open("wb") as file:
-        file.truncate(1 << 33)
-    with refused("larger than any such file", checkpoint / "config.json"):
+    os.truncate(config, 1 << 33)
+    with refused("larger than any such file", config):
         load(checkpoint)
 
 

@@ -1,20 +1,19 @@
 """Checkpoints written for other programs: the same weights, the same function."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense, write_gguf
-from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import RopeScaling
 from blockdraft_models.weights.checkpoint import export_huggingface
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (2, 48))
-Kind = Literal["llama", "qwen3"]
 
 
 def source_of(kind: Kind, folder: Path, scaling: RopeScaling | None = None) -> tuple[Path, Any]:

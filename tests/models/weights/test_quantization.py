@@ -4,7 +4,7 @@ import tracemalloc
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, run_dense, write_gguf
 from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
-from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.scanned import ScannedDecoder
@@ -101,26 +101,22 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
         quantize_rows(weight)
 
 
-@pytest.mark.parametrize("form", ["hf", "gguf"])
-def test_a_checkpoint_that_is_not_finite_is_refused_by_name(form: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
     decoder = random_decoder(tiny_config())
     up = decoder.layers[1].mlp.up.weight
     up[...] = up[...].at[3, 5].set(jnp.nan)
-    path = tmp_path / "model.gguf"
-    if form == "gguf":
-        write_gguf(decoder, path)
-    else:
-        path = tmp_path
-        write_hf_checkpoint(decoder, path)
-    load_decoder(path, dtype=jnp.float32)
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up\.weight.*not a number"):
-        load_decoder(path, dtype=jnp.float32, weights="int8")
+    write_gguf(decoder, tmp_path / "model.gguf")
+    write_hf_checkpoint(decoder, tmp_path)
+    for path in (tmp_path / "model.gguf", tmp_path):
+        load_decoder(path, dtype=jnp.float32)
+        with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up\.weight.*not a number"):
+            load_decoder(path, dtype=jnp.float32, weights="int8")
 
 
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_logits_are_those_of_the_dequantized_weights(
-    kind: Literal["llama", "qwen3"], tmp_path: Path, *, scanned: bool
+    kind: Kind, tmp_path: Path, *, scanned: bool
 ) -> None:
     config = tiny_config(kind, attention_bias=kind == "llama")
     original = random_decoder(config)
