@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.tools import DEPLOY, ROOT, Manifest, run, variables
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
+from blockdraft_client import Client, SamplingParams
 from blockdraft_models.decoder.model import Decoder
 
 OUTAGE_SECONDS = 300.0
+GRPC = "0.0.0.0:50051"
+LONG = SamplingParams(max_output_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
 SMALL = {
     "DRAFTER": "random",
     "DRAFT_POLICY": "fixed",
@@ -50,14 +53,7 @@ def until(condition: Callable[[], bool], seconds: float = OUTAGE_SECONDS) -> Non
 
 @dataclass
 class Pod:
-    """A running container.
-
-    Attributes:
-        spec: The pod's, as rendered.
-        process: The container's first.
-        here: What stands for the container's paths and addresses on this machine.
-        log: What it says.
-    """
+    """A running container; `here` is what stands for its paths and addresses on this machine."""
 
     spec: Manifest
     process: subprocess.Popen[bytes]
@@ -103,10 +99,41 @@ class Pod:
         children = psutil.Process(self.process.pid).children(recursive=True)
         return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
 
-    def stops_within(self, seconds: float) -> bool:
-        """Return whether it ends well so soon after a signal, `preStop` counted in."""
-        wait = self.container["lifecycle"]["preStop"]["sleep"]["seconds"]
-        return self.process.wait(seconds - wait) == 0
+
+def check_serving(door: Pod, *behind: Pod) -> None:
+    """See that pods become ready, and that the first of them answers with drafts."""
+    for pod in (door, *behind):
+        # Twice asked, since a server that hears nothing for seconds may take its verifier for away.
+        until(partial(pod.probe, "readinessProbe"))
+        assert pod.probe("livenessProbe")
+    with Client(door.here[GRPC], timeout=120) as client:
+        until(lambda: client.model().drafter is not None)
+        assert client.model().name == "llama-3.1-8b-instruct"
+        usage = client.generate("ducks", max_output_tokens=24, ignore_eos=True).usage
+    assert usage.output_tokens == 24
+    assert usage.drafted_tokens > 0
+
+
+def check_draining(door: Pod, *behind: Pod) -> None:
+    """Stop pods within an answer: it comes whole, and all end within their grace periods."""
+    pods = (door, *behind)
+    until(lambda: all(pod.probe("readinessProbe") for pod in pods))
+    tokens, stopped = 0, 0.0
+    with (
+        Client(door.here[GRPC], timeout=120) as client,
+        client.stream("the last ducks", sampling=LONG) as stream,
+    ):
+        for chunk in stream:
+            if tokens == 0:
+                stopped = time.monotonic()
+                for pod in pods:
+                    pod.process.send_signal(signal.SIGTERM)
+            tokens += len(chunk.token_ids)
+    assert tokens == LONG.max_output_tokens
+    for pod in pods:
+        before = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        left = pod.spec["terminationGracePeriodSeconds"] - before - (time.monotonic() - stopped)
+        assert pod.process.wait(left) == 0
 
 
 def blockdraft(*arguments: str, timeout: float = 60.0) -> bool:
@@ -144,15 +171,10 @@ def write_target(folder: Path) -> Path:
 def running(
     overlay: str, workload: str, folder: Path, here: Mapping[str, str], **told: str
 ) -> Iterator[Pod]:
-    """Run the pod of a workload while the context lasts; begins without waiting for it.
+    """Run the pod of a Deployment or StatefulSet while the context lasts; does not wait for it.
 
-    Args:
-        overlay: Whose.
-        workload: Name of a Deployment or StatefulSet.
-        folder: For its log, which is printed at the end.
-        here: What stands for paths and addresses of its arguments on this machine; all must be
-            there, and only one process at a time is at an address.
-        told: What its variables are instead; empty for none.
+    All paths and addresses in `here` must be among its arguments. `told` is what its variables are
+    instead, empty for none.
     """
     kinds = ("Deployment", "StatefulSet")
     [found] = [

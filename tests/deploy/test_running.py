@@ -3,12 +3,10 @@
 Here the overlay `gke-v5p`, with Prometheus beside it; `gke-split` is in test_split.py.
 """
 
-import asyncio
 import json
 import re
 import signal
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -18,11 +16,23 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.pod import Pod, blockdraft, running, small, translated, until, write_target
+from tests.deploy.pod import (
+    GRPC,
+    LONG,
+    Pod,
+    blockdraft,
+    check_draining,
+    check_serving,
+    running,
+    small,
+    translated,
+    until,
+    write_target,
+)
 from tests.deploy.tools import DEPLOY, queries, tool
 from tests.ports import free_ports
 
-from blockdraft_client import AsyncClient, Client, SamplingParams
+from blockdraft_client import Client
 
 pytestmark = pytest.mark.deploy
 # What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS,
@@ -32,8 +42,6 @@ NOT_HERE = (
     *("tenant_limit", "tls_certificate", "drafter_version_verifications"),
     "learning_last_step",
 )
-GRPC = "0.0.0.0:50051"
-LONG = SamplingParams(max_output_tokens=150, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +49,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
     folder = tmp_path_factory.mktemp("pod")
     port = free_ports(4)
     here = {
-        "0.0.0.0:50051": f"127.0.0.1:{port + 3}",
+        GRPC: f"127.0.0.1:{port + 3}",
         "=9100": f"={port}",
         "/run/blockdraft": str(folder / "run"),
     }
@@ -52,15 +60,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
 
 
 def test_the_pod_becomes_ready_and_serves(pod: Pod) -> None:
-    # Twice asked, since a server that hears nothing for seconds may take its verifier for away.
-    until(lambda: pod.probe("readinessProbe"))
-    assert pod.probe("livenessProbe")
-    with Client(pod.here[GRPC], timeout=120) as client:
-        until(lambda: client.model().drafter is not None)
-        assert client.model().name == "llama-3.1-8b-instruct"
-        usage = client.generate("ducks", max_output_tokens=24, ignore_eos=True).usage
-    assert usage.output_tokens == 24
-    assert usage.drafted_tokens > 0
+    check_serving(pod)
 
 
 def test_the_probe_of_followers_finds_a_verifier(pod: Pod) -> None:
@@ -159,18 +159,4 @@ def test_an_outage_of_readiness_restarts_nothing_but_what_died(pod: Pod) -> None
 
 
 def test_the_pod_drains_within_its_grace_period(pod: Pod) -> None:
-    async def last_request() -> tuple[int, float]:
-        async with AsyncClient(pod.here[GRPC], timeout=120) as client:
-            tokens = 0
-            async for chunk in client.stream("the last ducks", sampling=LONG):
-                if tokens == 0:
-                    pod.process.send_signal(signal.SIGTERM)
-                    stopped = time.monotonic()
-                tokens += len(chunk.token_ids)
-            return tokens, stopped
-
-    until(lambda: pod.probe("readinessProbe"))
-    tokens, stopped = asyncio.run(last_request())
-    assert tokens == LONG.max_output_tokens
-    grace = pod.spec["terminationGracePeriodSeconds"]
-    assert pod.stops_within(grace - (time.monotonic() - stopped))
+    check_draining(pod)

@@ -4,19 +4,19 @@ A pod of verifier and drafter, and one of a server, as two groups of processes o
 name for which this machine has one address stands for the service's, `blockdraft-verifiers`.
 """
 
-import asyncio
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 from tests.certificates import Authority
 from tests.deploy.pod import (
+    GRPC,
+    LONG,
     OUTAGE_SECONDS,
     Pod,
     blockdraft,
+    check_draining,
+    check_serving,
     running,
     small,
     until,
@@ -24,11 +24,10 @@ from tests.deploy.pod import (
 )
 from tests.ports import free_ports
 
-from blockdraft_client import AsyncClient, Client, SamplingParams
+from blockdraft_client import Client
 
 pytestmark = pytest.mark.deploy
-GRPC, PEER = "0.0.0.0:50051", "0.0.0.0:50052"
-LONG = SamplingParams(max_output_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
+PEER = "0.0.0.0:50052"
 
 
 @dataclass
@@ -76,19 +75,11 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
 
 
 def test_the_pods_become_ready_and_serve(split: Split) -> None:
-    for pod in (split.tpu, split.server):
-        until(partial(pod.probe, "readinessProbe"))
-        assert pod.probe("livenessProbe")
+    check_serving(split.server, split.tpu)
     # One is a group without server, the other is a server alone.
     with pytest.raises(StopIteration):
         split.tpu.child("server")
     until(lambda: "blockdraft verifies" in split.tpu.log.read_text())
-    with Client(split.server.here[GRPC], timeout=120) as client:
-        until(lambda: client.model().drafter is not None)
-        assert client.model().name == "llama-3.1-8b-instruct"
-        usage = client.generate("ducks", max_output_tokens=24, ignore_eos=True).usage
-    assert usage.output_tokens == 24
-    assert usage.drafted_tokens > 0
 
 
 def test_who_shows_no_certificate_reaches_no_verifier(split: Split) -> None:
@@ -96,18 +87,15 @@ def test_who_shows_no_certificate_reaches_no_verifier(split: Split) -> None:
 
 
 def test_a_verifier_that_is_killed_costs_no_answer_and_no_server(split: Split) -> None:
-    async def ask(kill: bool) -> list[int]:
-        async with AsyncClient(split.server.here[GRPC], timeout=OUTAGE_SECONDS) as client:
-            token_ids: list[int] = []
-            async for chunk in client.stream("many ducks", sampling=LONG):
-                if kill and not token_ids:
-                    split.tpu.child("verifier").kill()
-                token_ids += chunk.token_ids
-            return token_ids
-
     process = split.server.process.pid
-    undisturbed = asyncio.run(ask(kill=False))
-    assert asyncio.run(ask(kill=True)) == undisturbed
+    with Client(split.server.here[GRPC], timeout=OUTAGE_SECONDS) as client:
+        undisturbed = client.generate("many ducks", sampling=LONG).token_ids
+        with client.stream("many ducks", sampling=LONG) as stream:
+            token_ids = list(next(stream).token_ids)
+            split.tpu.child("verifier").kill()
+            for chunk in stream:
+                token_ids += chunk.token_ids
+    assert tuple(token_ids) == undisturbed
     assert len(undisturbed) == LONG.max_output_tokens
     assert split.tpu.process.poll() is split.server.process.poll() is None
     assert split.server.process.pid == process
@@ -116,19 +104,4 @@ def test_a_verifier_that_is_killed_costs_no_answer_and_no_server(split: Split) -
 
 
 def test_the_pods_drain_within_their_grace_periods(split: Split) -> None:
-    async def last_request() -> int:
-        async with AsyncClient(split.server.here[GRPC], timeout=120) as client:
-            tokens = 0
-            async for chunk in client.stream("the last ducks", sampling=LONG):
-                if tokens == 0:
-                    for pod in (split.tpu, split.server):
-                        pod.process.send_signal(signal.SIGTERM)
-                tokens += len(chunk.token_ids)
-            return tokens
-
-    until(lambda: split.server.probe("readinessProbe"))
-    assert asyncio.run(last_request()) == LONG.max_output_tokens
-    stopped = time.monotonic()
-    for pod in (split.tpu, split.server):
-        grace = pod.spec["terminationGracePeriodSeconds"]
-        assert pod.stops_within(grace - (time.monotonic() - stopped))
+    check_draining(split.server, split.tpu)

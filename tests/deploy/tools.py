@@ -34,28 +34,18 @@ Manifest = dict[str, Any]
 
 
 def tool(program: str) -> Path:
-    """Return where a program is.
-
-    The test is skipped if it is one of Prometheus's, which not every machine can have.
-    """
+    """Return where a program is; without one of Prometheus's, the test is skipped."""
     path = _BIN / program
     if program in ("prometheus", "promtool") and not path.exists():
         pytest.skip(f"{path} is not there: apt could not fetch Debian's package prometheus")
     return path
 
 
-def run(program: str, *arguments: str | Path, stdin: str | None = None) -> str:
-    """Run a program, from the root; return what it printed. A failure fails the test.
-
-    Args:
-        program: Its name, see `tool`.
-        arguments: Its command line.
-        stdin: What it shall read.
-    """
+def run(program: str, *arguments: str | Path) -> str:
+    """Run a program, from the root; return what it printed. A failure fails the test."""
     done = subprocess.run(
         [str(tool(program)), *map(str, arguments)],
         cwd=ROOT,
-        input=stdin,
         capture_output=True,
         text=True,
         timeout=300,

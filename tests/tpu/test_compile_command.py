@@ -1,6 +1,7 @@
 """`blockdraft compile` from end to end, on a small checkpoint."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ LIMITS = (
     *("--context-tokens", "128", "--block-size", "4", "--page-size", "16"),
     *("--lookup-block", "1"),
 )
+FEW = ("--max-sequences", "1", "--max-step-tokens", "16")
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +38,32 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
-def roles(printed: str) -> dict[str, Any]:
-    """Return what was found of verifier and drafter, after a look at what holds for both."""
-    found: dict[str, Any] = json.loads(printed)["roles"]
-    assert list(found) == ["verifier", "drafter"]
-    for role in found.values():
-        assert (role["topology"], role["chips"]) == ("v5e:1x2", 2)
-        for program in role["programs"]:
-            assert program["collectives_per_layer"] <= 2
-            assert program["modelled_seconds"] > 0
-    assert {each["kind"] for each in found["drafter"]["programs"]} == {"append", "draft"}
-    return found
+@pytest.fixture
+def survey(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    def survey(topology: str, drafter: str, *more: str) -> dict[str, Any]:
+        """Return what the command reports, after a look at what holds for both roles."""
+        arguments = ("--topology", topology, "--target", target, "--drafter", drafter, *LIMITS)
+        assert main(["compile", *arguments, *more, "--ends-only", "--json"]) == 0
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        if drafter != "none":
+            assert list(report["roles"]) == ["verifier", "drafter"]
+            for role in report["roles"].values():
+                assert (role["topology"], role["chips"]) == ("v5e:1x2", 2)
+                for program in role["programs"]:
+                    assert program["collectives_per_layer"] <= 2
+                    assert program["modelled_seconds"] > 0
+            kinds = {each["kind"] for each in report["roles"]["drafter"]["programs"]}
+            assert kinds == {"append", "draft"}
+            assert all(each["kernels"] == 1 for each in report["roles"]["verifier"]["programs"])
+        return report
+
+    return survey
 
 
-def test_both_roles(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--topology", "v5e:2x2", "--target", target, "--drafter", "dflash", *LIMITS)
-    unpadded = ("--least-step-tokens", "1")
-    assert main(["compile", *arguments, *unpadded, "--ends-only", "--json"]) == 0
-    verifier = roles(capsys.readouterr().out)["verifier"]
+def test_both_roles(survey: Callable[..., dict[str, Any]]) -> None:
+    verifier = survey("v5e:2x2", "dflash", "--least-step-tokens", "1")["roles"]["verifier"]
     kinds = [(each["kind"], each["rows"], each["tokens"]) for each in verifier["programs"]]
     assert kinds == [("verify", 1, 1), ("verify", 4, 16), ("prefill", 1, 8), ("prefill", 4, 64)]
-    assert all(each["kernels"] == 1 for each in verifier["programs"])
     # Sixteen times the tokens: more operations, but the weights are read once.
     small, large = verifier["programs"][0], verifier["programs"][1]
     assert large["flops"] > 5 * small["flops"]
@@ -68,31 +75,20 @@ def test_both_roles(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert verifier["sequences_by_context_tokens"]["256"] == pages // 16
 
 
-def test_the_other_method(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--topology", "v5e:2x2", "--target", target, "--drafter", "eagle3", *LIMITS)
-    few = ("--max-sequences", "1", "--max-step-tokens", "16")
-    assert main(["compile", *arguments, *few, "--ends-only", "--json"]) == 0
-    verifier = roles(capsys.readouterr().out)["verifier"]
-    assert all(each["kernels"] == 1 for each in verifier["programs"])
+def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
+    survey("v5e:2x2", "eagle3", *FEW)
 
 
-def test_rows_are_as_long_as_what_lookup_drafts(
-    target: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--topology", "v5e:1x1", "--target", target, "--drafter", "none", *LIMITS)
+def test_rows_are_as_long_as_what_lookup_drafts(survey: Callable[..., dict[str, Any]]) -> None:
     # Up to the longest verification.
     lookup = ("--lookup-block", "8", "--least-step-tokens", "1", "--max-step-tokens", "32")
-    assert main(["compile", *arguments, *lookup, "--ends-only", "--json"]) == 0
-    verifier = json.loads(capsys.readouterr().out)["roles"]["verifier"]
-    verifications = [each for each in verifier["programs"] if each["kind"] == "verify"]
+    programs = survey("v5e:1x1", "none", *lookup)["roles"]["verifier"]["programs"]
+    verifications = [each for each in programs if each["kind"] == "verify"]
     assert [(each["rows"], each["tokens"]) for each in verifications] == [(1, 1), (4, 4 * 8)]
 
 
-def test_int8_weights_take_a_byte_each(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--topology", "v5e:1x1", "--target", target, "--drafter", "none", *LIMITS)
-    few = ("--max-sequences", "1", "--max-step-tokens", "16", "--ends-only")
-    assert main(["compile", *arguments, *few, "--weights", "int8", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_int8_weights_take_a_byte_each(survey: Callable[..., dict[str, Any]]) -> None:
+    report = survey("v5e:1x1", "none", *FEW, "--weights", "int8")
     assert report["weights"] == "int8"
     matrices = 8 * 256 * (512 + 256 + 256 + 512 + 3 * 512)
     scales = 8 * (512 + 256 + 256 + 256 + 512 + 512 + 256)

@@ -61,15 +61,10 @@ class DecoderConfig:
         vocab_size: Rows of the embedding, padding included.
         hidden_size: Width of the residual stream.
         intermediate_size: Width of the gated MLP.
-        num_kv_heads: Divides `num_heads`, those of queries.
-        head_dim: Even, because rotary embedding pairs dimensions.
-        rope_theta: Rotary base.
         tie_word_embeddings: Whether the head is the transposed embedding.
         attention_bias: Whether the four attention projections have biases.
         qk_norm: Whether queries and keys are RMS-normalized per head before RoPE (Qwen3).
         max_position_embeddings: Longest supported context, in tokens.
-        bos_token_id: Token that starts a text, or None.
-        eos_token_ids: Tokens that end a generation.
     """
 
     name: str

@@ -47,18 +47,11 @@ class Decoder(nnx.Module):
             [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
-        self.head = (
-            None
-            if config.tie_word_embeddings
-            else Linear(
-                config.hidden_size,
-                config.vocab_size,
-                (VOCAB, EMBED),
-                bias=False,
-                dtype=dtype,
-                rngs=rngs,
-            )
-        )
+        head: Linear | None = None
+        if not config.tie_word_embeddings:
+            sizes = config.hidden_size, config.vocab_size
+            head = Linear(*sizes, (VOCAB, EMBED), bias=False, dtype=dtype, rngs=rngs)
+        self.head = head
 
     @property
     def cache_count(self) -> int:
@@ -75,16 +68,9 @@ class Decoder(nnx.Module):
     ) -> DecoderOutput:
         """Run all layers over a flat batch of tokens of any number of sequences.
 
-        Args:
-            token_ids: The tokens.
-            positions: Of each token in its own sequence.
-            caches: `cache_count` opaque caches, passed to `attend`.
-            attend: Attention over these tokens and the cache.
-            capture: Layers, as in `target_layer_ids` of DFlash checkpoints, whose outputs (after
-                the residual) to return.
-
-        Raises:
-            ValueError: If the caches do not match the layers, or a captured id is not a layer.
+        A position is that of a token in its own sequence. `cache_count` opaque caches are passed
+        to `attend`. `capture` has the layers, as in `target_layer_ids` of DFlash checkpoints, whose
+        outputs (after the residual) to return.
         """
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")

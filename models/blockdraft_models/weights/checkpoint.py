@@ -99,12 +99,17 @@ class OpenCheckpoint:
 def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
     """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors."""
     if path.is_dir():
-        config = _config_from_directory(path)
+        published = read_json(path / "config.json", required=True)
+        published.setdefault("_name_or_path", path.name)
+        generation = read_json(path / "generation_config.json")
+        with _refusals(path):
+            config = config_from_hf(published, generation)
         with SafetensorsWeights(path) as shards:
             yield _identify(path, config, shards)
     elif path.suffix == ".gguf":
         header = read_header(path)
-        config = _checked(path, lambda: config_from_gguf(header.metadata, header.tensors))
+        with _refusals(path):
+            config = config_from_gguf(header.metadata, header.tensors)
         with GGUFWeights(header) as tensors:
             scaling = _gguf_rope_scaling(config, header, tensors)
             config = replace(config, rope_scaling=scaling)
@@ -135,19 +140,12 @@ def export_huggingface(source: Path, directory: Path) -> Checkpoint:
     return Checkpoint(config, opened.checkpoint.fingerprint, directory)
 
 
-def _config_from_directory(path: Path) -> DecoderConfig:
-    config = read_json(path / "config.json", required=True)
-    generation = read_json(path / "generation_config.json")
-    config.setdefault("_name_or_path", path.name)
-    return _checked(path, lambda: config_from_hf(config, generation))
-
-
-def _checked(path: Path, build: Any) -> DecoderConfig:
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
     try:
-        config: DecoderConfig = build()
+        yield
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return config
 
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:

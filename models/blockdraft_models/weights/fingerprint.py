@@ -109,15 +109,14 @@ def remembered_fingerprint(
 
 
 def _key(files: Sequence[Path], description: str) -> str:
-    seen = [_seen(file) for file in files]
+    seen = []
+    for file in files:
+        status = file.stat()
+        # The last one, unlike the time of writing, cannot be set back: archives and `cp -p` do it.
+        times = status.st_mtime_ns, status.st_ctime_ns
+        seen.append((str(file.resolve()), status.st_size, *times))
     told = json.dumps([_DEFINITION, description, seen])
     return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _seen(file: Path) -> tuple[str, int, int, int]:
-    status = file.stat()
-    # The last one, unlike the time of writing, cannot be set back: archives and `cp -p` do that.
-    return str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _recall(path: Path) -> str | None:

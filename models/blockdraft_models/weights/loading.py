@@ -71,19 +71,12 @@ def load_decoder(
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> tuple[Decoder, Checkpoint]:
-    """Load a decoder.
+    """Load a decoder from a Hugging Face directory or a `.gguf` file.
 
-    Args:
-        path: A Hugging Face directory or a `.gguf` file.
-        dtype: Of weights and activations; stored weights are converted.
-        weights: "int8" quantizes the matrices of the layers, each as it is read.
-        placement: Where on a mesh each weight goes; the default device when None.
-        progress: Called after every weight with the bytes placed and the bytes in all.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged, incomplete or of an unsupported kind;
-            nothing was placed on a device then. Also if int8 is asked of weights that are not
-            finite.
+    Stored weights are converted to `dtype`, that of activations too; "int8" quantizes the matrices
+    of the layers, each as it is read. Without a placement on a mesh all go to the default device.
+    Progress is told after every weight: the bytes placed and the bytes in all. A checkpoint that is
+    refused is refused before anything is placed, but for int8 of weights that are not finite.
     """
     int8 = weights == "int8"
     with open_checkpoint(path) as source:
