@@ -31,7 +31,8 @@ def test_seeds_of_64_bits_are_taken_as_two_halves() -> None:
         -(2**63) + 7: [7, 2**31],
     }
     packed = pack_sampling([Sampling(seed=seed) for seed in halves], len(halves) + 1).seed
-    assert (packed.dtype, packed.tolist()) == (np.uint32, [*halves.values(), [0, 0]])
+    assert packed.dtype == np.uint32
+    assert packed.tolist() == [*halves.values(), [0, 0]]
     for seed, words in halves.items():
         if seed >= 0:
             assert seed_words(seed).tolist() == words
