@@ -5,11 +5,11 @@
     with Client("localhost:50051") as client:
         print(client.generate("Once upon a time", max_output_tokens=32).text)
 
-Read `params` and `options` (what to ask, and how), `results` and `usage` (what comes back) and
-`errors`; then `client` and `stream`, and the same for asyncio in `aio`: they only call and wait.
-What both need is in `base`, `requests` (values as messages) and `error_mapping` (a failed call as
-an exception). `cli/` is the command. Nothing here
-imports the packages that serve, nor numpy or JAX: the client is installed without them.
+Read `params` (what to ask, and how), `results` and `usage` (what comes back) and `errors`; then
+`client` and `stream`, and the same for asyncio in `aio`: they only call and wait. What both need is
+in `base`, `requests` (values as messages) and `error_mapping` (a failed call as an exception).
+`cli/` is the command. Nothing here imports the packages that serve, nor numpy or JAX: the client is
+installed without them.
 """
 
 import importlib
@@ -32,8 +32,15 @@ if TYPE_CHECKING:
         RequestCancelledError,
         UnavailableError,
     )
-    from blockdraft_client.options import KeepAliveConfig, RetryConfig, TLSConfig
-    from blockdraft_client.params import ChatMessage, Prompt, SamplingParams, SpeculationParams
+    from blockdraft_client.params import (
+        ChatMessage,
+        KeepAliveConfig,
+        Prompt,
+        RetryConfig,
+        SamplingParams,
+        SpeculationParams,
+        TLSConfig,
+    )
     from blockdraft_client.results import (
         Chunk,
         Completion,
@@ -90,7 +97,7 @@ __all__ = [
 ]
 
 # Where the names of `__all__` are defined.
-_MODULES = ("client", "aio", "errors", "options", "params", "results", "usage")
+_MODULES = ("client", "aio", "errors", "params", "results", "usage")
 
 if not TYPE_CHECKING:
     # A type checker reads the imports above; this would hide a misspelt name from it.

@@ -10,16 +10,16 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from blockdraft_client.errors import DeadlineExceededError
-from blockdraft_client.options import (
+from blockdraft_client.params import (
     DEFAULT_KEEPALIVE,
     DEFAULT_RETRY,
     DEFAULT_TARGET,
     ApiKey,
     KeepAliveConfig,
+    Metadata,
     RetryConfig,
     TLSConfig,
 )
-from blockdraft_client.params import Metadata
 from blockdraft_runtime import version
 
 ChannelT = TypeVar("ChannelT")

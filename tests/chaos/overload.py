@@ -12,7 +12,6 @@ from tests.chaos.report import command_line, tell
 from tests.chaos.stack import SEQUENCES, VERIFIERS, Stack, running_stack
 
 from blockdraft_client import ApiError, AsyncClient, BlockdraftError, SamplingParams
-from blockdraft_runtime.event_loop import HeldLoop
 
 CONNECTIONS = 4
 # Long answers, so that ten times the capacity is no work for who asks.
@@ -20,7 +19,6 @@ TOKENS = 200
 RAMP_SECONDS = 5.0
 MAX_WAITING = 32
 _REFUSAL = "QUEUE_FULL"
-_HELD_SECONDS = 0.02
 
 
 class Load:
@@ -28,16 +26,14 @@ class Load:
 
     Attributes:
         ended: When each answer came, by the monotonic clock.
-        refused: When each refused request was sent, and when the refusal came.
-        held: When this process itself stood still, from when to when.
+        refused: How long each refusal took.
         errors: Other ends, which must not be.
     """
 
     def __init__(self) -> None:
         """Send nothing yet."""
         self.ended: list[float] = []
-        self.refused: list[tuple[float, float]] = []
-        self.held: list[tuple[float, float]] = []
+        self.refused: list[float] = []
         self.errors: Counter[str] = Counter()
 
     async def ask(self, client: AsyncClient, number: int) -> None:
@@ -51,30 +47,11 @@ class Load:
             self.ended.append(time.monotonic())
         except ApiError as error:
             if error.reason == _REFUSAL:
-                self.refused.append((began, time.monotonic()))
+                self.refused.append(time.monotonic() - began)
             else:
                 self.errors[error.reason] += 1
         except BlockdraftError as error:
             self.errors[type(error).__name__] += 1
-
-    def note_hold(self, late: float) -> None:
-        """Note for how long this process's own event loop did nothing, in seconds."""
-        if late >= _HELD_SECONDS:
-            now = time.monotonic()
-            self.held.append((now - late, now))
-
-    def refusal_seconds(self, *, undisturbed: bool) -> list[float]:
-        """Return how long refusals took; all, or those during which this process never stood still.
-
-        Who asks runs on the same cores. When it does not get one, it sees late what came long ago.
-        """
-        return [
-            end - begin
-            for begin, end in self.refused
-            if not (
-                undisturbed and any(begin < until and since < end for since, until in self.held)
-            )
-        ]
 
     def per_second(self, since: float, until: float) -> float:
         """Return how many answers a second came in a time."""
@@ -98,8 +75,6 @@ async def capacity(clients: list[AsyncClient], seconds: float) -> float:
 async def flood(clients: list[AsyncClient], rate: float, seconds: float, seed: int) -> Load:
     """Send `rate` requests a second at random times, whatever becomes of them."""
     draw, load, asking = random.Random(seed), Load(), set[asyncio.Task[None]]()
-    watch = HeldLoop(load.note_hold)
-    watch.start()
     due = time.monotonic()
     end = due + seconds
     number = 0
@@ -109,7 +84,6 @@ async def flood(clients: list[AsyncClient], rate: float, seconds: float, seed: i
         number += 1
         due += draw.expovariate(rate)
     await asyncio.gather(*asking)
-    watch.stop()
     return load
 
 
@@ -144,9 +118,7 @@ def _found(load: Load, able: float, began: float, seconds: float) -> dict[str, A
         "offered_per_second": round(offered / seconds, 1),
         "goodput_per_second": round(good, 2),
         "goodput_share": round(good / able, 3),
-        "refusals": _times(load.refusal_seconds(undisturbed=False)),
-        "refusals_while_the_asking_process_ran": _times(load.refusal_seconds(undisturbed=True)),
-        "asking_process_stood_still_seconds": round(sum(b - a for a, b in load.held), 3),
+        "refusals": _times(load.refused),
         "errors": dict(load.errors),
     }
 

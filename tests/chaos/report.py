@@ -77,29 +77,11 @@ def as_json(found: Findings) -> dict[str, Any]:
         "control_changed": found.control,
         "log_errors": list(found.errors[:_SHOWN]),
         "learned": asdict(found.learned),
-        "timeline": _timeline(found),
         "recovery_seconds": _quantiles([wait for waits in found.recoveries for wait in waits]),
         "recovery_seconds_by_fault": {
             name: _quantiles(waits) for name, waits in _by_fault(found).items()
         },
     }
-
-
-def _timeline(found: Findings) -> list[dict[str, Any]]:
-    """Return the faults in order: when each began, how long it could be felt, the worst pause."""
-    first = min((each.began for each in found.happened), default=0.0)
-    return sorted(
-        (
-            {
-                "at_seconds": round(each.began - first, 1),
-                "fault": f"{each.fault.kind} {each.fault.target}",
-                "settled_after_seconds": round(each.settled - each.began, 1),
-                "longest_pause_seconds": round(max(waits, default=0.0), 1),
-            }
-            for each, waits in zip(found.happened, found.recoveries, strict=True)
-        ),
-        key=lambda row: float(row["at_seconds"]),
-    )
 
 
 def _by_fault(found: Findings) -> dict[str, list[float]]:

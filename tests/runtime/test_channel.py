@@ -12,7 +12,7 @@ from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client.base import all_channel_options
-from blockdraft_client.options import DEFAULT_KEEPALIVE
+from blockdraft_client.params import DEFAULT_KEEPALIVE
 from blockdraft_runtime.channel import CLIENT_OPTIONS, SERVER_OPTIONS
 
 Options = Sequence[tuple[str, int | str]]

@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -34,6 +35,7 @@ from blockdraft_server.routing.places import LookUp, look_up
 from blockdraft_server.traces import Traces
 
 EOS = 256
+_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "look_up")
 
 
 class ByteTokenizer:
@@ -179,23 +181,16 @@ async def running_server(
 
 @contextlib.asynccontextmanager
 async def serving(
-    *fakes: FakeVerifier,
-    api_keys: Collection[str] = (),
-    traces: Traces | None = None,
-    channel_credentials: grpc.ChannelCredentials | None = None,
-    drain_seconds: float = 2.0,
-    **settings: object,
+    *fakes: FakeVerifier, api_keys: Collection[str] = (), **options: Any
 ) -> AsyncIterator[Running]:
-    """Run verifiers and a server before them; waits until it knows them all."""
+    """Run verifiers and a server before them; waits until it knows them all.
+
+    Options are those of `running_server`; all others are settings.
+    """
+    own = {name: options.pop(name) for name in _OPTIONS if name in options}
     async with contextlib.AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(running_verifier(fake)) for fake in fakes]
-        server = running_server(
-            settings_for(*addresses, **settings),
-            api_keys=api_keys,
-            traces=traces,
-            channel_credentials=channel_credentials,
-            drain_seconds=drain_seconds,
-        )
+        server = running_server(settings_for(*addresses, **options), api_keys=api_keys, **own)
         running = await stack.enter_async_context(server)
         most = sum(fake.description.max_sequences for fake in fakes)
         await until(lambda: running.app._pool.capacity == most)

@@ -28,11 +28,6 @@ PROMPT = [1, 2]
 
 
 @pytest.fixture
-def verifier() -> FakeVerifier:
-    return FakeVerifier()
-
-
-@pytest.fixture
 async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
     async with serving(verifier, limits=LimitsSettings(max_waiting=1)) as running:
         yield running

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.server.support import Running, running_server, settings_for, until
+from tests.fakes.verifier import FakeVerifier
+from tests.server.support import Running, serving, until
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.traces import SpanTraces, Traces, traces_to
@@ -30,23 +30,11 @@ def spans() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def verifier() -> FakeVerifier:
-    return FakeVerifier()
-
-
-@pytest.fixture
 async def server(verifier: FakeVerifier, spans: InMemorySpanExporter) -> AsyncIterator[Running]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    async with (
-        running_verifier(verifier) as address,
-        running_server(settings_for(address), traces=SpanTraces(provider)) as server,
-    ):
+    async with serving(verifier, traces=SpanTraces(provider)) as server:
         yield server
-
-
-def request(text: str) -> inference_pb2.GenerateRequest:
-    return inference_pb2.GenerateRequest(prompt=inference_pb2.Prompt(text=text))
 
 
 def named(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
@@ -57,7 +45,7 @@ async def test_a_request_is_a_span_of_its_callers_trace(
     server: Running, verifier: FakeVerifier, spans: InMemorySpanExporter
 ) -> None:
     metadata = (("traceparent", f"00-{TRACE}-{PARENT}-01"),)
-    answer = await server.stub.Generate(request("secret words"), metadata=metadata)
+    answer = await server.generate("secret words", metadata=metadata)
     found = named(spans)
     assert set(found) == {"generate", "queue", "prefill", "decode"}
     whole = found["generate"]

@@ -19,8 +19,7 @@ from blockdraft_client.aio import AsyncClient
 from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.cli.options import tls_from
 from blockdraft_client.client import Client
-from blockdraft_client.options import TLSConfig
-from blockdraft_client.params import ChatMessage
+from blockdraft_client.params import ChatMessage, TLSConfig
 from blockdraft_client.results import ModelInfo
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_server.supervise.plan import TRAINER_MODULE

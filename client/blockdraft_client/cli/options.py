@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from blockdraft_client.cli.output import UsageError
-from blockdraft_client.options import DEFAULT_TARGET, TLSConfig
 from blockdraft_client.params import (
+    DEFAULT_TARGET,
     Priority,
     Prompt,
     SamplingParams,
     SamplingShortcuts,
     SpeculationParams,
+    TLSConfig,
 )
 
 if TYPE_CHECKING:
