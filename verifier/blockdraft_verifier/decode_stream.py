@@ -55,10 +55,7 @@ class DecodeStream:
         """Yield the messages of the stream, and do what `requests` ask for meanwhile.
 
         Ends when all requests have come or `drain` was called, and no sequence is left. When the
-        generator is closed, the sequences that are left are cancelled.
-
-        Raises:
-            ServiceError: INVALID_ARGUMENT if the requests break the rules of the stream.
+        generator is closed, or requests break the rules of the stream, those left are cancelled.
         """
         reading = asyncio.ensure_future(self._read(requests))
         try:

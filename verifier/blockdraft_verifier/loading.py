@@ -27,13 +27,9 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedTarget(NamedTuple):
-    """A target that is ready to be compiled.
+    """A target that is ready to be compiled; how its steps round is not known yet.
 
-    Attributes:
-        runner: Runs its steps.
-        checkpoint: What was loaded.
-        computation: What it computes with; how its steps round is not known yet.
-        mirror: Its part in running every step on all hosts; None for a single process.
+    `mirror` is its part in running every step on all hosts, None for a single process.
     """
 
     runner: ModelRunner
@@ -45,10 +41,8 @@ class LoadedTarget(NamedTuple):
 def load_target(settings: VerifierSettings) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come.
 
-    Raises:
-        ValueError: If the target cannot be loaded, or the processes of a slice differ in flags,
-            target, devices or versions.
-        RuntimeError: If other processes of a slice do not come.
+    It raises `ValueError` if it cannot be loaded, or what the others run differs, and
+    `RuntimeError` if they do not come.
     """
     if settings.slice is not None:
         start_slice(settings.slice)

@@ -81,11 +81,7 @@ def parse_request(
 
 
 def parse_sampling(message: pb.TokenSampling) -> Sampling:
-    """Return the sampling options, checked.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT naming the field.
-    """
+    """Return the sampling options, checked."""
     if not (math.isfinite(message.temperature) and message.temperature >= 0):
         raise invalid_argument(
             "sampling.temperature", f"temperature must be >= 0, got {message.temperature}"

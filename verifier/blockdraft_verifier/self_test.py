@@ -65,15 +65,9 @@ def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """The text and where it lies.
+    """The text, computed once into `text_pages`, and all other pages.
 
-    Attributes:
-        runner: Runs the steps.
-        text: Token ids.
-        start: First position compared; it begins a page.
-        span: Positions compared.
-        text_pages: Pages that hold the whole text, computed once.
-        spare_pages: All others.
+    `span` positions from `start` on, which begins a page, are compared.
     """
 
     runner: ModelRunner

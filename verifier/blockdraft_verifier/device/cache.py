@@ -25,7 +25,6 @@ class CacheLayout:
 
     Attributes:
         num_pages: Of each layer.
-        page_size: Tokens per page.
         kv_heads: Heads stored, those included that are repeated, or padding for the kernel.
         head_dim: Width of a stored head; the kernel's are padded.
         mesh: The devices; None for the default one.
@@ -86,11 +85,7 @@ class CacheLayout:
 
     @property
     def array_count(self) -> int:
-        """How many arrays the cache is.
-
-        One per layer, not one for all, unless layers are scanned: each can be donated to a step
-        and updated in place.
-        """
+        """One array per layer, unless layers are scanned: each can be updated in place."""
         return 1 if self.stacked else self.num_layers
 
     @property

@@ -78,11 +78,8 @@ class MeasuredSteps:
 class StepResult:
     """What a step computed, row by row.
 
-    Attributes:
-        rows: Acceptance of each row.
-        features: Features of each row's final positions, `[positions, width]`.
-        log_probs: For each row, one entry per gained token; empty unless some row wants them.
-        seconds: Wall time of the step on the device.
+    Features are those of its final positions; of log probabilities there is one entry per gained
+    token, or none unless some row wants them.
     """
 
     rows: list[RowResult]
@@ -118,11 +115,7 @@ class ModelRunner:
     """Holds weights and cache on the device and runs compiled steps over them.
 
     Attributes:
-        settings: Sizes of cache and steps.
-        model: What the target is.
-        dtype: What it computes in.
         product_forms: How a CPU multiplies with weights of each width.
-        layout: Of the cache.
         buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
     """

@@ -32,12 +32,9 @@ FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 class StepOutputs(NamedTuple):
     """What a step tells the host.
 
-    Attributes:
-        accepted: Drafted tokens accepted, per row.
-        bonus: The target's own next token, per row.
-        log_probs: Log probabilities of every choice.
-        features: Features of the positions that became final, row after row without gaps, then
-            the others; cut into pieces, since the host reads only those it needs.
+    Of each row the drafted tokens accepted, and `bonus`, the target's own next token; of each
+    choice its log probabilities. Features of the positions that became final come first, row after
+    row without gaps, then the others; cut into pieces, as the host reads only those it needs.
     """
 
     accepted: Int[Array, " rows"]

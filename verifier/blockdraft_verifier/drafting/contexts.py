@@ -26,11 +26,8 @@ MAX_REFUSALS = 3
 class Context:
     """One sequence's context at the drafter.
 
-    Attributes:
-        context_id: The drafter's name for it; a context built anew gets a new one, so that
-            answers about the old one are recognized.
-        length: Positions the drafter holds once all requests sent so far are done.
-        refusals: Refusals since the last proposal.
+    A context built anew gets a new number, so that answers about the old one are recognized. The
+    drafter holds `length` positions once all requests sent so far are done.
     """
 
     context_id: int
@@ -45,10 +42,9 @@ class PendingStep:
 
     Attributes:
         deadline: Until when sequences wait for its proposals; None if none do.
-        feature_rows: Positions whose features it brings.
         late: Whether the deadline passed.
-        expected_length: Positions each context holds once it is done.
-        draft_length: Tokens asked for, by context.
+        expected_length: By context, positions it holds once this is done.
+        draft_length: By context, tokens asked for.
     """
 
     step_id: int

@@ -46,10 +46,8 @@ class TransportError(RuntimeError):
 class DraftTransport(Protocol):
     """One stream to a drafter; contexts live exactly as long as it does.
 
-    Attributes:
-        description: Of the drafter.
-        feature_writer: How features reach it. Requests say where they are, so they are written
-            just before, in the order of their requests.
+    Requests say where features are, so `feature_writer` writes these just before, in the order of
+    their requests.
     """
 
     description: DrafterDescription
@@ -82,9 +80,8 @@ class DraftLink(Protocol):
 class GrpcDraftTransport:
     """A `Draft` stream over gRPC.
 
-    Attributes:
-        answered: Whether the drafter has answered anything: one that takes streams only to end
-            them is not to be called again at once.
+    `answered` says whether anything was: who takes streams only to end them is not to be called
+    again at once.
     """
 
     def __init__(
@@ -93,12 +90,9 @@ class GrpcDraftTransport:
         description: DrafterDescription,
         shared: SharedFile | None = None,
     ) -> None:
-        """Open the stream, and wait until the drafter has taken it.
+        """Open the stream, and wait until the drafter has taken it; else raise what it said.
 
         The name of `shared`, memory to offer, is taken away afterwards.
-
-        Raises:
-            grpc.RpcError: If the drafter does not take the stream.
         """
         self.description = description
         self.feature_writer: FeatureWriter = MessageWriter()

@@ -59,13 +59,10 @@ class DraftTimes:
     Attributes:
         waited: Seconds until the answers were there, or nobody waited any more.
         computed: Seconds the drafter computed what was waited for.
-        answers: Answers that came in time.
-        proposals: Proposals with tokens among them.
-        longest: Most tokens of one of them.
+        answers: Answers that came in time, with `proposals` of up to `longest` tokens.
         backlogged: Whether they took in more features than one verification commits, so that they
             took longer than usual.
-        missed: Deadlines that passed.
-        late: Answers that came after theirs.
+        missed: Deadlines that passed; `late` are answers that came after theirs.
     """
 
     waited: float = 0.0

@@ -38,9 +38,8 @@ class WaitingPrompts:
     """What is to be computed of prompts, beside the sequences that are decoding.
 
     Attributes:
-        tokens: How many are left.
         slowdown: How many times as long they may make a step; at least 1.
-        context: Most that were computed of one of them before.
+        context: Most tokens that were computed of one of them before.
     """
 
     tokens: int = 0

@@ -50,12 +50,10 @@ class TokensGained:
     """What one step gained for one sequence.
 
     Attributes:
-        token_ids: The new tokens; empty only on a failure.
         log_probs: One entry per token, if asked for.
         drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
         accepted: How many of them, from the first on, are among `token_ids`.
-        finish_reason: Set on the last event.
-        usage: Set on the last event.
+        finish_reason: Set on the last event, as `usage` is.
         failure: Set instead of tokens when the engine failed.
     """
 

@@ -35,9 +35,7 @@ class Row:
 
     Attributes:
         start: Position of the first token; equals the sequence's committed length.
-        token_ids: Known tokens, then drafted ones.
-        draft_count: How many of `token_ids`, at the end, are drafted.
-        source: Who drafted them, if any are.
+        token_ids: Known tokens, then `draft_count` drafted ones.
         ended_early: Whether the drafter was asked for more of them than it drafted.
     """
 

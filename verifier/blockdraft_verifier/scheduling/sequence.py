@@ -31,10 +31,8 @@ class GenerationRequest:
 
     Attributes:
         request_id: The caller's name for it, for logs.
-        prompt: At least one token id.
         emitted: Tokens an earlier attempt has already delivered.
         max_output_tokens: Most tokens to generate, `emitted` included.
-        stop_token_ids: Tokens that end generation.
         log_probs: Number of alternatives to report per token, None for no log probabilities.
         max_draft_tokens: Most tokens to draft per step, None for as many as were compiled for.
         lookup: Whether earlier text may be looked up for drafts.
@@ -136,14 +134,10 @@ class Sequence:
     Attributes:
         sequence_id: Number unique in this process; never reused.
         arrival_time: Seconds of the engine's clock.
-        committed: Leading tokens with final K/V and features.
-        pages: Page numbers, in order of position.
         page_hashes: Identity of each full committed page's contents and prefix.
-        proposal: Drafted tokens to verify next, if any.
         awaiting_draft: Whether the drafter is at work on its proposal.
         draftable: Whether drafting for it is possible at all.
         last_turn: Number of its last turn; who waited longest is next.
-        finish_reason: None while it lives.
     """
 
     sequence_id: int

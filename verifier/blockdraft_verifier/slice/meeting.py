@@ -32,12 +32,7 @@ class SliceMismatchError(ValueError):
 
 
 class Listener:
-    """Where the leader waits for its followers, on all interfaces.
-
-    Attributes:
-        port: The port.
-        token: What followers must know.
-    """
+    """Where the leader waits, on all interfaces, for followers that know its token."""
 
     def __init__(self) -> None:
         """Bind a free port."""
