@@ -13,7 +13,12 @@ from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.tiny import write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
-from tests.verifier.support import LAYER_IDS, Outcome, tiny_decoder
+from tests.verifier.support import (
+    LAYER_IDS,
+    Outcome,
+    finish,
+    tiny_decoder,
+)
 
 from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.app import load_method
@@ -103,8 +108,7 @@ class Setting:
             chunk = slice(first, first + concurrency)
             for request, outcome in zip(requests[chunk], outcomes[chunk], strict=True):
                 engine.submit(request, outcome)
-            while engine.step():
-                pass
+            finish(engine)
         return outcomes
 
     def drafter(self, spec: str, feature_form: SentForm = "projected") -> DraftMethod:
@@ -209,8 +213,8 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     decoder = tiny_decoder()
     write_hf_checkpoint(decoder, tmp_path / "target")
     # Few shapes to compile.
-    config = engine_config(4, 8, 96, 12)
-    setting = Setting(tmp_path / "target", config, requests=10, prompt_tokens=56, output=20)
+    config = engine_config(4, 8, 96, 8)
+    setting = Setting(tmp_path / "target", config, requests=6, prompt_tokens=56, output=20)
     # The same features for two, raw ones, so that the target's steps are compiled once for them.
     wrong = setting.wrong_drafter(LAYER_IDS)
     train_on_answers(setting, tmp_path / "drafter", SessionLink(wrong))

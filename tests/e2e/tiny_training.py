@@ -24,9 +24,9 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 
 LENGTH = 96
-STEPS = 400
+STEPS = 150
 LEARNING_RATE = 3e-3
-BLOCKS_PER_STEP = 64
+BLOCKS_PER_STEP = 32
 
 
 class OneBlockAttend:

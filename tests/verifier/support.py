@@ -191,13 +191,18 @@ def error_of(message: pb.SequenceTokens) -> ServiceError:
     return error
 
 
+def finish(engine: Engine) -> None:
+    """Run an engine until nothing is left to do."""
+    while engine.step():
+        pass
+
+
 def decode(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Outcome]:
     """Run all requests to their end, together."""
     outcomes = [Outcome() for _ in requests]
     for request, outcome in zip(requests, outcomes, strict=True):
         engine.submit(request, outcome)
-    while engine.step():
-        pass
+    finish(engine)
     return outcomes
 
 

@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tests.verifier.support import MadeUpRunner, engine_over, link_to
+from tests.verifier.support import (
+    MadeUpRunner,
+    engine_over,
+    finish,
+    link_to,
+)
 
 from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.engine.listeners import TokensGained
@@ -56,8 +61,7 @@ def engine(diary: Diary) -> Iterator[Engine]:
 
 def test_a_step_is_told_during_the_next_and_the_last_at_once(engine: Engine, diary: Diary) -> None:
     engine.submit(REQUEST, diary.hear)
-    while engine.step():
-        pass
+    finish(engine)
     during = ["begins", "told", "ends"]
     assert diary.entries == ["begins", "ends", *during * 3, "end"]
 
@@ -69,8 +73,7 @@ def test_whoever_waits_for_drafts_is_told_first(diary: Diary) -> None:
 
     engine = engine_over(WritingRunner(diary), link=link_to(propose))
     engine.submit(REQUEST, diary.hear)
-    while engine.step():
-        pass
+    finish(engine)
     engine.stop()
     assert "drafts" in diary.entries
     told = [index for index, entry in enumerate(diary.entries) if entry == "told"]
@@ -85,8 +88,7 @@ def test_whoever_cancels_before_hears_no_more(engine: Engine, diary: Diary) -> N
     engine.submit(GenerationRequest("", (4, 5), max_output_tokens=3), other.hear)
     engine.step()
     engine.cancel(sequence)
-    while engine.step():
-        pass
+    finish(engine)
     assert "told" not in diary.entries
     assert other.entries == ["told", "told", "end"]
     assert not engine.load().used_pages
@@ -108,6 +110,5 @@ def test_what_was_gained_before_a_failure_is_told(engine: Engine, diary: Diary) 
 def test_pages_of_an_ended_sequence_are_free_before_it_is_told(engine: Engine) -> None:
     free: list[int] = []
     engine.submit(REQUEST, lambda event: free.append(engine.load().used_pages))
-    while engine.step():
-        pass
+    finish(engine)
     assert free[-1] == 0

@@ -15,6 +15,7 @@ from tests.verifier.support import (
     Outcome,
     decode,
     dense_features,
+    finish,
     make_engine,
     random_requests,
     scripted,
@@ -188,8 +189,7 @@ def test_a_drafter_with_another_projection_gets_its_own_features(
     link.method = methods[1]
     link.close()
     link.transport = None
-    while engine.step():
-        pass
+    finish(engine)
     assert outcome.tokens == expected.tokens
     for method, projection in zip(methods, projections, strict=True):
         assert method.drafted_from
@@ -283,8 +283,7 @@ def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
     drafting.conclude()
     assert [len(event.token_ids) for event in outcome.events[-2:]] == [1, 1]
     link.down = False
-    while drafting.step():
-        pass
+    finish(drafting)
     assert outcome.tokens == expected.tokens
     assert max(len(event.token_ids) for event in outcome.events[-4:]) > 1
 
@@ -318,8 +317,7 @@ def test_a_drafter_that_comes_late_is_taken_up(
     engine.conclude()
     assert [len(event.token_ids) for event in outcome.events] == [1] * 5
     link.down = False
-    while engine.step():
-        pass
+    finish(engine)
     assert outcome.tokens == expected.tokens
     assert len(outcome.events[-2].token_ids) == 4
     # What it had committed was computed again, with features this time.

@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from tests.verifier.support import TINY_ENGINE, MadeUpRunner, Outcome, decode, engine_over
+from tests.verifier.support import (
+    TINY_ENGINE,
+    MadeUpRunner,
+    Outcome,
+    decode,
+    engine_over,
+    finish,
+)
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.engine.loop import Engine, QueueFullError
@@ -26,8 +33,7 @@ def test_cancelling_frees_the_pages(engine: Engine) -> None:
     for _ in range(3):
         engine.step()
     engine.cancel(dropped)
-    while engine.step():
-        pass
+    finish(engine)
     assert engine.load().used_pages == 0
     assert len(outcomes[1].tokens) < 10
     assert outcomes[0].tokens == expected.tokens
@@ -43,8 +49,7 @@ def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(engine: En
     for request in (new, replay):
         with pytest.raises(QueueFullError):
             engine.submit(request, outcome)
-    while engine.step():
-        pass
+    finish(engine)
     assert len(outcome.tokens) == 12 * 3
     # Every place is free again.
     assert len(decode(engine, [new] * 6)) == 6

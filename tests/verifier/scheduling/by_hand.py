@@ -39,12 +39,18 @@ class Driver:
     preemptions: int = 0
     preempted: int = 0  # in the last step
 
-    def add(self, sequence: Sequence) -> None:
-        queue = sequence.request.cache_salt, sequence.request.background
-        mine = self.tenants.setdefault(queue, set())
-        self.earlier[sequence.sequence_id] = set(mine)
-        mine.add(sequence.sequence_id)
-        self.scheduler.add(sequence)
+    def add(self, *sequences: Sequence) -> None:
+        for sequence in sequences:
+            queue = sequence.request.cache_salt, sequence.request.background
+            mine = self.tenants.setdefault(queue, set())
+            self.earlier[sequence.sequence_id] = set(mine)
+            mine.add(sequence.sequence_id)
+            self.scheduler.add(sequence)
+
+    def finish(self) -> None:
+        """Run until nothing is left to do."""
+        while self.step():
+            pass
 
     def step(
         self,

@@ -135,10 +135,8 @@ def new(
 def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> None:
     driver = Driver(scheduler(num_pages=8, max_context_tokens=30))
     sequences = [new(i, [i] * 6, 20) for i in range(3)]
-    for sequence in sequences:
-        driver.add(sequence)
-    while driver.step():
-        pass
+    driver.add(*sequences)
+    driver.finish()
     assert driver.preemptions > 0
     assert driver.ended[0] is sequences[0]
     for sequence in sequences:
@@ -148,19 +146,16 @@ def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> N
 def test_the_background_gives_its_places_up_and_goes_on_later() -> None:
     driver = Driver(scheduler(max_sequences=2))
     behind = [new(i, [i], 10, background=True) for i in range(2)]
-    for sequence in behind:
-        driver.add(sequence)
+    driver.add(*behind)
     driver.step()
     assert driver.scheduler.running == behind
     driver.add(first := new(2, [5], 10))
     driver.step()
     assert driver.scheduler.running == [behind[0], first]  # the youngest has given way
-    driver.add(second := new(3, [6], 10))
-    driver.add(third := new(4, [7], 10))
+    driver.add(second := new(3, [6], 10), third := new(4, [7], 10))
     driver.step()
     assert driver.scheduler.running == [first, second]
-    while driver.step():
-        pass
+    driver.finish()
     assert driver.ended[:2] == [first, second]
     assert set(driver.ended[2:]) == {third, *behind}
     for sequence in behind:
@@ -179,23 +174,20 @@ def test_the_background_gives_its_pages_up_before_younger_ones_do() -> None:
         driver.step()
         assert first in driver.scheduler.running or first in driver.ended
     assert driver.preemptions > 0
-    while driver.step():
-        pass
+    driver.finish()
     assert behind.tokens == expected_end(behind.request, 30)[0]
 
 
 def test_the_background_keeps_what_would_not_be_enough() -> None:
     driver = Driver(scheduler(num_pages=8, max_step_tokens=32, max_context_tokens=30))
-    driver.add(big := new(0, [0] * 18, 10))
-    driver.add(behind := new(1, [1] * 4, 2, background=True))
+    driver.add(big := new(0, [0] * 18, 10), behind := new(1, [1] * 4, 2, background=True))
     driver.step()
     driver.add(late := new(2, [2] * 18, 2))
     driver.step()
     assert late in driver.scheduler.waiting
     assert behind in (*driver.scheduler.running, *driver.ended)
     assert driver.preemptions == 0
-    while driver.step():
-        pass
+    driver.finish()
     assert set(driver.ended) == {big, behind, late}
 
 
@@ -205,8 +197,7 @@ def test_rows_take_turns_and_newcomers_do_not_starve_the_old() -> None:
     driver.add(old)
     for _ in range(20):
         driver.step(2)
-    for number in (1, 2):
-        driver.add(new(number, [number], 60))
+    driver.add(*(new(number, [number], 60) for number in (1, 2)))
     driver.step(2)
     assert all(sequence.decoding for sequence in driver.scheduler.running)
     before = [len(sequence.tokens) for sequence in driver.scheduler.running]
@@ -223,8 +214,7 @@ def test_rows_take_turns_and_newcomers_do_not_starve_the_old() -> None:
 def test_drafts_do_not_starve_a_prompt() -> None:
     driver = Driver(scheduler(max_step_tokens=8))
     old = [new(number, [number], 60) for number in range(2)]
-    for sequence in old:
-        driver.add(sequence)
+    driver.add(*old)
     driver.step()
     driver.add(late := new(2, [5] * 6, 2))
     for _ in range(6):
@@ -246,8 +236,7 @@ def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
     driver.step(prompt_room=room)
     assert first.decoding
     assert not asked  # nobody is held up
-    for number in (1, 2):
-        driver.add(new(number, range(8), 4))
+    driver.add(*(new(number, range(8), 4) for number in (1, 2)))
     first.proposal = Proposal((0, 0))
     rows = driver.step(prompt_room=room)
     assert asked == [(1, 3, 0)]
@@ -275,8 +264,7 @@ def test_prompt_tokens_are_those_that_could_run_next() -> None:
 
 def test_drafts_share_the_budget() -> None:
     driver = Driver(scheduler(max_step_tokens=8, max_sequences=3))
-    for number in range(3):
-        driver.add(new(number, [number]))
+    driver.add(*(new(number, [number]) for number in range(3)))
     driver.step()
     for sequence in driver.scheduler.running:
         sequence.proposal = Proposal((VOCAB,) * 9)
@@ -344,8 +332,7 @@ def test_removing_a_waiting_sequence() -> None:
 
 def test_the_drafting_are_left_out() -> None:
     driver = Driver(scheduler())
-    for number in range(2):
-        driver.add(new(number, [number]))
+    driver.add(*(new(number, [number]) for number in range(2)))
     driver.step()
     driver.scheduler.running[0].awaiting_draft = True
     assert [row.sequence.sequence_id for row in driver.step()] == [1]
@@ -355,8 +342,7 @@ def test_a_cached_prefix_is_reported_but_not_that_of_a_preempted_sequence() -> N
     driver = Driver(scheduler())
     for number in range(2):
         driver.add(sequence := new(number, range(10), 2))
-        while driver.step():
-            pass
+        driver.finish()
         assert sequence.usage.cached_prompt_tokens == 8 * number
 
 
