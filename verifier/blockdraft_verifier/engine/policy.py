@@ -142,11 +142,12 @@ class DraftLengths:
             tried = most
         elif best == 0:
             tried = costs.try_length(estimates, self._overall.drafts, most, prompts)
-        lost = steps.lost_seconds(tried, best) if tried != best else 0.0
-        if lost > self._credit_seconds:
-            tried = best
-        elif tried != best:
-            self._credit_seconds -= lost
+        if tried != best:
+            lost = steps.lost_seconds(tried, best)
+            if lost > self._credit_seconds:
+                tried = best
+            else:
+                self._credit_seconds -= lost
         return tried, tried > 0 and (self._explores or tried != best)
 
     def _offer(self, sequence: Sequence, length: int) -> "Offer":
