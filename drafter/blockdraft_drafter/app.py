@@ -37,10 +37,7 @@ SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_na
 
 
 class DrafterApp:
-    """An `Application` of `blockdraft_runtime.process`; to be made in a running event loop.
-
-    It has `failed` if the method cannot draft any more.
-    """
+    """An `Application` of `blockdraft_runtime.process`; to be made in a running event loop."""
 
     role = "drafter"
     internal = True
@@ -106,11 +103,7 @@ def load_method(
     on_recompilation: Callable[[], None] = lambda: None,
     counts: LearningMetrics | None = None,
 ) -> LoadedMethod:
-    """Load target parts and drafter, compile every shape and measure the steps.
-
-    Raises ModelError if the target or the drafter cannot be loaded, or they do not fit, OSError if
-    it is to learn, and cannot write to the folder for that.
-    """
+    """Load target parts and drafter, compile every shape and measure the steps."""
     dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()
     placement = placement_on_all_devices()

@@ -47,10 +47,7 @@ class StepFeatures:
         spec: MethodSpec,
         shared: mmap.mmap | None = None,
     ) -> None:
-        """Read the features of `request`.
-
-        They may be in `shared` memory, which is the verifier's again once the step is answered.
-        """
+        """Read the features of `request`, which may be in `shared` memory until it is answered."""
         counts = [sequence.feature_rows for sequence in request.sequences]
         self._ends = list(itertools.accumulate(counts, initial=0))
         self._features: NDArray[Any] = np.zeros((0, spec.feature_width), spec.feature_dtype)

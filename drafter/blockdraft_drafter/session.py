@@ -29,7 +29,7 @@ class SlotPool:
             raise ValueError(f"a slot pool needs at least 1 slot, got {size}")
         self.size = size
         # Rises whenever the buffer's contents were lost: a context is only good in the generation
-        # in which it was begun.
+        # in which it was begun. Owners keep their slots until they release them.
         self.generation = 0
         # A stack whose top is the lowest slot: small batches stay in the same few slots.
         self._free = list(reversed(range(size)))
@@ -49,10 +49,6 @@ class SlotPool:
             raise ValueError(f"slot {slot} is not in use")
         self._free.append(slot)
 
-    def invalidate(self) -> None:
-        """Declare the contents of all slots lost; owners keep their slots until they release."""
-        self.generation += 1
-
 
 class StepOutOfOrderError(Exception):
     """A request was lost, repeated or reordered, so nothing on the stream can be trusted."""
@@ -71,15 +67,6 @@ class _Context:
     slot: int
     length: int
     request_id: str
-
-
-@dataclass(slots=True)
-class _Accepted:
-    """A sequence of the step that passed every check, and where its context lies."""
-
-    message: drafter_pb2.SequenceDraft
-    context: _Context
-    row: ContextRow
 
 
 class Session:
@@ -117,11 +104,9 @@ class Session:
         }
 
     def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
-        """Serve the next request of the stream.
+        """Serve the next request of the stream, and tell the time of the method's step and of all.
 
-        In the response's `timings`, compute_time is that of the method's step, total_time that of
-        this call. Raises StepOutOfOrderError if the step_id does not follow; the stream must end,
-        ContextsLostError if the device step failed; the stream must end.
+        After StepOutOfOrderError or ContextsLostError the stream must end.
         """
         started = time.perf_counter()
         if request.step_id != self._last_step_id + 1:
@@ -140,21 +125,21 @@ class Session:
         accepted = self._admit(request, response)
         computing = time.perf_counter()
         try:
-            proposals = self._method.step([item.row for item in accepted]) if accepted else []
+            proposals = self._method.step([row for *_, row in accepted]) if accepted else []
         except ContextsLostError:
-            self._pool.invalidate()
+            self._pool.generation += 1
             raise
         computed = time.perf_counter()
-        for item, proposal in zip(accepted, proposals, strict=True):
-            item.context.length += item.row.features.shape[0]
+        for (sequence, context, row), proposal in zip(accepted, proposals, strict=True):
+            context.length += row.features.shape[0]
             # Filled in where it is: a message put into another one is copied.
             response.proposals.add(
-                sequence_id=item.message.sequence_id,
-                context_length=item.context.length,
+                sequence_id=sequence.sequence_id,
+                context_length=context.length,
                 token_ids=proposal.token_ids,
             )
             if self._learner is not None:
-                self._learner.stepped(item.message, item.row.features, proposal.token_ids)
+                self._learner.stepped(sequence, row.features, proposal.token_ids)
         if self._learner is not None:
             self._learner.sign(response)
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))
@@ -179,11 +164,11 @@ class Session:
 
     def _admit(
         self, request: drafter_pb2.DraftRequest, response: drafter_pb2.DraftResponse
-    ) -> list[_Accepted]:
+    ) -> list[tuple[drafter_pb2.SequenceDraft, _Context, ContextRow]]:
         """Return the sequences that can be served; add an error to `response` for each other."""
         occurrences = Counter(sequence.sequence_id for sequence in request.sequences)
         refused: set[int] = set()
-        accepted: list[_Accepted] = []
+        accepted: list[tuple[drafter_pb2.SequenceDraft, _Context, ContextRow]] = []
         features = StepFeatures(request, self._method.spec, self._shared)
         for index, sequence in enumerate(request.sequences):
             sequence_id = sequence.sequence_id
@@ -225,7 +210,7 @@ class Session:
                 sampling=_sampling(sequence),
                 least_chance=sequence.least_chance,
             )
-            accepted.append(_Accepted(sequence, context, row))
+            accepted.append((sequence, context, row))
         return accepted
 
     def _begin(self, sequence: drafter_pb2.SequenceDraft) -> _Context:

@@ -93,10 +93,9 @@ class FeatureCache:
         return features.reshape(end - begin, self.width)
 
     def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
-        """Compute what is missing.
+        """Compute what is missing; `report` is told the tokens done and in all, after each pass.
 
-        After each of them `report` is called with the tokens done and in all. Greedy answers that
-        this target would not give are a `CorpusError`.
+        Greedy answers that this target would not give are a `CorpusError`.
         """
         graph, state = nnx.split(decoder)
 

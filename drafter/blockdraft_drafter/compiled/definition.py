@@ -32,10 +32,7 @@ TARGET_TO_DRAFT = "t2d"
 
 @dataclass(frozen=True, slots=True)
 class DraftTensor:
-    """One weight of a drafter: dotted path in the module, published name, shape in both.
-
-    Matrices are [out, in].
-    """
+    """One weight of a drafter: dotted path in the module, published name, shape ([out, in])."""
 
     path: str
     name: str
@@ -87,10 +84,7 @@ class DraftConfig:
     @staticmethod
     @abstractmethod
     def recognizes(config: Mapping[str, Any]) -> bool:
-        """Tell from a parsed `config.json` whether a drafter is of this method.
-
-        Raises ValueError if a part of it is not what it should be.
-        """
+        """Tell from `config.json` if a drafter is of this method; ValueError if it is malformed."""
 
     @classmethod
     @abstractmethod

@@ -141,10 +141,7 @@ class DraftPrograms(ABC):
         return _powers_of_two(1, self.room.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
-        """Trace the program that appends `size` features, or drafts `size` blocks.
-
-        Nothing is compiled and no array is made.
-        """
+        """Trace the program that appends `size` features, or drafts `size` blocks."""
         context = self.context()
         places = None
         if self.placement is not None:

@@ -120,10 +120,7 @@ class CompiledMethod:
             raise ContextsLostError(f"the draft step failed: {error}") from error
 
     def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
-        """Return the weights of a drafter of the same form for `swap`; any thread may ask.
-
-        Raises ValueError if the compiled steps cannot take it, or a weight is not finite.
-        """
+        """Return what `swap` takes; any thread may ask. ValueError if the steps cannot take it."""
         if _published(drafter) != self._published:
             raise ValueError("its configuration is another one")
         if drafter.embedding is not None or drafter.head is not None:
@@ -174,11 +171,12 @@ class CompiledMethod:
         if not drafting:
             return [Proposal()] * len(rows)
         drafted = self._draft(self._pad(last, fused), pack_blocks(drafting, size))
-        index = iter(range(len(drafting)))
-        return [
-            _proposal(drafted, next(index), row.draft_length) if row.draft_length else Proposal()
-            for row in rows
-        ]
+        proposals = []
+        blocks = zip(drafted.token_ids.tolist(), drafted.counts.tolist(), strict=True)
+        for row in rows:
+            tokens, count = next(blocks) if row.draft_length else ([], 0)
+            proposals.append(Proposal(tuple(tokens[: min(row.draft_length, count)])))
+        return proposals
 
     def _nowhere(self, draft_length: int) -> ContextRow:
         """Return a row that appends nothing and drafts from no sequence."""
@@ -255,11 +253,6 @@ def _published(drafter: Drafter[Any]) -> dict[str, Any]:
 def _form(weights: DraftWeights) -> tuple[Any, list[Any]]:
     leaves, structure = jax.tree.flatten(weights)
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-
-def _proposal(drafted: Drafted, block: int, wanted: int) -> Proposal:
-    length = min(wanted, int(drafted.counts[block]))
-    return Proposal(tuple(drafted.token_ids[block, :length].tolist()))
 
 
 def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:

@@ -114,10 +114,7 @@ class DFlash(DraftModel):
     ) -> list[
         tuple[Float[Array, "rows kv_heads head_dim"], Float[Array, "rows kv_heads head_dim"]]
     ]:
-        """Return each layer's normalized, rotated keys, and values, of context positions.
-
-        `hidden` are their projected features.
-        """
+        """Return each layer's normalized, rotated keys, and values, given projected features."""
         decoder = self.config.decoder
         shape = (hidden.shape[0], decoder.num_kv_heads, decoder.head_dim)
         rotary = rotary_tables(decoder, positions)

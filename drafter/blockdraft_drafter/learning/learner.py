@@ -107,10 +107,7 @@ class Learner:
                 logger.exception("learning failed; drafting goes on")
 
     async def look(self) -> None:
-        """Go back if the version that drafts is too bad; take over the one that shall serve.
-
-        What the trainer says of itself is published, too: it has no endpoint of its own.
-        """
+        """Show the journal, go back if the version that drafts is too bad, or take another over."""
         prepared = await asyncio.to_thread(self._look)
         if prepared is not None:
             number, weights, trial = prepared

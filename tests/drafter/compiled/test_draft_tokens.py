@@ -69,13 +69,6 @@ def test_the_lowest_id_among_equals_is_drafted() -> None:
     np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
 
 
-def test_great_sharpness_drafts_the_likeliest() -> None:
-    logits, positions, _ = inputs(1, False)
-    options = pack_sampling([Sampling(1.0, seed=row) for row in range(CHOICES)], CHOICES)
-    tokens, _ = draft(logits, positions, options, None, sharpness=1e6)
-    np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
-
-
 @pytest.mark.parametrize("temperature", [1e-30, 1e30])
 def test_extreme_temperatures_draft_tokens(temperature: float) -> None:
     logits, positions, ids = inputs(2, True)

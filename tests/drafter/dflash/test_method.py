@@ -158,8 +158,6 @@ def test_logits_equal_the_reference(architecture: str) -> None:
         ("published", True),
         ("published", False),
         ("sliding", True),
-        ("causal", False),
-        ("block_of_6", True),
         ("from_anchor", True),
         ("from_anchor_markov", False),
     ],

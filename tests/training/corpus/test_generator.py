@@ -111,12 +111,6 @@ def test_batch_size_makes_no_difference(
     assert by_id(list(other.generate(requests()))) == by_id(list(generator.generate(requests())))
 
 
-def test_company_makes_no_difference(generator: BatchGenerator) -> None:
-    together = by_id(list(generator.generate(requests())))
-    for request in requests():
-        assert by_id(list(generator.generate([request]))) == {request.id: together[request.id]}
-
-
 def test_abandoned_answers_leave_nothing(generator: BatchGenerator) -> None:
     together = by_id(list(generator.generate(requests())))
     next(iter(generator.generate(requests((0.8,)))))

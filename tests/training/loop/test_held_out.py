@@ -46,24 +46,6 @@ def test_walk_equals_decoding(data: st.DataObject, length: int, slots: int, alph
     assert walk(matches_of(answer, drafts), length) == decode(answer, drafts)
 
 
-def test_an_answer_shorter_than_a_block_says_nothing() -> None:
-    matches = np.ones((32, 7), bool)
-    assert [walk(matches, length) for length in (1, 2, 7)] == [[], [], []]
-    assert walk(matches, 8) == [8]
-
-
-def test_nothing_accepted_and_everything_accepted() -> None:
-    assert walk(np.zeros((32, 3), bool), 10) == [1] * 7
-    assert walk(np.ones((32, 3), bool), 10) == [4, 4]
-
-
-def test_only_an_unbroken_run_counts() -> None:
-    matches = np.zeros((10, 3), bool)
-    matches[0] = [True, False, True]
-    matches[2] = [False, True, True]
-    assert walk(matches, 6) == [2, 1]
-
-
 def row(number: int, prompt: tuple[int, ...], source: str = "math") -> CorpusRow:
     return CorpusRow(f"r{number}", source, 0.0, prompt, (number % 50, 7))
 

@@ -46,38 +46,6 @@ def test_blocks_together_equal_each_alone(architecture: str, from_anchor: bool) 
     np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_block_sees_its_context_and_itself_only(architecture: str, from_anchor: bool) -> None:
-    model, batch = make(architecture, from_anchor)
-    before = drafted_hidden(model, embedding, batch, ANCHORS)
-    rng = np.random.default_rng(0)
-    row, block = 1, 1
-    anchor = int(ANCHORS[row, block])
-    other_tokens = (batch.token_ids + rng.integers(1, 60, batch.token_ids.shape)) % 64
-    other_tokens[row, anchor] = batch.token_ids[row, anchor]
-    other_features = rng.standard_normal(batch.features.shape).astype(np.float32)
-    other_features[row, :anchor] = batch.features[row, :anchor]
-    other_anchors = rng.integers(0, LENGTH, ANCHORS.shape).astype(np.int32)
-    other_anchors[row, block] = anchor
-    changed = replace(batch, token_ids=other_tokens.astype(np.int32), features=other_features)
-    after = drafted_hidden(model, embedding, changed, other_anchors)
-    np.testing.assert_allclose(after[row, block], before[row, block], rtol=1e-5, atol=1e-6)
-    assert not np.allclose(after[0], before[0], atol=1e-2)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_block_sees_what_is_just_before_its_anchor(architecture: str, from_anchor: bool) -> None:
-    model, batch = make(architecture, from_anchor)
-    before = drafted_hidden(model, embedding, batch, ANCHORS)
-    features = np.array(batch.features)
-    features[1, 6] += 1.0
-    after = drafted_hidden(model, embedding, replace(batch, features=features), ANCHORS)
-    changed = np.abs(after - before).max(axis=(2, 3)) > 1e-4
-    # Row 1's anchors are 3, 7, 7, 2 and 11: beyond the reach of two layers of window 2 alone.
-    far = architecture != "window_within_block"
-    assert changed.tolist() == [[False] * 5, [False, True, True, False, far]]
-
-
 def test_anchors_that_stand_for_none_do_no_harm(from_anchor: bool) -> None:
     model, batch = make("sliding", from_anchor)
     padded = np.array(ANCHORS)

@@ -133,20 +133,6 @@ def test_published_decays() -> None:
     assert decay(32) == pytest.approx(14.0)
 
 
-def test_position_weights_fall_as_published() -> None:
-    slots = 15
-    labels = Labels(
-        jnp.zeros((1, 1, slots), jnp.int32),
-        jnp.ones((1, 1, slots), jnp.bool_),
-        jnp.zeros((1, 1, slots, 1), jnp.int32),
-        jnp.zeros((1, 1, slots, 1)),
-    )
-    loss = partial(block_loss, labels=labels, decay=7.0, distillation=0.0)
-    gradient = jax.grad(loss, has_aux=True)(jnp.zeros((1, 1, slots, 2)))[0][0, 0, :, 1]
-    expected = np.exp(-np.arange(slots) / 7.0)
-    np.testing.assert_allclose(gradient, 0.5 * expected / expected.sum(), rtol=1e-5)
-
-
 def test_the_most_frequent_ids_are_hot_and_the_smaller_of_equals() -> None:
     counts = frequencies([[5, 5, 5, 1], [3, 3, 0, 1]], 8)
     assert counts.tolist() == [1, 2, 0, 2, 0, 3, 0, 0]

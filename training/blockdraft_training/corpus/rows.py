@@ -128,10 +128,7 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
 
 
 class CorpusWriter:
-    """Appends complete rows to a corpus, which may have some already; a context manager.
-
-    `rows` are those that are there, by id, and `response_tokens` counts those of their answers.
-    """
+    """Appends complete rows to a corpus, which may have some already; a context manager."""
 
     def __init__(
         self, path: Path, manifest: CorpusManifest, licence: Callable[[str], str | None]

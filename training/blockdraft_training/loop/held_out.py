@@ -143,10 +143,7 @@ def make_validation(
     complete: Completion,
     dtype: DTypeLike,
 ) -> Callable[[Any, Frozen], Acceptance | None]:
-    """Return a function of weights and target that measures acceptance on held-out rows.
-
-    Of their numbers those of greedy answers are used, all if none is greedy.
-    """
+    """Return what measures acceptance on held-out rows: greedy ones, or all if none is greedy."""
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]
     used = greedy or list(numbers)

@@ -119,10 +119,7 @@ class Candidate:
 
 
 def _make_accumulate(recipe: AnyRecipe, model: DraftModel, dtype: jnp.dtype) -> jax.stages.Wrapped:
-    """Return the program that adds a micro-batch to gradients and sums, compiled for each shape.
-
-    Weights, gradients and the optimizer's state are float32.
-    """
+    """Return the program that adds a micro-batch to gradients and sums, all float32."""
     gradients_of = make_gradients(recipe, model, complete=as_cached, dtype=dtype)
 
     @partial(jax.jit, donate_argnums=(3, 4))

@@ -89,11 +89,7 @@ class Learner:
         self._noted_at = -_NOTE_SECONDS
 
     def run(self) -> None:
-        """Learn until stopped.
-
-        Raises TrainingError if the drafter is not one that can learn, ModelError if it cannot be
-        loaded.
-        """
+        """Learn until stopped; TrainingError or ModelError if what is to learn never can."""
         while not self._stopped():
             start = self._found_start()
             if start is None:

@@ -99,10 +99,7 @@ class LearnSettings(FolderSettings):
         check(self)
 
     def rate(self, *, from_nothing: bool) -> float:
-        """Return the learning rate of a candidate.
-
-        It is another one if the candidate goes back to a drafter that was made from nothing.
-        """
+        """Return the learning rate of a candidate; `from_nothing` as in `Start`."""
         return self.learning_rate or (_FIRST_RATE if from_nothing else _RATE)
 
     def as_run(self, directory: Path) -> DFlashSettings:

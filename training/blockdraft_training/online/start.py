@@ -51,10 +51,7 @@ class Start:
         return number == (self.version if self.serves else None)
 
     def as_version(self, store: VersionStore) -> int:
-        """Return its number in the store, where it is added if it is not from there.
-
-        So there is something to go back to, and a drafter that starts finds the same.
-        """
+        """Return its number in the store, where it is added if it is not: what to go back to."""
         if self.version is not None:
             return self.version
         return store.settle_base(
