@@ -30,7 +30,6 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.method import MethodLostError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_checkpoint_config, load_embedding_and_head
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
 from blockdraft_runtime.channel import CLIENT_OPTIONS
@@ -337,16 +336,6 @@ async def test_health_names_the_service(address: str) -> None:
         health: Any = health_pb2_grpc.HealthStub(channel)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-async def test_a_drafter_of_another_target_does_not_start(target: Path, tmp_path: Path) -> None:
-    other = write_tiny_target(tmp_path / "other", num_layers=6)
-    config = DFlashConfig.default_for(load_checkpoint_config(other).config)
-    save_drafter(random_drafter(config).model, tmp_path / "drafter")
-    settings = tiny_drafter_config(target, str(tmp_path / "drafter"))
-    with pytest.raises(CheckpointError, match="num_target_layers is 6, the target has 5"):
-        async with running_drafter(settings, tmp_path / "s"):
-            pytest.fail("it must not get ready")
 
 
 async def test_a_drafter_that_cannot_draft_any_more_ends(

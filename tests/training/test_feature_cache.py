@@ -153,8 +153,6 @@ def test_a_part_of_the_layers_can_be_asked_for(
     assert len(fill(part, decoder)) == 2
     whole = open_cache(tmp_path, rows, spec=spec)
     assert fill(whole, decoder) == []
-    hidden = whole.width // 3
-    assert part.width == 2 * hidden
     for begin, end in pairwise(whole.offsets.tolist()):
         every = np.split(whole.features_of(begin, end), 3, axis=1)
         np.testing.assert_array_equal(part.features_of(begin, end), np.hstack((every[2], every[0])))

@@ -48,10 +48,6 @@ class KeptFeatures(Protocol):
     def offsets(self) -> np.ndarray:
         """Where each row's tokens begin, one more than there are rows."""
 
-    @property
-    def width(self) -> int:
-        """Elements of a feature."""
-
     def features_of(self, begin: int, end: int) -> np.ndarray:
         """Return the features of some tokens, bfloat16 [tokens, width]."""
 
@@ -87,7 +83,9 @@ class BatchBuilder:
     ) -> SequenceBatch:
         """Return the batch of these rows, placed on the devices."""
         cache, batch = self.cache, len(numbers)
-        width, teacher = (cache.width, cache.teacher_ids.shape[1]) if cache is not None else (0, 0)
+        width, teacher = 0, 0
+        if cache is not None:
+            width, teacher = cache.features_of(0, 0).shape[1], cache.teacher_ids.shape[1]
         token_ids = np.zeros((batch, self.length), np.int32)
         features = np.zeros((batch, self.length, width), ml_dtypes.bfloat16)
         teacher_ids = np.zeros((batch, self.answer_length, teacher), np.int32)

@@ -81,16 +81,10 @@ class FeatureCache:
         self.teacher_ids = self._map("teacher_ids.int32", "<i4", teacher)
         self.teacher_logits = self._map("teacher_logits.float16", "<f2", teacher)
 
-    @property
-    def width(self) -> int:
-        """Elements of the features that were asked for."""
-        width: int = len(self._places) * self.features.shape[2]
-        return width
-
     def features_of(self, begin: int, end: int) -> np.ndarray:
         """Return the features that were asked for of some tokens, bfloat16 [tokens, width]."""
         features: np.ndarray = self.features[begin:end, self._places]
-        return features.reshape(end - begin, self.width)
+        return features.reshape(end - begin, len(self._places) * features.shape[2])
 
     def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
         """Compute what is missing; `report` is told the tokens done and in all, after each pass.

@@ -46,15 +46,6 @@ def test_other_weights_draft_as_if_they_had_been_there_from_the_start() -> None:
     assert not compiled
 
 
-def test_a_context_of_older_weights_can_still_be_drafted_from() -> None:
-    method = method_of(0)
-    drafted(method)
-    method.swap(method.prepare(random_drafter(CONFIG, 1)))
-    features = np.ones((2, WIDTH), np.float32)
-    [proposal] = method.step([ContextRow(0, 20, features, 7, 3)])
-    assert len(proposal.token_ids) == 3
-
-
 def other_scale(model: DFlash) -> None:
     model.hidden_norm.scale[...] = 2.0 * model.hidden_norm.scale[...]
 

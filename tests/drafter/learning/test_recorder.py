@@ -67,6 +67,12 @@ def recorded(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path)
 
 
+@pytest.fixture(params=[PIECE_BYTES, 1], ids=["at its end", "piece by piece"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much of a sequence is written at a time."""
+    monkeypatch.setattr(module, "PIECE_BYTES", request.param)
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Whether the disk goes on; at first it does not."""
@@ -81,11 +87,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     goes_on.set()
 
 
-@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1], ids=["at its end", "piece by piece"])
-def test_a_sequence_is_written_when_its_context_is_released(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+@pytest.mark.usefixtures("pieces")
+def test_a_sequence_is_written_when_its_context_is_released(recorded: Recorded) -> None:
     growing = recorded.recorder.begin("r7", (5, 0.5))
     memory = np.array(features(0, 12))
     growing.append(0, memory, range(12))
@@ -111,11 +114,8 @@ class Listening(Learner):
         self.serving = drafter_pb2.DrafterVersion(number=1)
 
 
-@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1], ids=["at its end", "piece by piece"])
-def test_what_is_excluded_or_begins_anew_leaves_nothing(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+@pytest.mark.usefixtures("pieces")
+def test_what_is_excluded_or_begins_anew_leaves_nothing(recorded: Recorded) -> None:
     stream = StreamLearner(Listening(), recorded.recorder)
 
     def begin(sequence_id: int, rows: int, *, allowed: bool) -> None:
@@ -148,15 +148,10 @@ def test_what_is_excluded_or_begins_anew_leaves_nothing(
     ],
     ids=["a gap", "no tokens", "short"],
 )
-@pytest.mark.parametrize("piece_bytes", [PIECE_BYTES, 1])
+@pytest.mark.usefixtures("pieces")
 def test_what_has_gaps_or_is_short_is_dropped_and_counted(
-    recorded: Recorded,
-    monkeypatch: pytest.MonkeyPatch,
-    parts: Any,
-    cause: str,
-    piece_bytes: int,
+    recorded: Recorded, parts: Any, cause: str
 ) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
     recorded(*parts)
     assert recorded.found() == []
     assert recorded.counts() == {cause: 1}

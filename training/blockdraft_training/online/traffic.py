@@ -75,26 +75,13 @@ class Slice:
     offsets: Int[np.ndarray, " rows_and_one"]  # where each row's begin
     features: np.ndarray  # of all of them
     projected: bool  # whether those are projected
-
-    @property
-    def width(self) -> int:
-        """Elements of a feature."""
-        width: int = self.features.shape[1]
-        return width
+    # Nothing for every token: the teacher is the token that was served.
+    teacher_ids: np.ndarray
+    teacher_logits: np.ndarray
 
     def features_of(self, begin: int, end: int) -> np.ndarray:
         """Return the features of some tokens."""
         return self.features[begin:end]
-
-    @property
-    def teacher_ids(self) -> np.ndarray:
-        """Return nothing for every token: the teacher is the token that was served."""
-        return np.zeros((len(self.features), 0), np.int32)
-
-    @property
-    def teacher_logits(self) -> np.ndarray:
-        """Likewise."""
-        return np.zeros((len(self.features), 0), np.float16)
 
     def builder(self, numbers: Sequence[int]) -> BatchBuilder:
         """Return the builder of batches of some rows, in shapes shared by many."""
@@ -220,6 +207,8 @@ def _slice(recordings: Sequence[Recording]) -> Slice | None:
         np.concatenate([[0], np.cumsum(lengths)]),
         np.concatenate([recording.features for recording in recordings]),
         recordings[0].feature_form != RAW,
+        teacher_ids=np.zeros((sum(lengths), 0), np.int32),
+        teacher_logits=np.zeros((sum(lengths), 0), np.float16),
     )
 
 
