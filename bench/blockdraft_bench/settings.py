@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from blockdraft_bench.datasets import OWN_SETS, TEST_SETS
-from blockdraft_runtime.configuration.definition import check, group, setting
+from blockdraft_runtime.configuration.definition import group, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy
 
@@ -177,10 +177,6 @@ class ProcessorSettings:
     )
     result: OutputSettings = group(OutputSettings)
 
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check(self)
-
 
 @dataclass(frozen=True, slots=True)
 class KFlatSettings:
@@ -229,8 +225,7 @@ class KFlatSettings:
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check the ranges, and that there is anything to do."""
-        check(self)
+        """Check what the parts demand of each other, and that there is anything to do."""
         for batch in self.batch:
             if batch > self.max_tokens or batch & (batch - 1):
                 raise ValueError(
@@ -263,7 +258,3 @@ class LinkSettings:
     )
     runs: int = setting(50, "timed round trips of each point, in rounds over all", minimum=1)
     result: OutputSettings = group(OutputSettings)
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check(self)

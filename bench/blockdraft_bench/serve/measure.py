@@ -72,7 +72,7 @@ def measure(settings: ServeSettings, run: Run) -> Result:
             [(request.request_id, request.prompt) for request in pool],
         )
         runs = measure_loads(service, pool, settings, run.store(Records, LEVELS_FILE), run)
-    rows, ratios = summaries(runs, settings.limits), speedups(runs)
+    rows, ratios = summaries(runs, settings.objectives), speedups(runs)
     learning = costs_of_learning(runs)
     where = "started for this run" if wanted.address is None else f"at {wanted.address}"
     policy = "unknown" if wanted.address else settings.engine.draft_policy

@@ -22,7 +22,7 @@ STEP_TOKENS = SchedulerSettings().max_step_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Objectives:
     """What a good answer is."""
 
     slo_ttft_seconds: float | None = setting(
@@ -36,7 +36,7 @@ class Limits:
         return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
 
     def met_by(self, record: RequestRecord) -> bool:
-        """Return whether an answer is complete and within both limits."""
+        """Return whether an answer is complete and within both objectives."""
         if not record.succeeded:
             return False
         tpot = record.tpot
@@ -150,7 +150,7 @@ class ServeSettings:
     )
     temperature: float = setting(0.0, "of the target; 0 is greedy", minimum=0)
     load: LoadSettings = group(LoadSettings)
-    limits: Limits = group(Limits)
+    objectives: Objectives = group(Objectives)
     service: ServiceSettings = group(ServiceSettings)
     result: OutputSettings = group(OutputSettings)
 

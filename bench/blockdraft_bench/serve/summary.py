@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from blockdraft_bench.result import Row, number, share, table
 from blockdraft_bench.serve.record import LoadLevel, Method, Records, RunKey
-from blockdraft_bench.serve.settings import Limits
+from blockdraft_bench.serve.settings import Objectives
 from blockdraft_bench.statistics import identical_share, mean, median, percentiles
 
 # The runs of a method at a level of load, one of each round.
@@ -23,16 +23,16 @@ def by_level(runs: Mapping[RunKey, Records]) -> dict[LoadLevel, dict[Method, lis
     return found
 
 
-def summaries(runs: Mapping[RunKey, Records], limits: Limits) -> list[Row]:
+def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Row]:
     """Sum up every method at every level."""
     return [
-        summarize(level, method, rounds, limits)
+        summarize(level, method, rounds, objectives)
         for level, methods in by_level(runs).items()
         for method, rounds in methods.items()
     ]
 
 
-def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) -> Row:
+def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Objectives) -> Row:
     """Sum up one method at one level, at least one request in each round.
 
     In a closed loop the tokens per second are those that came while as many requests were in
@@ -46,7 +46,7 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) 
     rate = sum(_tokens_while_full(level, run) for run in rounds) / sum(
         _full_seconds(level, run) for run in rounds
     )
-    met = sum(map(limits.met_by, records))
+    met = sum(map(objectives.met_by, records))
     steps = sum(record.verification_steps for record in good)
     accepted = sum(record.accepted_tokens for record in good)
     prompt_tokens = sum(record.prompt_tokens for record in good)
@@ -67,8 +67,8 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, limits: Limits) 
         # Between neighbouring messages of an answer.
         "gap_seconds": distribution([gap for record in good for gap in record.gaps]),
         "latency_seconds": distribution([record.latency for record in good]),
-        "slo_share": met / len(records) if limits.has_slo else None,
-        "goodput_requests_per_second": met / duration if limits.has_slo else None,
+        "slo_share": met / len(records) if objectives.has_slo else None,
+        "goodput_requests_per_second": met / duration if objectives.has_slo else None,
         "acceptance_length": 1 + accepted / steps if steps else None,
         "cached_prompt_share": cached / prompt_tokens if prompt_tokens else None,
     }
@@ -125,8 +125,8 @@ def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row
     """Compare a service that learns with one that does not; ratios are medians of the rounds'."""
     pairs = [
         (
-            summarize(level, "learning", [ours], Limits()),
-            summarize(level, "drafted", [theirs], Limits()),
+            summarize(level, "learning", [ours], Objectives()),
+            summarize(level, "drafted", [theirs], Objectives()),
         )
         for ours, theirs in zip(learning, drafted, strict=True)
     ]

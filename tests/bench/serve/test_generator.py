@@ -24,7 +24,7 @@ from blockdraft_bench.serve.generator import (
 from blockdraft_bench.serve.measure import measure_loads
 from blockdraft_bench.serve.record import Records, RequestRecord, RunKey
 from blockdraft_bench.serve.service import Connection, RunningService
-from blockdraft_bench.serve.settings import Limits, LoadSettings, ServeSettings
+from blockdraft_bench.serve.settings import LoadSettings, Objectives, ServeSettings
 from blockdraft_bench.serve.summary import load_table, summaries
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
@@ -120,12 +120,17 @@ def test_poisson_arrivals() -> None:
     assert poisson_arrivals(4.0, 1, seed=3).tolist() == [0.0]
 
 
+async def press(
+    target: str, count: int, in_flight: int = 1, timeout_seconds: float = TIMEOUT_SECONDS
+) -> list[RequestRecord]:
+    async with AsyncClient(target, retry=None) as client:
+        return await closed_loop(requests(count), in_flight, Sender(client, timeout_seconds))
+
+
 async def test_a_record_says_what_was_sent_and_when_it_came(
     fake: RunningFake, counting: CountingInference
 ) -> None:
-    async with AsyncClient(fake.target) as client:
-        sent = await closed_loop(requests(3), 1, Sender(client, TIMEOUT_SECONDS))
-    [first, second, _] = sent
+    [first, second, _] = await press(fake.target, 3)
     asked_all = counting.requests
     asked = asked_all[1]
     assert list(asked.prompt.token_ids.values) == [1, 2]
@@ -151,8 +156,7 @@ async def test_a_record_says_what_was_sent_and_when_it_came(
 async def test_a_closed_loop_keeps_as_many_in_flight(
     fake: RunningFake, counting: CountingInference
 ) -> None:
-    async with AsyncClient(fake.target) as client:
-        records = await closed_loop(requests(13), 4, Sender(client, TIMEOUT_SECONDS))
+    records = await press(fake.target, 13, 4)
     assert [record.request for record in records] == list(range(13))
     assert counting.most_in_flight == 4
     ends = sorted(record.ended for record in records)
@@ -190,12 +194,10 @@ async def test_an_open_loop_sends_on_time_however_slow_the_service(
 
 async def test_failures_become_records(fake: RunningFake, counting: CountingInference) -> None:
     counting.error, counting.messages_before_error = FULL, 1
-    async with AsyncClient(fake.target) as client:
-        [broken] = await closed_loop(requests(1), 1, Sender(client, TIMEOUT_SECONDS))
-        counting.error, counting.delay_seconds = None, 0.5
-        [slow] = await closed_loop(requests(1), 1, Sender(client, 0.2))
-    async with AsyncClient("127.0.0.1:1", retry=None) as client:
-        [lost] = await closed_loop(requests(1), 1, Sender(client, TIMEOUT_SECONDS))
+    [broken] = await press(fake.target, 1)
+    counting.error, counting.delay_seconds = None, 0.5
+    [slow] = await press(fake.target, 1, timeout_seconds=0.2)
+    [lost] = await press("127.0.0.1:1", 1)
     assert broken.error == "QUEUE_FULL"
     assert broken.token_ids == TOKEN_IDS[:3]
     assert slow.error == "DeadlineExceededError"
@@ -286,7 +288,7 @@ def test_failures_are_counted_and_do_not_end_the_benchmark(
 ) -> None:
     counting.error = FULL
     runs = measure(fake, tmp_path, warm_up=0, flush_tokens=0)
-    results = summaries(runs, Limits(1.0, 1.0))
+    results = summaries(runs, Objectives(1.0, 1.0))
     for found in results:
         assert (found["requests"], found["failed"]) == (4, 4)
         assert found["errors"] == {"QUEUE_FULL": 4}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from blockdraft_bench.serve.record import LoadLevel, Method, Records, RequestRecord, RunKey
-from blockdraft_bench.serve.settings import Limits, LoadSettings
+from blockdraft_bench.serve.settings import LoadSettings, Objectives
 from blockdraft_bench.serve.summary import (
     compare,
     costs_of_learning,
@@ -18,7 +18,7 @@ from blockdraft_bench.serve.summary import (
 )
 
 CLOSED, OPEN = LoadLevel("closed", 2.0), LoadLevel("open", 2.0)
-NO_LIMITS = Limits()
+NO_OBJECTIVES = Objectives()
 
 
 def record(
@@ -52,9 +52,9 @@ def failure(number: int, scheduled: float, ended: float, error: str) -> RequestR
 
 
 def summed(
-    *records: RequestRecord, level: LoadLevel = CLOSED, limits: Limits = NO_LIMITS
+    *records: RequestRecord, level: LoadLevel = CLOSED, objectives: Objectives = NO_OBJECTIVES
 ) -> dict[str, Any]:
-    return summarize(level, "drafted", [Records(records)], limits)
+    return summarize(level, "drafted", [Records(records)], objectives)
 
 
 def test_times_of_a_request_count_from_when_it_was_due() -> None:
@@ -78,7 +78,7 @@ def test_a_run_with_a_failure() -> None:
         record(2, 3.0, 4.0, 4.5, 10.0),  # TTFT 1, TPOT 3
         failure(3, 3.0, 3.1, "QUEUE_FULL"),
     ]
-    found = summed(*records, limits=Limits(1.5, 1.0))
+    found = summed(*records, objectives=Objectives(1.5, 1.0))
     assert (found["mode"], found["load"], found["method"]) == ("closed", 2.0, "drafted")
     assert (found["requests"], found["failed"], found["errors"]) == (4, 1, {"QUEUE_FULL": 1})
     assert (found["duration_seconds"], found["output_tokens"]) == (10.0, 9)
@@ -101,12 +101,12 @@ def test_goodput_needs_a_limit() -> None:
     found = summed(one_token)
     assert found["slo_share"] is found["goodput_requests_per_second"] is None
     # One limit alone; an answer of one token has no time per token that could be too long.
-    assert summed(one_token, limits=Limits(slo_tpot_seconds=0.1))["slo_share"] == 1.0
+    assert summed(one_token, objectives=Objectives(slo_tpot_seconds=0.1))["slo_share"] == 1.0
 
 
 def test_a_run_in_which_everything_failed() -> None:
     records = (failure(0, 0.0, 2.0, "LOADING"), failure(1, 0.0, 1.0, "ConnectionFailedError"))
-    found = summed(*records, limits=Limits(1.0, 1.0))
+    found = summed(*records, objectives=Objectives(1.0, 1.0))
     assert found["failed"] == 2
     assert found["errors"] == {"LOADING": 1, "ConnectionFailedError": 1}
     assert found["output_tokens_per_second"] == found["slo_share"] == 0.0
@@ -187,7 +187,7 @@ def test_rounds_are_compared_one_by_one_and_summed_up_together() -> None:
         3,
     ]
     assert first["identical_share"] == 1.0
-    found = summaries(runs, NO_LIMITS)
+    found = summaries(runs, NO_OBJECTIVES)
     assert [((each["mode"], each["load"]), each["method"]) for each in found] == [
         (level, method) for level in (CLOSED, OPEN) for method in seconds
     ]
