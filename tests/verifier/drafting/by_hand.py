@@ -42,6 +42,7 @@ class HandTransport:
     answers: deque[pb.DraftResponse] = field(default_factory=deque)
     broken: bool = False
     waited: float = 0.0
+    waits: list[float] = field(default_factory=list)
     feature_writer: FeatureWriter = field(default_factory=MessageWriter)
 
     def send(self, request: pb.DraftRequest) -> None:
@@ -54,7 +55,9 @@ class HandTransport:
             raise TransportError("broken")
         if self.answers:
             return self.answers.popleft()
-        self.waited += max(0.0, timeout_seconds)
+        if timeout_seconds > 0:
+            self.waited += timeout_seconds
+            self.waits.append(timeout_seconds)
         return None
 
     def close(self) -> None:
