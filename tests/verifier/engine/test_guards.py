@@ -1,6 +1,6 @@
 """Steps that never end, and shapes that are compiled late, are noticed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,23 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
-from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.verifier.support import (
     CONFIG,
     TINY_ENGINE,
     decode,
+    engine_over,
+    link_to,
     random_requests,
-    scripted,
-    tiny_decoder,
 )
 
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.guards import OVERDUE_FACTOR, RecompilationGuard, StepWatch
-from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.engine.metrics import VerifierMetrics
 
 
 def test_steps_may_take_their_time_and_no_more() -> None:
@@ -108,21 +105,14 @@ class RecordingRunner(ModelRunner):
         return super()._execute(bucket, inputs)
 
 
-def drafter() -> ScriptedMethod:
-    def propose(position: int, anchor: int, length: int) -> Sequence[int]:
-        return [(anchor + i) % CONFIG.vocab_size for i in range(length)]
-
-    return scripted(propose, block_size=BLOCK)
-
-
 def test_no_step_of_any_shape_compiles_after_warm_up(
-    guard: RecompilationGuard, heard: list[None]
+    decoder: Decoder, guard: RecompilationGuard, heard: list[None]
 ) -> None:
-    metrics = VerifierMetrics(CollectorRegistry())
-    runner = RecordingRunner(tiny_decoder(), ENGINE)
-    link = SessionLink(drafter())
-    engine = Engine(runner, ENGINE, link, CONFIG.vocab_size, metrics, guard=guard)
-    engine.warm_up()
+    runner = RecordingRunner(decoder, ENGINE)
+    link = link_to(
+        lambda position, anchor, length: [(anchor + i) % CONFIG.vocab_size for i in range(length)]
+    )
+    engine = engine_over(runner, ENGINE, link, guard=guard)
     assert len(heard) == 0, "warm-up may compile"
     runner.used.clear()
     buckets = set(all_buckets(2, 8, BLOCK))
@@ -133,7 +123,7 @@ def test_no_step_of_any_shape_compiles_after_warm_up(
         decode(engine, requests)
         link.fault_rate = 0.1
     assert runner.used == buckets
-    assert metrics.preemptions._value.get() > 0
+    assert engine.metrics.preemptions._value.get() > 0
     assert link.faults
     assert len(heard) == 0
     # It was listening all the time.
