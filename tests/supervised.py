@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psutil
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_server.supervise.supervisor import Supervisor
@@ -42,3 +43,9 @@ async def running(
         stop.set()
         if not task.cancelled():
             await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+def child_of(process_id: int, role: str) -> psutil.Process:
+    """Return the process of a role, which `blockdraft serve` has started."""
+    children = psutil.Process(process_id).children(recursive=True)
+    return next(child for child in children if f"blockdraft_{role}" in child.cmdline())

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from flax import nnx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.tools import DEPLOY, ROOT, Manifest, run, variables
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.patience import until
+from tests.supervised import child_of
 
 from blockdraft_client import Client, SamplingParams
 from blockdraft_models.decoder.model import Decoder
 
-OUTAGE_SECONDS = 300.0
 GRPC = "0.0.0.0:50051"
 LONG = SamplingParams(max_output_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
 SMALL = {
@@ -42,13 +43,6 @@ SMALL = {
     "NUM_PAGES": "384",
     "PAGE_SIZE": "16",
 }
-
-
-def until(condition: Callable[[], bool], seconds: float = OUTAGE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @dataclass
@@ -96,8 +90,7 @@ class Pod:
         assert self.process.poll() is None, self.log.read_text()[-3000:]
 
     def child(self, role: str) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
+        return child_of(self.process.pid, role)
 
 
 def check_serving(door: Pod, *behind: Pod) -> None:

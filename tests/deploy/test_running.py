@@ -26,10 +26,10 @@ from tests.deploy.pod import (
     running,
     small,
     translated,
-    until,
     write_target,
 )
 from tests.deploy.tools import DEPLOY, queries, tool
+from tests.patience import until
 from tests.ports import free_ports
 
 from blockdraft_client import Client

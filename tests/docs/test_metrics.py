@@ -1,12 +1,13 @@
 """docs/metrics.md lists the metrics of the three processes, no more and no less."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
+from tests.deploy.tools import names_in
+from tests.deploy.tools import registered as series
 from tests.docs.pages import blocks, code, read, rows, section
 
 from blockdraft_drafter.learning.metrics import LearningMetrics
@@ -43,18 +44,7 @@ def test_tables_list_what_is_registered(process: str) -> None:
 
 
 def test_queries_use_names_that_exist() -> None:
-    names = {name for make in PROCESSES.values() for name in registered(make)}
-    names |= {
-        name.removesuffix("_bucket") + suffix
-        for name in names
-        if name.endswith("_bucket")
-        for suffix in ("_sum", "_count")
-    }
-    used = [
-        name
-        for language in ("promql", "yaml")
-        for block in blocks(language)
-        for name in re.findall(r"blockdraft_(?:server|verifier|drafter)_\w+", block.text)
-    ]
+    texts = [block.text for language in ("promql", "yaml") for block in blocks(language)]
+    used = set().union(*map(names_in, texts))
     assert used
-    assert set(used) <= names
+    assert used <= series()

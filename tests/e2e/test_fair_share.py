@@ -22,7 +22,7 @@ from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 from blockdraft_verifier.service import VerifierService
 
-PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 40
+PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 24
 # What prompts begin with.
 FLOODING, TRICKLING = 1, 2
 # Of the shapes that most tests compile.
@@ -48,7 +48,7 @@ async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
 async def ask(server: Running, key: str, token: int) -> None:
     request = inference_pb2.GenerateRequest(
         prompt=inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[token])),
-        sampling=inference_pb2.SamplingOptions(max_output_tokens=12, ignore_eos=True),
+        sampling=inference_pb2.SamplingOptions(max_output_tokens=8, ignore_eos=True),
     )
     await server.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.models.tiny import write_hf_checkpoint
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.ports import free_ports
+from tests.supervised import child_of
 from tests.verifier.support import tiny_decoder
 
 from blockdraft_client import (
@@ -34,7 +35,7 @@ from blockdraft_client.cli import debug
 from blockdraft_client.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-READY_SECONDS = 300.0
+READY_SECONDS = 5 * PATIENCE_SECONDS
 DRAFT_TIMEOUT_SECONDS = 2 * PATIENCE_SECONDS
 PLAIN = SpeculationParams(disabled=True)
 GREEDY = SamplingParams(max_output_tokens=24, ignore_eos=True)
@@ -57,9 +58,7 @@ class Service:
         return self.directory / "log"
 
     def child(self, role: str) -> psutil.Process:
-        """Return the process of a role."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if f"blockdraft_{role}" in child.cmdline())
+        return child_of(self.process.pid, role)
 
     def metrics(self, offset: int) -> str:
         """Return what the process whose port is `offset` above the first exposes."""
@@ -82,13 +81,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     write_hf_checkpoint(tiny_decoder(), directory / "target")
     port = free_ports(4)
     address = f"127.0.0.1:{port + 3}"
-    command = [sys.executable, "-m", "blockdraft_client", "serve", "--listen", address]
-    command += ["--target", str(directory / "target"), "--drafter", "random"]
-    command += ["--max-sequences", "4", "--max-step-tokens", "16", "--max-context-tokens", "256"]
-    command += ["--metrics-port", str(port), "--draft-policy", "fixed"]
-    command += ["--run-dir", str(directory), "--log-format", "json"]
-    command += ["--draft-timeout", str(DRAFT_TIMEOUT_SECONDS)]
-    command += ["--dtype", "bfloat16", "--hang-timeout", "6", "--log-level", "debug"]
+    flags = f"""
+        --listen {address} --target {directory / "target"} --drafter random --dtype bfloat16
+        --max-sequences 4 --max-step-tokens 16 --max-context-tokens 256 --draft-policy fixed
+        --metrics-port {port} --run-dir {directory} --log-format json --log-level debug
+        --draft-timeout {DRAFT_TIMEOUT_SECONDS} --hang-timeout 6
+    """
+    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
@@ -109,13 +108,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def client(service: Service) -> Iterator[Client]:
     with Client(service.address, timeout=300) as client:
         yield client
-
-
-def until(condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def until_drafting(client: Client) -> None:
@@ -213,8 +205,7 @@ def test_a_killed_drafter_does_not_change_the_stream(service: Service, client: C
     with client.stream(prompt, sampling=LONG) as stream:
         tokens = list(next(stream).token_ids)
         service.child("drafter").kill()
-        for chunk in stream:
-            tokens.extend(chunk.token_ids)
+        tokens += [token for chunk in stream for token in chunk.token_ids]
     assert tuple(tokens) == expected.token_ids
     # The supervisor starts it again, and drafting resumes.
     until_drafting(client)
@@ -278,18 +269,14 @@ def test_bad_input_disturbs_nobody(client: Client) -> None:
     with client.stream("steady", sampling=LONG) as stream:
         tokens = list(next(stream).token_ids)
         for prompt, options in (
-            ("", {}),
-            ([], {}),
-            ([10**6], {}),
-            ("x" * 10_000, {}),
+            *((prompt, {}) for prompt in ("", [], [10**6], "x" * 10_000)),
             ("ok", {"temperature": float("nan")}),
             ("ok", {"top_p": 0.0}),
             ("ok", {"max_output_tokens": 0}),
         ):
             with pytest.raises(InvalidRequestError):
                 client.generate(prompt, **options)
-        for chunk in stream:
-            tokens.extend(chunk.token_ids)
+        tokens += [token for chunk in stream for token in chunk.token_ids]
     assert tuple(tokens) == expected.token_ids
 
 

@@ -18,12 +18,7 @@ PROJECT = "blockdraft"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A virtual environment with the wheel in it, and folders of dependencies beside it.
-
-    Attributes:
-        folder: The virtual environment.
-        dependencies: Where the folders of dependencies go, one for each set of extras.
-    """
+    """A virtual environment with the wheel in it, and a folder of what each set of extras needs."""
 
     folder: Path
     dependencies: Path
@@ -48,10 +43,7 @@ class Installation:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment where only `blockdraft[extras]` is installed.
 
-        Args:
-            extras: Of the project.
-            *command: The program and its arguments.
-            without: A distribution that is missing all the same.
+        One distribution may be missing all the same.
         """
         folder = self._provide(frozenset(extras), without)
         return subprocess.run(
