@@ -269,7 +269,10 @@ def test_bad_input_disturbs_nobody(client: Client) -> None:
     with client.stream("steady", sampling=LONG) as stream:
         tokens = list(next(stream).token_ids)
         for prompt, options in (
-            *((prompt, {}) for prompt in ("", [], [10**6], "x" * 10_000)),
+            ("", {}),
+            ([], {}),
+            ([10**6], {}),
+            ("x" * 10_000, {}),
             ("ok", {"temperature": float("nan")}),
             ("ok", {"top_p": 0.0}),
             ("ok", {"max_output_tokens": 0}),
