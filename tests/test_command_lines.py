@@ -38,6 +38,19 @@ DECIDED = {
 }
 SERVE = CONFIGURATIONS["serve"]
 PEER_TLS = {"peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
+# What some commands cannot do without, by the setting that asks for it; and what belongs together.
+NEEDED = {
+    "corpus": "--corpus=c",
+    "output": "--output=o.jsonl",
+    "prompts": "--self-chat=1",
+    "topology": "--topology=v5p:2x2x1",
+    "context-tokens": "--context-tokens=9",
+}
+GROUPS = (
+    ["--tls-cert=c", "--tls-key=k"],
+    ["--peer-tls-cert=c", "--peer-tls-key=k", "--peer-tls-ca=a"],
+    ["--coordinator=h:1", "--num-processes=999", "--process-id=0"],
+)
 # Names the client and the models read, see docs/configuration.md.
 OTHER_VARIABLES = {
     f"BLOCKDRAFT_{name}" for name in ("TARGET", "API_KEY", "CA_CERT", "CACHE", "DATASETS")
@@ -92,37 +105,18 @@ def resolve_one(
 
 def companions(configuration: Configuration[Any], setting: Setting) -> list[str]:
     """Return flags without which a setting means nothing, or nothing valid."""
-    needed = {
-        "corpus": ("--corpus=c",),
-        "output": ("--output=o.jsonl",),
-        "prompts": ("--self-chat=1",),
-        "topology": ("--topology=v5p:2x2x1",),
-        "context-tokens": ("--context-tokens=9",),
-    }
-    found = [
-        flag
-        for name, flags in needed.items()
-        if name in configuration.settings and name != setting.name
-        for flag in flags
-        if not flag.startswith(f"--{setting.name}=")
-    ]
+    needed = configuration.settings.keys() & NEEDED.keys() - {setting.name}
+    told = [NEEDED[name] for name in sorted(needed)]
     if setting.name == "production":
-        found += ["--api-key-file=k", "--tls-elsewhere"]
+        told += ["--api-key-file=k", "--tls-elsewhere"]
     if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
-        found.append("--max-step-tokens=4096")
+        told.append("--max-step-tokens=4096")
     if configuration is SERVE and setting.name in ("no-server", *PEER_TLS):
-        found.append("--peer-listen=0.0.0.0:50052")
-    groups = (
-        {"tls-cert", "tls-key"},
-        {"tls-cert", "tls-key", "tls-client-ca"},
-        PEER_TLS,
-        {"coordinator", "num-processes", "process-id"},
-    )
-    others = {"tls-cert": "c", "tls-key": "k", "coordinator": "h:1", "num-processes": "999"}
-    others["process-id"] = "0"
-    others |= {"peer-tls-cert": "c", "peer-tls-key": "k", "peer-tls-ca": "a"}
-    group = next((group for group in groups if setting.name in group), set())
-    return found + [f"--{name}={others[name]}" for name in sorted(group - {setting.name})]
+        told.append("--peer-listen=0.0.0.0:50052")
+    told += next((flags for flags in GROUPS if f"--{setting.name}=" in " ".join(flags)), [])
+    if setting.name == "tls-client-ca":
+        told += GROUPS[0]
+    return [flag for flag in told if not flag.startswith(f"--{setting.name}=")]
 
 
 def flags_for(setting: Setting, value: Any) -> list[str]:

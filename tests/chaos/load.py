@@ -14,6 +14,7 @@ from blockdraft_client import (
     Completion,
     SpeculationParams,
 )
+from blockdraft_client.params import GenerationOptions
 
 PLAIN = SpeculationParams(disabled=True)
 EXCLUDED = SpeculationParams(learning_disabled=True)
@@ -62,26 +63,23 @@ async def ask(client: AsyncClient, wanted: Wanted) -> Heard:
     return heard
 
 
+def _options(wanted: Wanted) -> GenerationOptions:
+    return {
+        "sampling": wanted.sampling,
+        "speculation": EXCLUDED if wanted.excluded else None,
+        "priority": wanted.priority,
+        "timeout": wanted.deadline_seconds,
+    }
+
+
 async def _whole(client: AsyncClient, wanted: Wanted, heard: Heard) -> None:
-    answer = await client.generate(
-        wanted.prompt,
-        sampling=wanted.sampling,
-        speculation=EXCLUDED if wanted.excluded else None,
-        priority=wanted.priority,
-        timeout=wanted.deadline_seconds,
-    )
+    answer = await client.generate(wanted.prompt, **_options(wanted))
     heard.token_ids, heard.text = list(answer.token_ids), answer.text
     heard.finish = str(answer.finish_reason)
 
 
 async def _streamed(client: AsyncClient, wanted: Wanted, heard: Heard) -> None:
-    async with client.stream(
-        wanted.prompt,
-        sampling=wanted.sampling,
-        speculation=EXCLUDED if wanted.excluded else None,
-        priority=wanted.priority,
-        timeout=wanted.deadline_seconds,
-    ) as stream:
+    async with client.stream(wanted.prompt, **_options(wanted)) as stream:
         async for chunk in stream:
             if chunk.token_ids:
                 heard.times.append(time.monotonic())

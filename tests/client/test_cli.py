@@ -105,27 +105,19 @@ def test_a_request_can_be_given_as_json(
     assert service.requests[0].sampling.top_k == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_wrong_json_request_is_refused(
+    service: FakeInference, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for text, message in (
         ('{"promptt": {}}', 'no field named "promptt"'),
         ('{"sampling": {"topK": "many"}}', "topK"),
         ("{", "Failed to load JSON"),
-    ],
-)
-def test_a_wrong_json_request_is_refused(
-    service: FakeInference,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-    text: str,
-    message: str,
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert main(["generate", "--request", "-"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("blockdraft: --request -: ")
-    assert message in err
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert main(["generate", "--request", "-"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.startswith("blockdraft: --request -: ")) == ("", True)
+        assert message in err
     assert not service.calls
 
 

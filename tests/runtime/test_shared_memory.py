@@ -65,9 +65,7 @@ def test_there_must_be_room(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "change", ["size", "mode", "link", "folder", "gone", "pipe"], ids=lambda change: change
-)
+@pytest.mark.parametrize("change", ["size", "mode", "link", "folder", "gone", "pipe"])
 def test_nothing_else_is_opened(shared: SharedFile, tmp_path: Path, change: str) -> None:
     path, size = shared.path, SIZE
     if change == "size":

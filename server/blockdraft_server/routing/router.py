@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
 import grpc
 
@@ -85,13 +85,8 @@ class TokenRouter:
         link = self._pool.choose()
         if link is None and not self._pool.serves():
             raise verifier_unavailable("no verifier is ready")
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as limit:
-                return link or await self._pool.wait(None, self._recovery_seconds)
-        except TimeoutError:
-            if limit.expired():
-                raise deadline_exceeded() from None
-            raise verifier_unavailable("no verifier is ready") from None
+        async with _waiting(deadline, "no verifier is ready"):
+            return link or await self._pool.wait(None, self._recovery_seconds)
 
     def _elsewhere(
         self, replay: Replay, refused: Collection[VerifierLink], refusal: ServiceError
@@ -140,19 +135,13 @@ class TokenRouter:
         trial: contextlib.ExitStack,
     ) -> VerifierLink:
         """Return where a request goes on after a pause; `trial` gets what ends its trial."""
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as limit:
-                await asyncio.sleep(pause)
-                return await self._link_after(last, replay, trial)
-        except TimeoutError:
-            if limit.expired():
-                raise deadline_exceeded() from None
-            raise verifier_unavailable(
-                f"the verifier broke off after {replay.emitted} tokens and none came back within "
-                f"{self._recovery_seconds:g} s",
-                emitted_tokens=replay.emitted,
-                recovery_seconds=self._recovery_seconds,
-            ) from None
+        emitted, seconds = replay.emitted, self._recovery_seconds
+        message = f"the verifier broke off after {emitted} tokens and none came back within "
+        message += f"{seconds:g} s"
+        about = {"emitted_tokens": emitted, "recovery_seconds": seconds}
+        async with _waiting(deadline, message, **about):
+            await asyncio.sleep(pause)
+            return await self._link_after(last, replay, trial)
 
     async def _link_after(
         self, last: VerifierLink, replay: Replay, trial: contextlib.ExitStack
@@ -197,6 +186,18 @@ async def _call(
                 ended = bool(message.finish_reason)
         finally:
             timer.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _waiting(deadline: float, message: str, **metadata: object) -> AsyncIterator[None]:
+    """Wait for a verifier until the deadline; `TimeoutError` within means that none comes back."""
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)) as limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise deadline_exceeded() from None
+        raise verifier_unavailable(message, **metadata) from None
 
 
 def _poison(replay: Replay) -> ServiceError:
