@@ -84,11 +84,6 @@ class CacheLayout:
         return PartitionSpec(None, None, MODEL_AXIS) if self.divided else PartitionSpec()
 
     @property
-    def array_count(self) -> int:
-        """One array per layer, unless layers are scanned: each can be updated in place."""
-        return 1 if self.stacked else self.num_layers
-
-    @property
     def shape(self) -> tuple[int, int, int, int]:
         """The shape of each array: keys in even and values in odd head slots."""
         pages = self.num_pages * (self.num_layers if self.stacked else 1)
@@ -131,9 +126,9 @@ LayerCaches = list[Array] | list[LayeredCache]
 def allocate_kv(layout: CacheLayout) -> LayerCaches:
     """Return the zeroed cache, keys in even and values in odd head slots."""
     where = layout.sharding
-    arrays = [
-        jnp.zeros(layout.shape, layout.dtype, device=where) for _ in range(layout.array_count)
-    ]
+    # Each of several can be updated in place.
+    count = 1 if layout.stacked else layout.num_layers
+    arrays = [jnp.zeros(layout.shape, layout.dtype, device=where) for _ in range(count)]
     if not layout.stacked:
         return arrays
     return [LayeredCache(arrays[0], jnp.zeros((), jnp.int32, device=layout.replicated))]

@@ -189,7 +189,8 @@ class Engine:
         self._request_drafts()
         self._untold = FinishedStep(progress, result, times, ended_at)
         self.lengths.observe_acceptance(progress)
-        self._retire(progress)
+        for sequence in self._untold.ended:
+            self._remove(sequence)
         if self._next_step_waits():
             self.conclude()
         self._tell_released()
@@ -318,12 +319,6 @@ class Engine:
     def _tell_released(self) -> None:
         if self.drafts is not None:
             self.drafts.tell_released()
-
-    def _retire(self, progress: list[Progress]) -> None:
-        """Take ended sequences out; their listeners are yet to hear of it."""
-        for change in progress:
-            if change.row.sequence.finish_reason is not None:
-                self._remove(change.row.sequence)
 
     def _next_step_waits(self) -> bool:
         """Whether the next step cannot be launched at once, so that there is time before it."""

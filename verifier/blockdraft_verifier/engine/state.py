@@ -17,10 +17,11 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 
 def engine_state(engine: Engine) -> Mapping[str, object]:
     """Return scheduler, sequences, drafter and cost model as values that JSON can hold."""
-    load, now = engine.load(), time.perf_counter()
+    load, now, exactness = engine.load(), time.perf_counter(), engine.exactness
+    rounding = "not tested" if exactness is None else exactness.summary()
     scheduler = engine.scheduler
     return {
-        "step": {"overdue": engine.watch.overdue, "rounding": _rounding(engine)},
+        "step": {"overdue": engine.watch.overdue, "rounding": rounding},
         "pages": {"used": load.used_pages, "total": load.total_pages},
         "waiting": [_sequence(each, now) for each in _waiting(scheduler)],
         "running": [_sequence(each, now) for each in tuple(scheduler.running)],
@@ -50,10 +51,6 @@ def _sequence(sequence: Sequence, now: float) -> dict[str, object]:
         "draftable": sequence.draftable,
         "awaits_draft": sequence.awaiting_draft,
     }
-
-
-def _rounding(engine: Engine) -> str:
-    return "not tested" if engine.exactness is None else engine.exactness.summary()
 
 
 def _drafter(drafts: DraftSync) -> dict[str, object]:
