@@ -15,7 +15,7 @@ from blockdraft_client.cli.main import main
     [
         # Those of prompts are the same of all that have them.
         ("decode", ("--dataset", "gsm9k"), 2, "'gsm9k' is neither a .jsonl file nor one of math"),
-        ("serve", ("--dataset", "aime24"), 2, "has no aime24.jsonl; say --datasets-dir"),
+        ("serve", ("--dataset", "aime24"), 2, "has no aime24.jsonl: --datasets-dir names"),
         ("acceptance", ("--dataset", "none.jsonl"), 2, "the dataset none.jsonl does not exist"),
         ("peers", ("--dataset", "gsm8k"), 2, "datasets need different names"),
         ("acceptance", ("--samples", "0"), 2, "--samples must be at least 1, got 0"),
