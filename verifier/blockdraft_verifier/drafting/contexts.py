@@ -65,7 +65,8 @@ class Contexts:
         self._on_repair = on_repair
         self._of_sequence: dict[Sequence, Context] = {}
         self._by_id: dict[int, Context] = {}
-        self._released: list[int] = []
+        # Of which the drafter is still to be told.
+        self.released: list[int] = []
         self._last_id = 0
 
     def __iter__(self) -> Iterator[Context]:
@@ -99,17 +100,12 @@ class Contexts:
         context = self._of_sequence.pop(sequence, None)
         if context is not None:
             del self._by_id[context.context_id]
-            self._released.append(context.context_id)
+            self.released.append(context.context_id)
         sequence.awaiting_draft = False
-
-    @property
-    def any_released(self) -> bool:
-        """Whether the drafter is still to be told of a released context."""
-        return bool(self._released)
 
     def take_released(self) -> list[int]:
         """Return the contexts released since last asked: the drafter is to be told once."""
-        released, self._released = self._released, []
+        released, self.released = self.released, []
         return released
 
     def clear(self) -> None:
@@ -118,7 +114,7 @@ class Contexts:
             sequence.awaiting_draft = False
         self._of_sequence.clear()
         self._by_id.clear()
-        self._released = []
+        self.released = []
 
     def reconcile(self, response: pb.DraftResponse, step: PendingStep) -> None:
         """Take over the proposals of the answer to a step; find and repair differences."""

@@ -195,7 +195,7 @@ class DraftSync:
 
     def tell_released(self) -> None:
         """Tell the drafter what contexts to drop, if no request has told it yet."""
-        if self.contexts.any_released and self._drafter_to_ask() is not None:
+        if self.contexts.released and self._drafter_to_ask() is not None:
             self._send([], None)
 
     def collect(self, *, wait: Literal["none", "any", "all"]) -> DraftTimes:
