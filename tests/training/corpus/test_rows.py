@@ -86,6 +86,10 @@ def test_equal_tokens_are_kept_once(corpus: Path, tmp_path: Path) -> None:
         (b'{"id":"c","source":"s","temperature":0,"prompt":[],"response":[1]}', "non-empty lists"),
         (b'{"id":"c","source":"s","temperature":0,"prompt":[1],"response":[1.5]}', "token ids"),
         (b'{"id":"c","source":"s","temperature":0,"prompt":[1],"response":[true]}', "token ids"),
+        (
+            b'{"id":"c","source":"s","temperature":0,"prompt":[1],"response":[1],"seed":"x"}',
+            "line 3: seed is no whole number",
+        ),
         (b"\xff\xfe", "line 3: "),
         (b"[" * 100_000, "line 3: it is nested too deep"),
     ],

@@ -43,6 +43,9 @@ class CorpusRow:
         fields = json.loads(line)
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
+        seed = fields.get("seed")
+        if seed is not None and type(seed) is not int:
+            raise ValueError("seed is no whole number")
         try:
             return cls(
                 id=str(fields["id"]),
@@ -50,7 +53,7 @@ class CorpusRow:
                 temperature=float(fields["temperature"]),
                 prompt=_token_ids(fields["prompt"]),
                 response=_token_ids(fields["response"]),
-                seed=fields.get("seed"),
+                seed=seed,
             )
         except KeyError as error:
             raise ValueError(f"field {error} is missing") from error
