@@ -78,3 +78,14 @@ def test_decisions_are_listed() -> None:
     index = read("docs/adr/README.md")
     names = [path.name for path in sorted((ROOT / "docs" / "adr").glob("0*.md"))]
     assert re.findall(r"\((0[^)]+)\)", index) == names
+
+
+def test_what_security_says_is_shown_is_tested() -> None:
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text("utf-8"), re.M)
+    }
+    named = set(re.findall(r"`(test_\w+)`", read("docs/security.md")))
+    assert len(named) > 30
+    assert named <= defined

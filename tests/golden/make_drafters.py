@@ -8,7 +8,7 @@ Run from the root of the project, after make_targets.py: python -m tests.golden.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,24 @@ def _random(*shape: int) -> Any:
     return torch.randn(shape) / math.sqrt(shape[1])
 
 
+def layer(
+    name: str, norms: Sequence[str], inputs: int, head_norms: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Random weights of a layer whose attention takes so wide inputs."""
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(norms, (32,)),
+        "self_attn.q_proj": (32, inputs),
+        "self_attn.k_proj": (16, inputs),
+        "self_attn.v_proj": (16, inputs),
+        "self_attn.o_proj": (32, 32),
+        **{f"self_attn.{norm}": (8,) for norm in head_norms},
+        "mlp.gate_proj": (48, 32),
+        "mlp.up_proj": (48, 32),
+        "mlp.down_proj": (32, 48),
+    }
+    return {f"{name}.{part}.weight": _random(*shape) for part, shape in shapes.items()}
+
+
 def make_dflash() -> None:
     torch.manual_seed(1)
     name = "qwen3"
@@ -156,21 +174,9 @@ def make_dflash() -> None:
         "hidden_norm.weight": _random(32),
         "norm.weight": _random(32),
     }
-    for layer in range(2):
-        for part, shape in {
-            "input_layernorm": (32,),
-            "post_attention_layernorm": (32,),
-            "self_attn.q_proj": (32, 32),
-            "self_attn.k_proj": (16, 32),
-            "self_attn.v_proj": (16, 32),
-            "self_attn.o_proj": (32, 32),
-            "self_attn.q_norm": (8,),
-            "self_attn.k_norm": (8,),
-            "mlp.gate_proj": (48, 32),
-            "mlp.up_proj": (48, 32),
-            "mlp.down_proj": (32, 48),
-        }.items():
-            weights[f"layers.{layer}.{part}.weight"] = _random(*shape)
+    for number in range(2):
+        norms = ("input_layernorm", "post_attention_layernorm")
+        weights |= layer(f"layers.{number}", norms, 32, ("q_norm", "k_norm"))
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
     features, block = target(texts)[1], DFLASH["block_size"]
 
@@ -211,19 +217,7 @@ def make_eagle3() -> None:
         "d2t": ids - torch.arange(len(ids)),
         "t2d": torch.isin(torch.arange(VOCAB), ids),
     }
-    for part, shape in {
-        "input_layernorm": (32,),
-        "hidden_norm": (32,),
-        "post_attention_layernorm": (32,),
-        "self_attn.q_proj": (32, 64),
-        "self_attn.k_proj": (16, 64),
-        "self_attn.v_proj": (16, 64),
-        "self_attn.o_proj": (32, 32),
-        "mlp.gate_proj": (48, 32),
-        "mlp.up_proj": (48, 32),
-        "mlp.down_proj": (32, 48),
-    }.items():
-        weights[f"midlayer.{part}.weight"] = _random(*shape)
+    weights |= layer("midlayer", ("input_layernorm", "hidden_norm", "post_attention_layernorm"), 64)
     rank = torch.full((VOCAB,), -100)  # the label that cross_entropy leaves out
     rank[ids] = torch.arange(len(ids))
 
