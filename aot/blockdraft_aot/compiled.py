@@ -57,10 +57,7 @@ class Compiled:
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
-    """Compile a program and read what XLA knows of it.
-
-    Raises JaxRuntimeError if it cannot be compiled, or not for this memory.
-    """
+    """Compile a program, if that can be for this memory, and read what XLA knows of it."""
     started = time.perf_counter()
     executable: Any = lowered.compile()
     seconds = time.perf_counter() - started
@@ -151,7 +148,7 @@ def compile_on(
 ) -> tuple[Modelled, ...]:
     """Compile programs for the chips of a topology; `on_program` is called after each.
 
-    Raises DoesNotFitError if the memory of a chip is too small for one of them.
+    DoesNotFitError says that the memory of a chip is too small for one of them.
     """
 
     def compile_one(program: Program) -> Modelled:

@@ -122,26 +122,17 @@ class Pair:
 
 
 def target_shape(name: str) -> DecoderConfig:
-    """Return the shape of a target: a published one by name, or that of a checkpoint.
-
-    Raises ModelError if there is no such checkpoint, or it is damaged.
-    """
+    """Return the shape of a target: a published one by name, or that of a checkpoint."""
     if name in SHAPES:
         return SHAPES[name]
     return load_checkpoint_config(resolve_target(name)).config
 
 
 def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftConfig | None:
-    """Return the shape of a drafter for a target.
+    """Return the shape of a drafter for a target; AotError if there is none that fits.
 
-    Args:
-        name: "dflash" or "eagle3" for the published shape, "none", or a directory with a
-            `config.json`.
-        target: What it drafts for.
-        block_size: Tokens per block, where the drafter does not say.
-
-    Raises:
-        AotError: If it is none of these, or does not fit the target.
+    `name` is "dflash" or "eagle3" for the published shape, "none", or a directory with a
+    `config.json`; `block_size` is for a drafter that does not say.
     """
     try:
         if name == NO_DRAFTER:

@@ -79,10 +79,7 @@ class RoleSurvey:
 def survey_verifier(
     topology: Topology, pair: Pair, settings: CompileSettings, on_program: Callable[[], None]
 ) -> RoleSurvey:
-    """Compile the verifier's programs; `on_program` is called after each.
-
-    Raises DoesNotFitError if it does not fit.
-    """
+    """Compile the verifier's programs; `on_program` is called after each."""
     limits, survey = settings.limits, settings.survey
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)

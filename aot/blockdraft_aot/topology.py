@@ -55,11 +55,7 @@ class Topology:
 
 
 def describe_topology(name: str) -> Topology:
-    """Return the chips of a generation and shape, such as "v5p:2x2x1" or "v5e:1x1".
-
-    Raises AotError if libtpu is missing, or knows no such topology, or its chip's figures are not
-    known.
-    """
+    """Return the chips of a generation and shape, such as "v5p:2x2x1"; AotError if unknown."""
     match = re.fullmatch(r"(v\w+|tpu7x):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
     if match is None:
         raise AotError(f"a topology is written like v5p:2x2x1 or v5e:2x4, got {name!r}")

@@ -38,14 +38,8 @@ class FeatureCache:
     """The `KeptFeatures` of a corpus, in memory-mapped files.
 
     A folder that keeps more layers than are asked for serves too, so that drafters which look at
-    different layers can be trained from the same features.
-
-    Attributes:
-        spec: What is kept of each token.
-        offsets: Int[ndarray, "rows+1"], where each row's tokens begin.
-        features: bfloat16 [tokens, layers, hidden], of all layers that are kept.
-        teacher_ids: int32 [tokens, teacher], the target's choices of each token of an answer.
-        teacher_logits: float16 [tokens, teacher].
+    different layers can be trained from the same features. `features` has all layers that are
+    kept, [tokens, layers, hidden].
     """
 
     def __init__(

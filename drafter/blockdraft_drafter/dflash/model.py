@@ -37,12 +37,7 @@ from blockdraft_models.weights.loading import EmbeddingAndHead
 
 
 class MarkovHead(nnx.Module):
-    """Logits of the next token by the token before it.
-
-    Attributes:
-        markov_w1: Float[Array, "vocab rank"], by the token before, one of the target's.
-        markov_w2: Float[Array, "draft rank"], by the token to draft, one of the draft vocabulary.
-    """
+    """Logits of the next token, of the draft vocabulary, by the one before it, of the target's."""
 
     def __init__(
         self, vocab: int, draft_vocab: int, rank: int, *, dtype: DTypeLike, rngs: nnx.Rngs

@@ -207,11 +207,7 @@ class RecordingFile:
         self._write(header + features.tobytes())
 
     def finish(self, token_ids: NDArray[Any], **about: Any) -> str:
-        """Write the tokens and, `about` them, the other fields of `Recording`.
-
-        Returns:
-            The name of the recording; later ones sort behind it.
-        """
+        """Write the tokens and, `about` them, the other fields of `Recording`; return the name."""
         begin, end = self._size - _HEADER_BYTES, self._size - _HEADER_BYTES + token_ids.nbytes
         header = {
             "__metadata__": {"format": _FORMAT, "recording": json.dumps(about)},

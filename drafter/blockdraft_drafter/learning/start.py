@@ -51,11 +51,7 @@ class LearningStart:
 def begin_learning(
     settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
 ) -> LearningStart:
-    """Return the version of a drafter to serve with.
-
-    Raises ModelError if the drafter that is named cannot be loaded, OSError if the folder of the
-    versions cannot be written.
-    """
+    """Return what to serve with; ModelError if what is named cannot be loaded, else OSError."""
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
     try:

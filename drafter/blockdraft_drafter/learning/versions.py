@@ -153,11 +153,7 @@ class VersionStore:
         return self.promote(added.number, reason)
 
     def promote(self, number: int, reason: str = "") -> Version:
-        """Let a version serve from now on.
-
-        Raises VersionError if it is not there or damaged, OSError if the store cannot be written;
-        the version before goes on serving.
-        """
+        """Let a version serve from now on; after any error the one before goes on serving."""
         with self._locked():
             before = self._history()
             version = self._mark(number, "promoted", reason)

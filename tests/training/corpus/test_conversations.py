@@ -1,6 +1,7 @@
 """Conversations of several turns: each answer of the target is in the prompt of the next."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.tiny import IM_END
@@ -86,19 +87,19 @@ def test_turns_are_named_and_numbered() -> None:
     assert [message["role"] for message in second.messages] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize("self_chat", [0, 3])
 def test_a_corpus_may_get_more_turns_and_be_interrupted(
-    target: Path, tmp_path: Path, questions: Path, self_chat: int
+    target: Path, tmp_path: Path, questions: Path
 ) -> None:
     whole, grown = tmp_path / "whole.jsonl", tmp_path / "grown.jsonl"
-    make(target, whole, questions, turns=3, self_chat=self_chat, **LONG)
-    make(target, grown, questions, self_chat=self_chat, **LONG)
-    chosen = settings(target, grown, questions, turns=3, self_chat=self_chat, **LONG)
-    make_until(2, chosen)
-    make_until(2, chosen)
-    make(target, grown, questions, turns=3, self_chat=self_chat, **LONG)
+    once: dict[str, Any] = {"self_chat": 3, **LONG}
+    more = {**once, "turns": 3}
+    make(target, whole, questions, **more)
+    make(target, grown, questions, **once)
+    for _ in range(2):
+        make_until(2, settings(target, grown, questions, **more))
+    make(target, grown, questions, **more)
     assert lines(grown) == lines(whole)
-    assert make(target, grown, questions, turns=3, self_chat=self_chat, **LONG).new_rows == 0
+    assert make(target, grown, questions, **more).new_rows == 0
 
 
 def test_later_messages_are_kept_apart_from_the_test_sets_too(

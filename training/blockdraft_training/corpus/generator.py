@@ -114,7 +114,10 @@ class BatchGenerator:
                     request = waiting.popleft()
                     self._begin(row, request)
                     answers[row] = (request, [])
-            tokens = self._advance()
+            self._caches, self._rows, chosen = self._steps(
+                self._weights, self._caches, self._rows, self._ends
+            )
+            tokens = np.asarray(chosen)
             for row, (request, answer) in list(answers.items()):
                 # The first line repeats the newest token, which is new only to a fresh row.
                 column = tokens[0 if not answer else 1 :, row]
@@ -158,9 +161,3 @@ class BatchGenerator:
             jnp.float32(request.temperature),
             jnp.asarray(seed_words(request.seed)),
         )
-
-    def _advance(self) -> np.ndarray:
-        self._caches, self._rows, tokens = self._steps(
-            self._weights, self._caches, self._rows, self._ends
-        )
-        return np.asarray(tokens)

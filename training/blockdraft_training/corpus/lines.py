@@ -5,6 +5,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
         raise CorpusError(f"{path}, line {number}: it is nested too deep") from error
 
 
-class LineFile:
+class LineFile(AbstractContextManager["LineFile"]):
     """Appends whole lines to a file, which it locks; a context manager.
 
     A killed writer leaves at most one line without its newline, and the next writer drops it. A
@@ -56,10 +57,6 @@ class LineFile:
         except BlockingIOError as error:
             self._file.close()
             raise CorpusError(f"{path} is being written by another process") from error
-
-    def __enter__(self) -> "LineFile":
-        """Return the file."""
-        return self
 
     def __exit__(self, *exception: object) -> None:
         """Close the file."""

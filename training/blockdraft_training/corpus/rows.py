@@ -8,6 +8,7 @@ are then checked against the target when features are computed.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def read_rows(path: Path) -> Iterator[CorpusRow]:
     return read_lines(path, CorpusRow.from_json)
 
 
-class CorpusWriter:
+class CorpusWriter(AbstractContextManager["CorpusWriter"]):
     """Appends complete rows to a corpus, which may have some already; a context manager."""
 
     def __init__(
@@ -160,10 +161,6 @@ class CorpusWriter:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> "CorpusWriter":
-        """Return the writer."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Close the corpus; its counts are brought up to date unless something went wrong."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config
@@ -71,15 +71,12 @@ class ChainsAttend:
                 ("bnkgd,bnskd->bkgns", own_keys),
             )
         )
-        seen = jnp.where(self._visible()[:, None, None], seen, -jnp.inf)
+        visible = jnp.arange(length)[None, None, :] < self.starts[..., None]
+        seen = jnp.where(visible[:, None, None], seen, -jnp.inf)
         weights = jax.nn.softmax(jnp.concatenate([seen, mine], axis=-1), axis=-1).astype(v.dtype)
         attended = jnp.einsum("bkgnl,blkd->bnkgd", weights[..., :length], self.values)
         attended += jnp.einsum("bkgns,bnskd->bnkgd", weights[..., length:], own_values)
         return attended.reshape(entries, heads, head_dim), (own_keys, own_values)
-
-    def _visible(self) -> Bool[Array, "batch blocks length"]:
-        positions = jnp.arange(self.keys.shape[1])
-        return positions[None, None, :] < self.starts[..., None]
 
 
 def draft_chains(
