@@ -218,7 +218,7 @@ def test_command_prints_one_line(
             2,
         ),
         (["--self-chat", "1", "--output", "x.gz"], "must be a .jsonl file", 2),
-        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read", 1),
+        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl does not exist", 1),
         (["--self-chat", "1", "--max-tokens", "9999"], "the target 512", 1),
         (["--self-chat", "1", "--max-prompt-tokens", "3"], "no room for more", 1),
         (["--self-chat", "1", "--target", "nowhere"], "'nowhere' is no directory", 1),
