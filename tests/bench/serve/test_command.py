@@ -25,14 +25,13 @@ Capture = pytest.CaptureFixture[str]
 
 
 SMALL = (
-    "serve --target target --drafter random --samples 2 --max-prompt-tokens 64"
+    "serve --target target --drafter random --dataset gsm8k mbpp --samples 2 --max-prompt-tokens 64"
     f" --max-tokens {TOKENS} --warm-up 1 --draft-policy fixed"
 )
 
 
 @pytest.fixture(autouse=True)
-def small_services(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (workplace / "mbpp.jsonl").rename(workplace / "mt-bench.jsonl")
+def small_services(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Fewer shapes to compile.
     monkeypatch.setattr(settings, "STEP_TOKENS", 16)
     # No step goes on without its draft because the machine stood still for a moment.
