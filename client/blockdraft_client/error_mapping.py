@@ -1,5 +1,6 @@
 """From a failed gRPC call to an exception of the SDK."""
 
+import re
 from typing import cast
 
 import grpc
@@ -39,6 +40,7 @@ ERROR_OF_CODE: dict[grpc.StatusCode, type[ApiError]] = {
 }
 
 TLS_SIGNS = ("ssl", "tls", "handshake", "certificate", "socket closed")
+REFUSED_HINT = "; is a server running there? `blockdraft serve` starts one"
 TLS_HINT = "; check that both sides agree on TLS and that the certificates are trusted"
 
 
@@ -54,7 +56,11 @@ def from_rpc_error(
     info, field, retry_after = _details(error)
     if code is grpc.StatusCode.UNAVAILABLE and info is None:
         # Every error of a blockdraft server carries an ErrorInfo; this one was made on the way.
-        hint = TLS_HINT if any(sign in message.lower() for sign in TLS_SIGNS) else ""
+        # gRPC wraps what the system said: `...: connect: Connection refused (111)`.
+        if refused := re.search(r"Connection refused|No such file or directory", message):
+            message, hint = refused[0], REFUSED_HINT
+        else:
+            hint = TLS_HINT if any(sign in message.lower() for sign in TLS_SIGNS) else ""
         return ConnectionFailedError(f"cannot reach {target}: {message}{hint}", partial=partial)
     kind, reason, metadata = ERROR_OF_CODE.get(code, ApiError), code.name, dict[str, str]()
     if info is not None:

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         # Whatever is wrong with the settings or files, its message says; a trace would hide it.
         print(f"blockdraft drafter: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ValueError) else 1
 
 
 def _find(settings: DrafterSettings) -> int:
@@ -57,11 +57,12 @@ def _serve(settings: DrafterSettings) -> bool:
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
-    from blockdraft_models.executables import keep_executables
+    from blockdraft_models.executables import keep_executables, require_devices
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
 
     keep_executables(settings.compilation_cache)
+    require_devices()
 
     async def main() -> bool:
         stop_requested = asyncio.Event()

@@ -18,5 +18,9 @@ class TokenizerError(ModelError):
     """A tokenizer or chat template cannot be loaded or used."""
 
 
+class DeviceError(ModelError):
+    """There is nothing to compute on."""
+
+
 class ResolveError(ModelError):
     """A model name leads to nothing, or its download failed."""

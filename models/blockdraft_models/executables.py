@@ -1,4 +1,4 @@
-"""Compiled programs: the sizes they are made for, and where they are kept."""
+"""Compiled programs: what runs them, the sizes they are made for, and where they are kept."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,27 @@ from pathlib import Path
 import jax
 
 from blockdraft_models.cache import default_cache_dir
+from blockdraft_models.errors import DeviceError
 from blockdraft_models.processor import usable_cores
 
 
 def next_power_of_two(value: int) -> int:
     """Return the smallest power of two that is at least `value` and at least 1."""
     return 1 << max(value - 1, 0).bit_length()
+
+
+def require_devices() -> None:
+    """Raise `DeviceError` if JAX finds nothing to compute on, where it is told to look."""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        wanted = os.environ.get("JAX_PLATFORMS")
+        raise DeviceError(
+            f"JAX cannot use JAX_PLATFORMS={wanted}: install its plugin, as blockdraft[cuda] or "
+            "blockdraft[tpu] do, or unset the variable"
+            if wanted
+            else f"JAX finds no device: {error}"
+        ) from error
 
 
 def keep_executables(folder: Path | None = None) -> None:

@@ -103,7 +103,7 @@ async def serve(
 
     Args:
         application: The servicers and their life cycle.
-        settings: Where to listen; `RuntimeError` if the address cannot be bound.
+        settings: Where to listen; `OSError` if the address cannot be bound.
         server: One without ports, made by a caller who needs interceptors.
         credentials: Of the port; None serves plaintext.
         second: A second address for the same services, and its credentials.
@@ -139,10 +139,16 @@ async def serve(
         enable_server_reflection(reflected, server)
     ports = [(settings.address, credentials), *([] if second is None else [second])]
     for address, how in ports:
-        if how is None:
-            server.add_insecure_port(address)
-        else:
-            server.add_secure_port(address, how)
+        try:
+            if how is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, how)
+        except RuntimeError as error:
+            # gRPC does not say why.
+            raise OSError(
+                f"cannot listen at {address}: is it taken, or not of this host?"
+            ) from error
     # A server of its own: what it offers is not for those who call the public address.
     control = None
     if settings.control_address is not None:

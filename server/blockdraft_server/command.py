@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import uvloop
 
+    from blockdraft_models.errors import ModelError
     from blockdraft_runtime import version
     from blockdraft_runtime.credentials import UnusableFilesError
     from blockdraft_server.app import run_server
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     traces = traces_to(settings.trace_endpoint, version())
     try:
         uvloop.run(run_server(settings, traces))
-    except (UnusableFilesError, OSError) as error:
+    except (UnusableFilesError, ModelError, OSError) as error:
         logger.error("%s", error)
         return 2
     except Exception:

@@ -135,4 +135,4 @@ def _interrupt_when_started(
 
 def test_a_target_that_is_nowhere_is_said_so_at_once(capsys: Capture) -> None:
     assert main(["demo", "--target", "some-model"]) == 1
-    assert "'some-model' is no directory" in capsys.readouterr().err
+    assert "'some-model' is neither a directory" in capsys.readouterr().err

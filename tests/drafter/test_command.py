@@ -18,7 +18,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--target", "nowhere"), "'nowhere' is no directory"),
+        (("--target", "nowhere"), "'nowhere' is neither a directory"),
         (("--drafter", "random:x"), "the seed must be a whole number"),
     ],
 )
@@ -26,7 +26,7 @@ def test_errors_are_one_line(arguments: tuple[str, str], message: str, tmp_path:
     target = write_tiny_target(tmp_path / "target")
     places = (f"--listen=unix:{tmp_path}/s", f"--compilation-cache={tmp_path / 'xla'}")
     done = run(f"--target={target}", *places, *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert len(lines) == 1
     assert lines[0].startswith("blockdraft drafter: ")

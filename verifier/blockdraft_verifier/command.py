@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     import uvloop
 
-    from blockdraft_models.executables import keep_executables
+    from blockdraft_models.executables import keep_executables, require_devices
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import FollowerApp, VerifierApp
@@ -68,10 +68,16 @@ def run(args: argparse.Namespace) -> int:
         return not app.failed
 
     try:
+        if settings.slice is None:
+            # Where there are several hosts, JAX has to meet the others first.
+            require_devices()
         if settings.self_test:
             return run_self_test(settings)
         failed = not uvloop.run(main())
-    except (ValueError, RuntimeError, OSError) as error:
+    except ValueError as error:
+        logger.error("%s", error)
+        return 2
+    except (RuntimeError, OSError) as error:
         logger.error("%s", error)
         return 1
     if failed and settings.slice is not None:

@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
             import readline  # noqa: F401  # gives input() line editing
         print(HELP, file=sys.stderr)
     with connect(args) as client:
+        # Who nobody answers shall hear so before typing.
+        client.model()
         conversation = Conversation(client, args)
         while True:
             try:

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from blockdraft_client.cli.output import (
     FAILED,
@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `blockdraft` with these arguments (default: the process's) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        if arguments[:1] == ["--version"]:
+            arguments = ["version"]
         if not arguments or arguments[0] not in COMMANDS:
             # Ends in help, or in an error that lists the commands.
             _root_parser().parse_args(arguments)
@@ -103,10 +105,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line: the usage of most commands fills half a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with what is wrong."""
+        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _root_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "blockdraft", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
-    )
+    parser = _Parser("blockdraft", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.summary)
@@ -120,9 +129,7 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     with _missing_extra_explained(name, command.extra):
         module = cast(CommandModule, importlib.import_module(command.module))
-        parser = argparse.ArgumentParser(
-            f"blockdraft {name}", description=command.summary, allow_abbrev=False
-        )
+        parser = _Parser(f"blockdraft {name}", description=command.summary, allow_abbrev=False)
         module.add_arguments(parser)
         return module.run(parser.parse_args(arguments))
 

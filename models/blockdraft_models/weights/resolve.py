@@ -51,7 +51,7 @@ def resolve_target(spec: str) -> Path:
     if _HUB_ID.fullmatch(spec) and not spec.endswith(".gguf"):
         return _from_hub(spec)
     raise ResolveError(
-        f"{spec!r} is no directory, .gguf file or hub id (org/name), nor {DEFAULT_TARGET!r}"
+        f"{spec!r} is neither a directory nor a .gguf file, hub id (org/name) or known name"
     )
 
 

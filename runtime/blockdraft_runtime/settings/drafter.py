@@ -18,6 +18,9 @@ from blockdraft_runtime.settings.process import (
 
 SentForm = Literal["auto", "projected", "raw"]
 
+DRAFTER_NAMES = ("auto", "dflash", "eagle3", "random", "random-eagle3")
+"""What `--drafter` may name besides a directory or a hub id; a seed may follow the last two."""
+
 # With this status `blockdraft drafter --find` says that there is none for the target.
 NO_DRAFTER_STATUS = 3
 

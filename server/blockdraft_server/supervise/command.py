@@ -21,8 +21,12 @@ from pathlib import Path
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_runtime.settings.drafter import NO_DRAFTER_STATUS, DrafterSettings
-from blockdraft_server.supervise.plan import DRAFTER, ServePlan, ServeSettings
+from blockdraft_runtime.settings.drafter import (
+    DRAFTER_NAMES,
+    NO_DRAFTER_STATUS,
+    DrafterSettings,
+)
+from blockdraft_server.supervise.plan import DRAFTER, USAGE_STATUS, ServePlan, ServeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run everything until SIGTERM (returns 0) or SIGINT (130); 1 if a process keeps dying.
+    """Run everything until SIGTERM (returns 0) or SIGINT (130).
+
+    1 if a process keeps dying, 2 if the settings or files that they name do not let one start.
 
     `ModuleNotFoundError` if what the processes need is not installed.
     """
@@ -65,15 +71,14 @@ def run(args: argparse.Namespace) -> int:
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
+            if not plan.follows:
+                refuse_taken_ports(plan)
             if plan.learns and plan.verifier.process.metrics_port is None:
                 plan = plan.watching(stack.enter_context(held_port()))
-            server = plan.server
-            if server is not None and server.servers > 1 and not plan.follows:
-                refuse_taken_port(server.process.address)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             logger.error("%s", error)
-            return 2
+            return USAGE_STATUS
         return asyncio.run(_supervise(plan, settings))
 
 
@@ -83,9 +88,14 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
     `ValueError` also if the files of target or drafter cannot be read.
     """
     plan = ServePlan.of(settings, folder, environ)
-    # One that was named is loaded, or the drafter ends and says why not. Where it learns, the
-    # trainer makes one if there is none.
-    if plan.drafter is None or settings.names_drafter or plan.learns:
+    if plan.drafter is not None and settings.names_drafter:
+        name = plan.drafter.drafter
+        if name.partition(":")[0] not in DRAFTER_NAMES:
+            # Downloaded here too, and what leads nowhere is said before anything is started.
+            resolve_target(name)
+        return plan
+    # Where it learns, the trainer makes one if there is none.
+    if plan.drafter is None or plan.learns:
         return plan
     if _drafter_exists(plan.drafter, plan.environment):
         return plan
@@ -103,7 +113,8 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
         command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
     )
     if found.returncode not in (0, NO_DRAFTER_STATUS):
-        raise ValueError(f"cannot look for a drafter (exit status {found.returncode})")
+        # It said why.
+        raise SystemExit(USAGE_STATUS if found.returncode > 0 else 1)
     return found.returncode == 0
 
 
@@ -128,24 +139,46 @@ def held_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def refuse_taken_port(address: str) -> None:
-    """Raise `ValueError` if somebody listens at an address `host:port`, for several servers.
+def refuse_taken_ports(plan: ServePlan) -> None:
+    """Raise `OSError` if an address that a process is told to listen at cannot be had now."""
+    for each in (plan.server, plan.verifier, plan.drafter):
+        if each is not None:
+            process = each.process
+            refuse_taken_port("--listen", process.address)
+            if process.metrics_port is not None:
+                address = f"{process.metrics_address}:{process.metrics_port}"
+                refuse_taken_port("--metrics-port", address)
+
+
+def refuse_taken_port(flag: str, address: str) -> None:
+    """Raise `OSError` if an address `host:port` cannot be had, `ValueError` if it is none.
+
+    A socket's path is not looked at.
 
     The kernel spreads connections over all processes of a user that share a port, so a second
-    service on it would silently get half of the first one's callers.
+    service on that of several servers would silently get half of their callers.
     """
-    host, _, port = address.rpartition(":")
+    if address.startswith("unix"):
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(
+            f"{flag} must be host:port, such as 127.0.0.1:8000, or unix:/path, got {address!r}"
+        )
     flags = socket.AI_PASSIVE
-    found = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=flags)
-    for family, kind, protocol, _, place in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=flags
+        )
+        for family, kind, protocol, _, place in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(place)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise ValueError(f"somebody listens at --listen {address} already") from error
-                # Whatever else it is, the servers will say.
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such port"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            reason = "another process listens there; stop it, or choose another port"
+        raise OSError(f"cannot listen at {flag} {address}: {reason}") from error
 
 
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
@@ -180,6 +213,10 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     try:
         await running
     except ChildFailedError as error:
+        if error.status == USAGE_STATUS:
+            # It said why in its last line.
+            logger.error("%s", error)
+            return USAGE_STATUS
         logger.error("%s; it said last:\n%s", error, "\n".join(error.last_lines))
         return 1
     except asyncio.CancelledError:

@@ -24,6 +24,8 @@ VERIFIER = Configuration("verifier", VerifierSettings)
 DRAFTER = Configuration("drafter", DrafterSettings)
 
 # By name: to start it, nothing of it has to be imported.
+# With this status `blockdraft` says that its command line, or a file it names, is wrong.
+USAGE_STATUS = 2
 TRAINER_MODULE = "blockdraft_training.online"
 # Verifier and drafter of one host talk by a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")

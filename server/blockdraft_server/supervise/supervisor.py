@@ -12,12 +12,10 @@ from typing import Any, BinaryIO
 
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_server.supervise.child import Child, Output
-from blockdraft_server.supervise.plan import ChildSpec
+from blockdraft_server.supervise.plan import USAGE_STATUS, ChildSpec
 
 logger = logging.getLogger(__name__)
 
-# With this status `blockdraft` says that its command line, or a file it names, is wrong.
-USAGE_STATUS = 2
 _FAILED_STATUS = 1
 # The kernel takes a killed process away within moments, unless a device holds it.
 _KILLED_SECONDS = 5.0
@@ -73,6 +71,7 @@ class ChildFailedError(Exception):
     """A child died too often before it was ever ready.
 
     Attributes:
+        status: Its last exit status.
         last_lines: What it said last.
     """
 
@@ -80,6 +79,7 @@ class ChildFailedError(Exception):
         """Describe the child and its last exit status."""
         cause = "cannot start" if status == USAGE_STATUS else "keeps dying before it is ready"
         super().__init__(f"{name} {cause} (exit status {status})")
+        self.status = status
         self.last_lines = tuple(last_lines)
 
 

@@ -273,7 +273,7 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
         "import os, sys\n"
         "from blockdraft_client.cli.main import main\n"
         f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
-        "flags = ['--log-level', 'error', '--listen', 'host:1', '--drafter', 'named']\n"
+        "flags = ['--log-level', 'error', '--listen', 'localhost:0', '--drafter', 'random']\n"
         "sys.exit(main(['serve', *flags]))\n"
     )
     process = await asyncio.create_subprocess_exec(
@@ -281,7 +281,7 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
     )
     assert process.stderr is not None
     line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_SECONDS)
-    assert line.startswith(b"blockdraft serves smollm2-135m on host:1, drafter: unknown")
+    assert line.startswith(b"blockdraft serves smollm2-135m on localhost:0, drafter: unknown")
     process.send_signal(number)
     rest = await asyncio.wait_for(process.stderr.read(), PATIENCE_SECONDS)
     assert rest.split(b"\n") == [b"server stops", b"verifier stops", b"drafter stops", b""]

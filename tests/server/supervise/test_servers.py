@@ -75,8 +75,8 @@ async def test_several_servers_answer_at_one_port(folder: Path) -> None:
         running_verifier(FakeVerifier(), plan.verifier.process.address),
         running(supervisor),
     ):
-        with pytest.raises(ValueError, match=f"somebody listens at --listen {address}"):
-            refuse_taken_port(address)
+        with pytest.raises(OSError, match=f"at --listen {address}: another process"):
+            refuse_taken_port("--listen", address)
         await answers(address)
         ports = (port, port + 3)
         counts = [await asyncio.to_thread(requests_of, each) for each in ports]
@@ -89,15 +89,15 @@ async def test_several_servers_answer_at_one_port(folder: Path) -> None:
         await answers(address)
         await until(lambda: serving(supervisor) == {"server", "server-2"})
         assert process_ids(supervisor)["server"] != first
-    refuse_taken_port(address)
+    refuse_taken_port("--listen", address)
 
 
 def test_a_port_of_somebody_else_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ValueError, match="somebody listens"):
-            refuse_taken_port(address)
-    refuse_taken_port(address)
+        with pytest.raises(OSError, match="another process listens"):
+            refuse_taken_port("--listen", address)
+    refuse_taken_port("--listen", address)
 
 
 def test_a_port_held_for_a_process_is_nobody_elses_and_its_own_again_and_again() -> None:

@@ -221,7 +221,7 @@ def test_command_prints_one_line(
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl does not exist", 1),
         (["--self-chat", "1", "--max-tokens", "9999"], "the target 512", 1),
         (["--self-chat", "1", "--max-prompt-tokens", "3"], "no room for more", 1),
-        (["--self-chat", "1", "--target", "nowhere"], "'nowhere' is no directory", 1),
+        (["--self-chat", "1", "--target", "nowhere"], "'nowhere' is neither a directory", 1),
         (["--self-chat", "1", "--output", "no/such/folder.jsonl"], "No such file", 1),
     ],
 )

@@ -1,0 +1,112 @@
+"""What a newcomer gets wrong is said at once, in a few lines, and by the exit code."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MOST_LINES = 4
+USAGE, FAILED = 2, 1
+SERVE = ("serve", "--no-drafter")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "bad.gguf").write_bytes(os.urandom(2000))
+    (folder / "empty").mkdir()
+    (folder / "bad.toml").write_text("[serve\n")
+    (folder / "unknown.toml").write_text("[serve]\nmax-sequence = 3\n")
+    (folder / "prompts.jsonl").write_text('{"id": "a"}\n')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def taken() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
+    """Return the exit code of a command and what it printed, on both outputs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "blockdraft_client", *arguments],
+        cwd=folder,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def beside_information(lines: list[str]) -> list[str]:
+    """Return the lines that are not the log of a start."""
+    return [line for line in lines if " INFO " not in line]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("", USAGE, "required: COMMAND"),
+        ("server-up", USAGE, "invalid choice: 'server-up'"),
+        ("serve --target bad.gguf", USAGE, "bad.gguf is not a GGUF file"),
+        ("serve --target empty --no-drafter", USAGE, r"empty has no \w+.json"),
+        ("serve --target no/such/folder", USAGE, "'no/such/folder' is neither a directory nor"),
+        ("serve --drafter /no/such", USAGE, "'/no/such' is neither a directory nor"),
+        ("serve --drafter empty", USAGE, "config.json"),
+        ("serve --listen 8000", USAGE, "--listen must be host:port"),
+        ("serve --listen TAKEN", USAGE, "--listen TAKEN: another process listens there"),
+        ("serve --listen 192.0.2.1:8000", USAGE, "192.0.2.1:8000: Cannot assign"),
+        ("serve --listen no.such.invalid:8000", USAGE, "no.such.invalid:8000: .* not known"),
+        ("serve --metrics-port TAKEN_PORT", USAGE, "--metrics-port TAKEN: another process"),
+        ("serve --max-sequences 0", USAGE, "--max-sequences must be at least 1, got 0"),
+        ("serve --max-sequences many", USAGE, "--max-sequences"),
+        ("serve --max-sequence 4", USAGE, "unrecognized arguments: --max-sequence"),
+        ("serve --config none.toml", USAGE, "none.toml .* No such file"),
+        ("serve --config bad.toml", USAGE, "bad.toml"),
+        ("serve --config unknown.toml", USAGE, "max-sequences"),
+        ("serve --api-key-file none", USAGE, "none"),
+        ("serve --production", USAGE, "--api-key-file"),
+        ("serve --tls-cert none.pem --tls-key none.pem", USAGE, "none.pem"),
+        ("serve --tpu-split 2+2", USAGE, "--tpu-host"),
+        ("server --verifier localhost:1 --listen TAKEN", USAGE, "TAKEN"),
+        ("generate hello --target localhost:1", FAILED, "localhost:1: Connection refused"),
+        ("chat --target localhost:1", FAILED, "localhost:1: Connection refused"),
+        ("models --target unix:/no/such.sock", FAILED, "No such file"),
+        ("generate hello --temperature hot", USAGE, "--temperature"),
+        ("generate", USAGE, "prompt"),
+        ("bench decode --dataset gsm8k", USAGE, "--dataset starter"),
+        ("bench decode --dataset gsm9k", USAGE, "'gsm9k' is neither"),
+        ("train corpus --prompts none.jsonl --output a.jsonl", FAILED, "none.jsonl does not exist"),
+        ("train corpus --prompts prompts.jsonl --output a.jsonl", FAILED, "prompts.jsonl, line 1"),
+        ("train dflash --corpus none.jsonl --output runs", FAILED, "none.jsonl"),
+    ],
+)
+def test_a_mistake_is_told_in_a_few_lines(
+    folder: Path, taken: str, command: str, code: int, said: str
+) -> None:
+    port = taken.rpartition(":")[2]
+    words = command.replace("TAKEN_PORT", port).replace("TAKEN", taken).split()
+    found, lines = run(folder, *words)
+    text = "\n".join(lines)
+    assert re.search(said.replace("TAKEN", taken), text), text
+    assert "Traceback" not in text
+    assert len(beside_information(lines)) <= MOST_LINES, text
+    assert found == code
+
+
+def test_jax_without_its_plugin(folder: Path) -> None:
+    code, lines = run(folder, *SERVE, JAX_PLATFORMS="cuda")
+    said = [line for line in lines if "JAX cannot use JAX_PLATFORMS=cuda" in line]
+    assert len(said) == 1
+    assert len(beside_information(lines)) <= MOST_LINES, lines
+    assert code == USAGE
