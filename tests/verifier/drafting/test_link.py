@@ -269,13 +269,17 @@ async def test_a_drafter_is_there_once_it_has_taken_the_stream(
 
 
 async def test_a_drafter_that_never_takes_the_stream_is_asked_again(
-    drafter: StubbornDrafter, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    drafter: StubbornDrafter,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(link_module, "HANDSHAKE_TIMEOUT_SECONDS", 0.3)
     link = connect()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(drafter.calls) < 2:
+        while len(drafter.calls) < 3:
             await asyncio.sleep(0.01)
+    assert caplog.text.count("did not say within 0.3 s that it takes the stream") == 1
     drafter.taken.set()
     await connected(link)
 

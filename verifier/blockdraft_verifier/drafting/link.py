@@ -148,6 +148,11 @@ class GrpcDraftTransport:
                 self._requests.put(None)
                 # Of a refusal the metadata may be there before the reason is.
                 self._call.code()
+                if giving_up.finished.is_set():
+                    raise ValueError(
+                        f"the drafter did not say within {HANDSHAKE_TIMEOUT_SECONDS:g} s that it "
+                        "takes the stream; is it of another version?"
+                    )
                 raise cast(grpc.RpcError, self._call)
             return mapped
         finally:
