@@ -44,7 +44,7 @@ prometheus --config.file="$scratch/prometheus.yaml" --storage.tsdb.path="$scratc
 children="$children $!"
 
 echo "waiting until it is ready: $folder/serve.log"
-until blockdraft health --target "$address" >/dev/null 2>&1; do
+until blockdraft health --address "$address" >/dev/null 2>&1; do
   # The service may have given up: its log says why.
   kill -0 "${children%% *}" || exit 1
   sleep 1
@@ -54,7 +54,7 @@ echo "asking for $seconds s"
 ask() {
   end=$(($(date +%s) + seconds))
   while [ "$(date +%s)" -lt "$end" ]; do
-    blockdraft generate "$1" --target "$address" --max-output-tokens 64 >/dev/null
+    blockdraft generate --chat "$1" --address "$address" --max-tokens 64 >/dev/null
   done
 }
 ask "Explain how a lighthouse works." &

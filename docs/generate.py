@@ -133,10 +133,11 @@ def _rows(command: str) -> Iterator[Row]:
     settings = {} if configuration is None else configuration.settings
     for action in parser._actions:
         flags = [flag for flag in action.option_strings if flag not in _EVERYWHERE]
-        if not flags:
+        setting = settings.get(flags[0].removeprefix("--")) if flags else None
+        # A deprecated name is not shown.
+        if not flags or (setting is None and action.help == argparse.SUPPRESS):
             continue
         names = ", ".join(f"`{flag}`" for flag in flags)
-        setting = settings.get(flags[0].removeprefix("--"))
         if setting is None:
             switch = isinstance(action, argparse._StoreConstAction) and action.default is None
             default = "off" if switch else _default(action.default, action.required)

@@ -1,9 +1,9 @@
 """The client SDK and the `blockdraft` command.
 
-    from blockdraft_client import Client
+    from blockdraft import Client
 
-    with Client("localhost:50051") as client:
-        print(client.generate("Once upon a time", max_output_tokens=32).text)
+    with Client("localhost") as client:
+        print(client.generate("Once upon a time", max_tokens=32).text)
 
 Read `params` (what to ask, and how), `results` and `usage` (what comes back) and `errors`; then
 `client` and `stream`, and the same for asyncio in `aio`: they only call and wait. What both need is
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ApiError,
         AuthenticationError,
         BlockdraftError,
+        ClientClosedError,
         ConnectionFailedError,
         DeadlineExceededError,
         InternalServerError,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from blockdraft_client.stream import Stream
     from blockdraft_client.usage import StepSeconds, Usage
 
+    __version__: str
+
 __all__ = [
     "ApiError",
     "AsyncClient",
@@ -66,6 +69,7 @@ __all__ = [
     "ChatMessage",
     "Chunk",
     "Client",
+    "ClientClosedError",
     "Completion",
     "ConnectionFailedError",
     "DeadlineExceededError",
@@ -108,6 +112,8 @@ if not TYPE_CHECKING:
                 names = vars(importlib.import_module(f"{__name__}.{module}"))
                 if name in names:
                     return names[name]
+        if name == "__version__":
+            return importlib.import_module("blockdraft_runtime").version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

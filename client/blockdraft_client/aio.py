@@ -132,14 +132,17 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls in flight are cancelled."""
+        """Close the connection; calls in flight are cancelled, later ones refused."""
+        self._closed = True
         if self._given_channel is None and "_channel" in vars(self):
             await self._channel.close()
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
-        """Generate one whole answer to raw text, token ids or a conversation.
+        """Generate one whole answer.
 
-        Fields of `SamplingParams` among the options win over `sampling`.
+        A text is continued as it is, without the chat template; a conversation, a list of
+        `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
+        `sampling`.
         """
         request, call = generation_request(inference_pb2.GenerateRequest, prompt, options)
         return await self._call(self._stub.Generate, request, Completion.from_proto, call)
@@ -153,7 +156,8 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> AsyncStream:
         """Send a request that was built by hand."""
-        return AsyncStream(self._stub.StreamGenerate(request, **self._told(**options)), self.target)
+        call = self._stub.StreamGenerate(request, **self._told(**options))
+        return AsyncStream(call, self.target, self._deadline(**options))
 
     async def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
@@ -204,5 +208,5 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         try:
             response = await method(request, wait_for_ready=wait_for_ready, **self._told(**options))
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from error
+            raise from_rpc_error(error, self.target, self._deadline(**options)) from error
         return read(response)

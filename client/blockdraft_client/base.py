@@ -1,5 +1,6 @@
 """What `Client` and `AsyncClient` share: the server and how to call it. They add the waiting."""
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -9,11 +10,12 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from blockdraft_client.errors import DeadlineExceededError
+from blockdraft_client.errors import ClientClosedError, DeadlineExceededError
 from blockdraft_client.params import (
+    DEFAULT_ADDRESS,
     DEFAULT_KEEPALIVE,
+    DEFAULT_PORT,
     DEFAULT_RETRY,
-    DEFAULT_TARGET,
     ApiKey,
     KeepAliveConfig,
     Metadata,
@@ -27,13 +29,14 @@ ChannelT = TypeVar("ChannelT")
 # Pause between two looks at a server that answers but does not serve yet.
 READY_POLL_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+UNIX = ("unix:", "unix-abstract:")
 
 
 class ClientBase(Generic[ChannelT]):
     """Where the server is and how to call it: arguments first, then BLOCKDRAFT_* variables.
 
     Attributes:
-        target: Address of the server.
+        target: Address of the server, with its port.
     """
 
     def __init__(
@@ -52,8 +55,8 @@ class ClientBase(Generic[ChannelT]):
         """Prepare the connection.
 
         Args:
-            target: Address of the server, such as `host:port` or `unix:/path`. Default:
-                BLOCKDRAFT_TARGET, or else `localhost:50051`.
+            target: Address of the server, such as `host`, `host:port` or `unix:/path`; the port is
+                50051 where none is named. Default: BLOCKDRAFT_ADDRESS, or else `localhost`.
             api_key: The API key, or a function that is asked for it on every call. Default:
                 BLOCKDRAFT_API_KEY. Never sent in plaintext beyond this machine.
             tls: Whether and how to encrypt. Default: on when BLOCKDRAFT_CA_CERT is set, or when
@@ -69,7 +72,9 @@ class ClientBase(Generic[ChannelT]):
         `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
         file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
-        self.target = target or os.environ.get("BLOCKDRAFT_TARGET") or DEFAULT_TARGET
+        # The second variable is the deprecated name of the first.
+        known = os.environ.get("BLOCKDRAFT_ADDRESS") or os.environ.get("BLOCKDRAFT_TARGET")
+        self.target = with_port(target or known or DEFAULT_ADDRESS)
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None
@@ -86,19 +91,33 @@ class ClientBase(Generic[ChannelT]):
         self._metadata = tuple(metadata)
         self._timeout = timeout
         self._given_channel = channel
+        self._closed = False
         self._prepare()
 
     def _prepare(self) -> None:
         """Do what can be done before the first call."""
 
     def _told(self, timeout: float | None = None, metadata: Metadata = ()) -> dict[str, Any]:
-        """Return deadline and metadata of one call, which win over those of every call."""
+        """Return deadline and metadata of one call, which win over those of every call.
+
+        `ClientClosedError` if there are to be no more calls.
+        """
+        if self._closed:
+            raise ClientClosedError("the client is closed")
         key = self._api_key() if callable(self._api_key) else self._api_key
         authorization = (("authorization", f"Bearer {key}"),) if key else ()
         return {
             "timeout": timeout if timeout is not None else self._timeout,
             "metadata": (*authorization, *self._metadata, *metadata),
         }
+
+    def _deadline(self, timeout: float | None = None, **other: object) -> str:
+        """Say which deadline a call has, in case that it passes."""
+        if timeout is not None:
+            return f"the call's timeout of {timeout:g} s"
+        if self._timeout is not None:
+            return f"the client's timeout of {self._timeout:g} s"
+        return "the server's own limit (the call has no timeout)"
 
     def _not_ready(self, timeout: float) -> DeadlineExceededError:
         return DeadlineExceededError(f"{self.target} was not ready within {timeout:g} s")
@@ -154,18 +173,37 @@ def _service_config(retry: RetryConfig) -> dict[str, object]:
     return {"methodConfig": [{"name": [service], "retryPolicy": policy}]}
 
 
+def with_port(target: str) -> str:
+    """Return an address with the port that servers listen on where it names none."""
+    if target.startswith(UNIX):
+        return target
+    scheme, addresses = _addresses(target)
+    return scheme + ",".join(map(_with_port, addresses))
+
+
+def _with_port(address: str) -> str:
+    if re.fullmatch(r"[^:/\[\]]+|\[[^]]+\]", address):
+        return f"{address}:{DEFAULT_PORT}"
+    with contextlib.suppress(ValueError):
+        return f"[{ipaddress.IPv6Address(address)}]:{DEFAULT_PORT}"
+    return address
+
+
+def _addresses(target: str) -> tuple[str, list[str]]:
+    """Return the scheme of an address and what it lists, which are several of `ipv4:a,b`."""
+    listed = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", target)
+    return target.removesuffix(listed), listed.split(",")
+
+
 def is_local(target: str) -> bool:
     """Return whether calls to `target` cannot leave this machine.
 
     Unix sockets and loopback addresses qualify, such as `localhost:50051`, `unix:/path` or
     `ipv4:127.0.0.1:50051`; whatever is not understood does not.
     """
-    if target.startswith(("unix:", "unix-abstract:")):
+    if target.startswith(UNIX):
         return True
-    if target.startswith("dns:"):
-        target = target.removeprefix("dns:").rpartition("/")[2]
-    addresses = re.sub(r"^ipv[46]:", "", target).split(",")
-    return all(_is_loopback(_host(address)) for address in addresses)
+    return all(_is_loopback(_host(address)) for address in _addresses(target)[1])
 
 
 def _host(address: str) -> str:

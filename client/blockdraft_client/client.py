@@ -58,14 +58,17 @@ class Client(ClientBase[grpc.Channel]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; calls in flight are cancelled."""
+        """Close the connection; calls in flight are cancelled, later ones refused."""
+        self._closed = True
         if self._given_channel is None:
             self._channel.close()
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
-        """Generate one whole answer to raw text, token ids or a conversation.
+        """Generate one whole answer.
 
-        Fields of `SamplingParams` among the options win over `sampling`.
+        A text is continued as it is, without the chat template; a conversation, a list of
+        `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
+        `sampling`.
         """
         request, call = generation_request(inference_pb2.GenerateRequest, prompt, options)
         return self._call(self._stub.Generate, request, Completion.from_proto, call)
@@ -79,7 +82,8 @@ class Client(ClientBase[grpc.Channel]):
         self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> Stream:
         """Send a request that was built by hand."""
-        return Stream(self._stub.StreamGenerate(request, **self._told(**options)), self.target)
+        call = self._stub.StreamGenerate(request, **self._told(**options))
+        return Stream(call, self.target, self._deadline(**options))
 
     def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
@@ -130,5 +134,5 @@ class Client(ClientBase[grpc.Channel]):
         try:
             response = method(request, wait_for_ready=wait_for_ready, **self._told(**options))
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from error
+            raise from_rpc_error(error, self.target, self._deadline(**options)) from error
         return read(response)

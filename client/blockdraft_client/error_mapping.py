@@ -45,12 +45,15 @@ TLS_HINT = "; check that both sides agree on TLS and that the certificates are t
 
 
 def from_rpc_error(
-    error: grpc.RpcError, target: str, partial: PartialCompletion | None = None
+    error: grpc.RpcError, target: str, deadline: str, partial: PartialCompletion | None = None
 ) -> BlockdraftError:
-    """Return the exception to raise from `error` of grpc or grpc.aio, of a call to `target`."""
+    """Return the exception to raise from `error` of grpc or grpc.aio.
+
+    The call was made to `target` and had this `deadline`, in words.
+    """
     code, message = error.code(), error.details() or error.code().name
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceededError(f"{target}: {message}", partial=partial)
+        return DeadlineExceededError(f"{target}: {deadline} passed: {message}", partial=partial)
     if code is grpc.StatusCode.CANCELLED:
         return RequestCancelledError(message, partial=partial)
     info, field, retry_after = _details(error)

@@ -2,6 +2,7 @@
 
     BlockdraftError
     ├── ConnectionFailedError        no blockdraft server answered
+    ├── ClientClosedError            the client was closed before the call
     ├── DeadlineExceededError        the deadline of the call passed
     ├── RequestCancelledError        the call was cancelled
     └── ApiError                     the server answered with an error
@@ -45,8 +46,12 @@ class ConnectionFailedError(BlockdraftError):
     """No blockdraft server answered: nobody listens, or the connection broke."""
 
 
+class ClientClosedError(BlockdraftError):
+    """The client was closed before the call."""
+
+
 class DeadlineExceededError(BlockdraftError):
-    """The deadline of the call passed."""
+    """The deadline of the call passed; the message says which."""
 
 
 class RequestCancelledError(BlockdraftError):

@@ -1,10 +1,14 @@
 """What a caller may ask for, and set of a connection: encryption, retries, keep-alive. No gRPC."""
 
+import functools
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +28,60 @@ Priority = Literal["normal", "background"]
 """Who goes first where requests wait: the background gets a place whenever nobody else waits."""
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
-"""Raw text, token ids, or a conversation (oldest message first)."""
+"""Text to continue as it is, token ids, or a conversation, oldest message first.
+
+Only a conversation is put into the chat template of the model.
+"""
 
 
 Metadata = Sequence[tuple[str, str]]
 
+_NEW_NAMES = {"max_output_tokens": "max_tokens", "log_probs": "logprobs"}
+"""What fields of `SamplingParams` are called, by their deprecated names."""
 
+
+def with_new_names(options: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
+    """Return options under their new names, with a warning; `TypeError` if one is given twice."""
+    renamed = dict(options)
+    for old in _NEW_NAMES.keys() & options.keys():
+        if _NEW_NAMES[old] in options:
+            raise TypeError(f"{old} is the old name of {_NEW_NAMES[old]}; give only one of them")
+        renamed[_new_name(old, stacklevel + 1)] = renamed.pop(old)
+    return renamed
+
+
+def _new_name(old: str, stacklevel: int) -> str:
+    new = _NEW_NAMES[old]
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel + 1)
+    return new
+
+
+def _takes_old_names(kind: type[T]) -> type[T]:
+    """Let a dataclass be made, and read, by deprecated names of its fields too."""
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def init(self: T, *args: Any, **options: Any) -> None:
+        make(self, *args, **with_new_names(options, stacklevel=2))
+
+    def read(self: T, name: str) -> Any:
+        if name not in _NEW_NAMES:
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        return getattr(self, _new_name(name, stacklevel=2))
+
+    # Not said to type checkers, which are to know the new names alone.
+    kind.__init__ = init  # type: ignore[method-assign, assignment]
+    kind.__getattr__ = read  # type: ignore[attr-defined]
+    return kind
+
+
+@_takes_old_names
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
 
     Attributes:
-        max_output_tokens: Most tokens to generate; None means as many as the context allows.
+        max_tokens: Most tokens to generate; None means as many as the context allows.
         temperature: Randomness; 0 (the server's default) picks the likeliest token.
         top_k: Keeps the k likeliest tokens; 0 keeps all.
         top_p: Keeps the smallest set of likeliest tokens with at least this probability.
@@ -44,10 +90,10 @@ class SamplingParams:
         stop: Text or texts that end generation; they are not part of the answer.
         stop_token_ids: Token ids that end generation, besides the model's own.
         ignore_eos: Goes on past the model's own end-of-text tokens.
-        log_probs: Number of alternatives to report per token; None reports none.
+        logprobs: Number of alternatives to report per token; None reports no log probabilities.
     """
 
-    max_output_tokens: int | None = None
+    max_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -56,13 +102,13 @@ class SamplingParams:
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    log_probs: int | None = None
+    logprobs: int | None = None
 
 
 class SamplingShortcuts(TypedDict, total=False):
     """The fields of `SamplingParams` as keyword arguments; they win over `sampling=`."""
 
-    max_output_tokens: int | None
+    max_tokens: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -71,7 +117,7 @@ class SamplingShortcuts(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
-    log_probs: int | None
+    logprobs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +158,9 @@ class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
     model: str
 
 
-DEFAULT_TARGET = "localhost:50051"
+DEFAULT_PORT = 50051
+"""The port that `blockdraft serve` listens on."""
+DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 
 # The server hangs up on clients that ping a silent stream more often than this.
 MIN_KEEPALIVE_INTERVAL_SECONDS = 10.0

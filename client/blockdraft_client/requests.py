@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from blockdraft_client.params import (
     CallOptions,
@@ -11,10 +11,14 @@ from blockdraft_client.params import (
     Priority,
     Prompt,
     SamplingParams,
+    with_new_names,
 )
 from blockdraft_protos.v1 import inference_pb2
 
 RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.StreamGenerateRequest)
+
+# What the messages call fields of `SamplingParams`, where that is not the same.
+_WIRE_NAMES = {"max_tokens": "max_output_tokens", "logprobs": "log_probs", "stop": "stop_sequences"}
 
 
 def generation_request(
@@ -25,7 +29,7 @@ def generation_request(
     `TypeError` if the prompt has none of the forms, or there is no such option; `ValueError` if a
     message or the priority is malformed.
     """
-    shortcuts: dict[str, Any] = {**options}
+    shortcuts = with_new_names(options, stacklevel=3)
     call = CallOptions(
         timeout=shortcuts.pop("timeout", None), metadata=shortcuts.pop("metadata", ())
     )
@@ -35,13 +39,14 @@ def generation_request(
     if priority not in get_args(Priority):
         raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
     chosen = dataclasses.asdict(dataclasses.replace(sampling, **shortcuts))
-    stop = chosen.pop("stop")
-    chosen["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if isinstance(chosen["stop"], str):
+        chosen["stop"] = [chosen["stop"]]
+    named = {_WIRE_NAMES.get(name, name): value for name, value in chosen.items()}
     drafting = None if speculation is None else dataclasses.asdict(speculation)
     request = kind(
         model=model,
         prompt=prompt_message(prompt),
-        sampling=inference_pb2.SamplingOptions(**chosen),
+        sampling=inference_pb2.SamplingOptions(**named),
         speculation=None if drafting is None else inference_pb2.SpeculationOptions(**drafting),
         priority=inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}"),
     )

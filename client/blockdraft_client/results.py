@@ -15,7 +15,7 @@ class FinishReason(enum.StrEnum):
     STOP = "stop"
     """The model ended its answer, or a stop sequence or stop token appeared."""
     LENGTH = "length"
-    """max_output_tokens or the context's end was reached."""
+    """max_tokens or the context's end was reached."""
 
     @classmethod
     def from_proto(cls, value: inference_pb2.FinishReason.ValueType) -> "FinishReason | None":

@@ -28,10 +28,11 @@ CallT = TypeVar("CallT")
 class StreamedAnswer(Generic[CallT]):
     """What has arrived of a streamed answer; `Stream` and `AsyncStream` add the waiting."""
 
-    def __init__(self, call: CallT, target: str) -> None:
-        """Read `call`, which was made to `target`."""
+    def __init__(self, call: CallT, target: str, deadline: str) -> None:
+        """Read `call`, which was made to `target` with this deadline, in words."""
         self._call = call
         self._target = target
+        self._deadline = deadline
         self._closed = False
         self._messages = 0
         self._texts: list[str] = []
@@ -88,7 +89,7 @@ class StreamedAnswer(Generic[CallT]):
     def _broken(self, error: grpc.RpcError) -> BlockdraftError:
         """Take note that the call failed; return the exception, with what had arrived."""
         self._closed = True
-        return from_rpc_error(error, self._target, self._partial())
+        return from_rpc_error(error, self._target, self._deadline, self._partial())
 
     def _partial(self) -> PartialCompletion | None:
         if not self._messages:

@@ -39,9 +39,7 @@ class Load:
     async def ask(self, client: AsyncClient, number: int) -> None:
         """Send one request and note what becomes of it."""
         began = time.monotonic()
-        sampling = SamplingParams(
-            max_output_tokens=TOKENS, temperature=1.0, seed=number, ignore_eos=True
-        )
+        sampling = SamplingParams(max_tokens=TOKENS, temperature=1.0, seed=number, ignore_eos=True)
         try:
             await client.generate(f"{number}", sampling=sampling)
             self.ended.append(time.monotonic())

@@ -54,7 +54,7 @@ def _request(draw: random.Random, number: int, most_tokens: int) -> Wanted:
     whole = draw.random() < 0.25
     leaves = not whole and draw.random() < 0.1
     sampling = SamplingParams(
-        max_output_tokens=draw.randint(1, most_tokens),
+        max_tokens=draw.randint(1, most_tokens),
         temperature=0.0 if greedy else draw.choice((0.3, 0.7, 1.0, 1.5)),
         top_p=None if greedy else draw.choice((None, 0.9)),
         top_k=None if greedy else draw.choice((None, 20)),

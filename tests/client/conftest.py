@@ -9,7 +9,7 @@ from tests.fakes.inference import FakeInference, RunningFake, running_fake
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TARGET", "API_KEY", "CA_CERT"):
+    for name in ("ADDRESS", "TARGET", "API_KEY", "CA_CERT"):
         monkeypatch.delenv(f"BLOCKDRAFT_{name}", raising=False)
 
 

@@ -9,6 +9,7 @@ from tests.fakes.inference import TEXT, TOKEN_IDS, USAGE, FakeInference, Running
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
 
+import blockdraft
 import blockdraft_client
 from blockdraft_client import (
     AsyncClient,
@@ -24,10 +25,11 @@ from blockdraft_client import (
     Usage,
 )
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime import version
 
 
 async def test_generate_returns_the_whole_answer(api: Api, service: FakeInference) -> None:
-    done = await api.call("generate", "hi", max_output_tokens=8, stop="!", temperature=0.5)
+    done = await api.call("generate", "hi", max_tokens=8, stop="!", temperature=0.5)
     assert (done.text, done.token_ids) == (TEXT, TOKEN_IDS)
     assert done.finish_reason is FinishReason.STOP
     assert (done.request_id, done.model) == ("request-1", "fake")
@@ -42,7 +44,7 @@ async def test_generate_returns_the_whole_answer(api: Api, service: FakeInferenc
 
 
 async def test_a_stream_yields_steps_and_then_knows_the_rest(api: Api) -> None:
-    chunks, stream = await api.read("hi", log_probs=0)
+    chunks, stream = await api.read("hi", logprobs=0)
     assert [chunk.text for chunk in chunks] == ["one two three", " four five six"]
     assert [chunk.token_ids for chunk in chunks] == [(1, 2, 3), (4, 5, 6)]
     assert chunks[0].log_probs[0].chosen.log_prob == -0.5
@@ -110,8 +112,49 @@ async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> 
     assert service.requests[1].priority == inference_pb2.PRIORITY_BACKGROUND
     with pytest.raises(ValueError, match="normal, background"):
         await api.call("generate", "hi", priority="urgent")
-    with pytest.raises(TypeError, match="max_tokens"):
-        await api.call("generate", "hi", max_tokens=2)
+    with pytest.raises(TypeError, match="best_of"):
+        await api.call("generate", "hi", best_of=2)
+
+
+async def test_old_names_of_options_warn_where_they_are_used(
+    api: Api, service: FakeInference
+) -> None:
+    expected = inference_pb2.SamplingOptions(max_output_tokens=3, log_probs=1)
+    make: Any = SamplingParams
+    with pytest.warns(
+        DeprecationWarning, match="max_output_tokens is now called max_tokens"
+    ) as made:
+        sampling = make(max_output_tokens=3, logprobs=1)
+    with pytest.warns(
+        DeprecationWarning, match="max_output_tokens is now called max_tokens"
+    ) as read:
+        assert sampling.max_output_tokens == 3
+    assert made[0].filename == read[0].filename == __file__
+    await api.call("generate", "hi", sampling=sampling)
+    with pytest.warns(DeprecationWarning, match="log_probs is now called logprobs"):
+        await api.call("generate", "hi", max_tokens=3, log_probs=1)
+    assert [request.sampling for request in service.requests] == [expected] * 2
+
+
+def test_the_warning_names_the_line_of_the_caller(fake: RunningFake) -> None:
+    options: Any = {"log_probs": 1}
+    with Client(fake.target) as client:
+        for method in (client.generate, client.stream):
+            with pytest.warns(DeprecationWarning, match="now called logprobs") as caught:
+                method("hi", **options)
+            assert caught[0].filename == __file__
+
+
+async def test_an_option_is_not_given_by_both_names(api: Api) -> None:
+    make: Any = SamplingParams
+    for call in (
+        lambda **options: make(**options),
+        lambda **options: api.client.stream("hi", **options),
+    ):
+        with pytest.raises(TypeError, match="old name of max_tokens"):
+            call(max_tokens=1, max_output_tokens=1)
+    with pytest.raises(AttributeError, match="no attribute 'max_token'"):
+        _ = make().max_token
 
 
 async def test_model_describes_target_and_drafter(api: Api, service: FakeInference) -> None:
@@ -171,6 +214,12 @@ def test_every_exported_name_has_a_value(name: str) -> None:
     value = getattr(blockdraft_client, name)
     if isinstance(value, type):
         assert value.__name__ == name
+
+
+def test_the_project_has_a_package_of_its_name() -> None:
+    assert blockdraft.Client is Client
+    assert [name for name in blockdraft_client.__all__ if not hasattr(blockdraft, name)] == []
+    assert blockdraft.__version__ == blockdraft_client.__version__ == version()
 
 
 def test_another_name_is_refused() -> None:

@@ -19,7 +19,13 @@ from blockdraft_runtime.status import ServiceError
 Capture = pytest.CaptureFixture[str]
 
 
-def said(request: pb.GenerateRequest) -> list[tuple[str, str]]:
+def asked(service: FakeInference) -> list[pb.StreamGenerateRequest]:
+    """Return the requests for answers, which come after the one whether there is a server."""
+    assert service.calls[0] == "GetModel"
+    return service.requests[1:]
+
+
+def said(request: pb.StreamGenerateRequest) -> list[tuple[str, str]]:
     messages = request.prompt.conversation.messages
     return [(message.role, message.content) for message in messages]
 
@@ -30,7 +36,7 @@ def chat(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
 
     def run(lines: str, *flags: str) -> int:
         monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-        return main(["chat", "--target", fake.target, *flags])
+        return main(["chat", "--address", fake.target, *flags])
 
     return run
 
@@ -39,7 +45,7 @@ def test_the_conversation_is_remembered_until_reset(
     chat: Callable[..., int], service: FakeInference, capsys: Capture
 ) -> None:
     assert chat("a\n\nb\n/reset\nc\n", "--system", "s") == 0
-    first, second, third = (said(request) for request in service.requests)
+    first, second, third = (said(request) for request in asked(service))
     assert first == [("system", "s"), ("user", "a")]
     assert second == [*first, ("assistant", TEXT), ("user", "b")]
     assert third == [("system", "s"), ("user", "c")]
@@ -52,7 +58,7 @@ def test_json_prints_one_object_per_answer_until_exit(
     assert chat("a\nb\n/exit\nc\n", "--json") == 0
     values = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [value["text"] for value in values] == [TEXT, TEXT]
-    assert len(service.calls) == 2
+    assert len(asked(service)) == 2
 
 
 def test_a_failed_answer_is_reported_and_the_chat_goes_on(
@@ -60,7 +66,7 @@ def test_a_failed_answer_is_reported_and_the_chat_goes_on(
 ) -> None:
     service.error = ServiceError(grpc.StatusCode.INTERNAL, "INTERNAL", "broken")
     assert chat("a\nb\n") == 0
-    assert said(service.requests[1]) == [("user", "b")]
+    assert said(asked(service)[1]) == [("user", "b")]
     assert capsys.readouterr().err == "blockdraft: INTERNAL: broken\n" * 2
 
 
@@ -74,7 +80,7 @@ def test_an_interrupted_answer_is_kept_as_far_as_it_came(
     assert chat("a\nb\n") == 0
     assert service.cancelled.wait(PATIENCE_SECONDS)
     begun = [("user", "a"), ("assistant", "one two three"), ("user", "b")]
-    assert said(service.requests[1]) == begun
+    assert said(asked(service)[1]) == begun
     assert capsys.readouterr().err == "stopped\n" * 2
 
 
@@ -90,5 +96,5 @@ def test_an_interrupt_at_the_prompt_drops_the_line(
         raise item
 
     monkeypatch.setattr(builtins, "input", typed)
-    assert main(["chat", "--target", fake.target]) == 0
-    assert len(fake.service.calls) == 1
+    assert main(["chat", "--address", fake.target]) == 0
+    assert len(asked(fake.service)) == 1

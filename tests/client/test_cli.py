@@ -20,14 +20,14 @@ from blockdraft_runtime.status import ServiceError
 
 @pytest.fixture(autouse=True)
 def _target(fake: RunningFake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
+    monkeypatch.setenv("BLOCKDRAFT_ADDRESS", fake.target)
 
 
 Capture = pytest.CaptureFixture[str]
 
 
 def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Capture) -> None:
-    assert main(["generate", "hi", "--system", "be brief", "--max-output-tokens", "5"]) == 0
+    assert main(["generate", "hi", "--system", "be brief", "--max-tokens", "5"]) == 0
     assert capsys.readouterr() == (TEXT + "\n", "")
     (request,) = service.requests
     messages = request.prompt.conversation.messages
@@ -37,10 +37,8 @@ def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Captur
 
 
 def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
-    flags = (
-        "--raw --temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
-    )
-    flags += " --stop-token-id 4 --ignore-eos --log-probs 2 --no-draft --max-draft-tokens 1"
+    flags = "--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
+    flags += " --stop-token-id 4 --ignore-eos --logprobs 2 --no-draft --max-draft-tokens 1"
     flags += " --no-lookup --no-learn --priority background"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
@@ -62,6 +60,28 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
         ),
         priority=inference_pb2.PRIORITY_BACKGROUND,
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "form"), [("", "text"), ("--raw", "text"), ("--chat", "conversation")]
+)
+def test_generate_continues_a_text_and_answers_a_message(
+    service: FakeInference, flags: str, form: str
+) -> None:
+    assert main(["generate", "hi", *flags.split()]) == 0
+    assert service.requests[0].prompt.WhichOneof("content") == form
+
+
+def test_old_names_of_flags_and_variable_still_work(
+    fake: RunningFake, service: FakeInference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BLOCKDRAFT_ADDRESS")
+    line = "generate hi --max-output-tokens 5 --log-probs 2"
+    assert main([*line.split(), "--target", fake.target]) == 0
+    monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
+    assert main(line.split()) == 0
+    expected = inference_pb2.SamplingOptions(max_output_tokens=5, log_probs=2)
+    assert [request.sampling for request in service.requests] == [expected] * 2
 
 
 def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
@@ -87,7 +107,7 @@ def test_the_prompt_can_come_from_stdin(
     service: FakeInference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("from stdin"))
-    assert main(["generate", "-", "--raw"]) == 0
+    assert main(["generate", "-"]) == 0
     assert service.requests[0].prompt.text == "from stdin"
 
 
@@ -127,9 +147,10 @@ def test_a_wrong_json_request_is_refused(
         *("", "unknown", "generate", "generate hi --unknown", "generate hi --raw --chat"),
         *("generate hi --raw --system x", "generate hi --top-k x"),
         *("generate hi --top-k 99999999999", "generate hi --request -"),
+        *("generate --chat --request -", "generate --raw --request -"),
         *("generate --seed 1 --request -", "generate --request /nonexistent"),
         *("generate hi --ca-cert /nonexistent", "generate hi --no-tls --ca-cert /nonexistent"),
-        *("generate hi --target example.com:1 --api-key k --no-tls", "demo --runs 3"),
+        *("generate hi --address example.com:1 --api-key k --no-tls", "demo --runs 3"),
     ],
 )
 def test_wrong_usage_exits_2(line: str, service: FakeInference, capsys: Capture) -> None:
@@ -214,7 +235,7 @@ def test_health_and_models_say_whether_answers_are_exact(
 def test_health_of_nobody_is_unreachable(capsys: Capture) -> None:
     with running_fake() as gone:
         target = gone.target
-    assert main(["health", "--target", target]) == 1
+    assert main(["health", "--address", target]) == 1
     out, err = capsys.readouterr()
     assert out == "UNREACHABLE\n"
     assert f"cannot reach {target}" in err

@@ -11,6 +11,7 @@ from tests.fakes.inference import RunningFake
 
 from blockdraft_client import (
     AsyncClient,
+    ClientClosedError,
     KeepAliveConfig,
     RetryConfig,
     TLSConfig,
@@ -18,6 +19,7 @@ from blockdraft_client import (
 )
 from blockdraft_client.base import ClientBase, is_local
 from blockdraft_runtime.channel import SERVER_OPTIONS
+from blockdraft_runtime.settings.server import ServerSettings
 
 Base = ClientBase[None]
 
@@ -36,11 +38,44 @@ def test_what_stays_on_this_machine(targets: str, local: bool) -> None:
         assert is_local(target) is local, target
 
 
+@pytest.mark.parametrize(
+    ("target", "called"),
+    [
+        ("localhost", "localhost:50051"),
+        ("example.com", "example.com:50051"),
+        ("10.0.0.1", "10.0.0.1:50051"),
+        ("[::1]", "[::1]:50051"),
+        ("::1", "[::1]:50051"),
+        ("dns:host", "dns:host:50051"),
+        ("dns:///host", "dns:///host:50051"),
+        ("dns://8.8.8.8/host", "dns://8.8.8.8/host:50051"),
+        ("ipv4:10.0.0.1,10.0.0.2:8", "ipv4:10.0.0.1:50051,10.0.0.2:8"),
+        ("ipv6:[::1]", "ipv6:[::1]:50051"),
+    ],
+)
+def test_an_address_without_a_port_has_that_of_the_server(target: str, called: str) -> None:
+    assert Base(target).target == called
+    assert ServerSettings().process.address.endswith(":50051")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("host:443", "[::1]:1", "dns:host:1", "dns:///host:1", "ipv6:[::1]:1", "xds:///service"),
+        *("unix:/path", "unix:path,a", "unix:///path", "unix-abstract:name"),
+    ],
+)
+def test_an_address_that_says_it_all_is_kept(target: str) -> None:
+    assert Base(target).target == target
+
+
 def test_arguments_win_over_variables_and_those_over_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert Base().target == "localhost:50051"
-    monkeypatch.setenv("BLOCKDRAFT_TARGET", "localhost:1")
+    monkeypatch.setenv("BLOCKDRAFT_TARGET", "localhost:3")
+    assert Base().target == "localhost:3"
+    monkeypatch.setenv("BLOCKDRAFT_ADDRESS", "localhost:1")
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
     assert (Base().target, Base()._api_key) == ("localhost:1", "from-outside")
     given = Base("localhost:2", api_key="given")
@@ -123,9 +158,18 @@ async def test_a_channel_of_the_caller_stays_open(kind: str, fake: RunningFake) 
         await channel.close()
 
 
-async def test_an_unused_client_closes(kind: str) -> None:
-    async with Api(kind, "localhost:1"):
-        pass
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_closed_client_refuses_calls(kind: str, fake: RunningFake, used: bool) -> None:
+    async with Api(kind, fake.target) as api:
+        if used:
+            await api.call("model")
+    for method, *arguments in (
+        *(("generate", "hi"), ("tokenize", "hi"), ("model",), ("health",), ("wait_ready", 1.0)),
+    ):
+        with pytest.raises(ClientClosedError, match="the client is closed"):
+            await api.call(method, *arguments)
+    with pytest.raises(ClientClosedError):
+        await api.read("hi")
 
 
 async def test_without_retries_the_first_refusal_stands(kind: str, fake: RunningFake) -> None:

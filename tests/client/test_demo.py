@@ -79,7 +79,7 @@ def test_a_server_that_dies_is_heard(
     serve: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     serve("die")
-    assert main(["demo", "--target", "some-model", "--drafter", "some-drafter"]) == 1
+    assert main(["demo", "--model", "some-model", "--drafter", "some-drafter"]) == 1
     err = capsys.readouterr().err
     assert "the server ended with exit code 1" in err
     assert "cannot load the model" in err
@@ -134,5 +134,5 @@ def _interrupt_when_started(
 
 
 def test_a_target_that_is_nowhere_is_said_so_at_once(capsys: Capture) -> None:
-    assert main(["demo", "--target", "some-model"]) == 1
+    assert main(["demo", "--model", "some-model"]) == 1
     assert "'some-model' is neither a directory" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def status(code: int, message: str, domain: str) -> Status:
 
 
 def mapped(error: FailedCall) -> BlockdraftError:
-    return from_rpc_error(error, "host:1")
+    return from_rpc_error(error, "host:1", "a deadline")
 
 
 def test_a_proxy_without_a_server_is_a_failed_connection() -> None:

@@ -186,18 +186,26 @@ async def test_closing_the_client_ends_its_calls(fake: RunningFake) -> None:
 
 
 @pytest.mark.parametrize("where", ["call", "client"])
-async def test_a_deadline_ends_a_call_without_an_answer(
+async def test_a_deadline_ends_a_call_without_an_answer_and_is_named(
     kind: str, fake: RunningFake, where: str
 ) -> None:
     fake.service.gate.clear()
     async with Api(kind, fake.target, timeout=0.2 if where == "client" else None) as api:
         options: dict[str, Any] = {"timeout": 0.2} if where == "call" else {}
-        with pytest.raises(DeadlineExceededError):
+        named = f"the {where}'s timeout of 0.2 s passed"
+        with pytest.raises(DeadlineExceededError, match=named):
             await api.call("generate", "hi", **options)
-        with pytest.raises(DeadlineExceededError):
+        with pytest.raises(DeadlineExceededError, match=named):
             await api.read("hi", **options)
         # Only now would the server answer.
         fake.service.gate.set()
+
+
+async def test_the_servers_own_deadline_is_named(api: Api, service: FakeInference) -> None:
+    service.error = ServiceError(Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", "not complete")
+    for call in (api.call("generate", "hi"), api.read("hi")):
+        with pytest.raises(DeadlineExceededError, match=r"server's own limit .* not complete"):
+            await call
 
 
 async def test_nobody_listening_is_not_waited_for(kind: str) -> None:

@@ -32,7 +32,7 @@ from blockdraft_client import Client, SamplingParams
 from blockdraft_models.decoder.model import Decoder
 
 GRPC = "0.0.0.0:50051"
-LONG = SamplingParams(max_output_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
+LONG = SamplingParams(max_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
 SMALL = {
     "DRAFTER": "random",
     "DRAFT_POLICY": "fixed",
@@ -102,7 +102,7 @@ def check_serving(door: Pod, *behind: Pod) -> None:
     with Client(door.here[GRPC], timeout=120) as client:
         until(lambda: client.model().drafter is not None)
         assert client.model().name == "llama-3.1-8b-instruct"
-        usage = client.generate("ducks", max_output_tokens=24, ignore_eos=True).usage
+        usage = client.generate("ducks", max_tokens=24, ignore_eos=True).usage
     assert usage.output_tokens == 24
     assert usage.drafted_tokens > 0
 
@@ -122,7 +122,7 @@ def check_draining(door: Pod, *behind: Pod) -> None:
                 for pod in pods:
                     pod.process.send_signal(signal.SIGTERM)
             tokens += len(chunk.token_ids)
-    assert tokens == LONG.max_output_tokens
+    assert tokens == LONG.max_tokens
     for pod in pods:
         before = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
         left = pod.spec["terminationGracePeriodSeconds"] - before - (time.monotonic() - stopped)

@@ -82,7 +82,7 @@ def test_the_pods_become_ready_and_serve(split: Split) -> None:
 
 
 def test_who_shows_no_certificate_reaches_no_verifier(split: Split) -> None:
-    assert not blockdraft("health", f"--target=localhost:{split.port}", timeout=20)
+    assert not blockdraft("health", f"--address=localhost:{split.port}", timeout=20)
 
 
 def test_a_verifier_that_is_killed_costs_no_answer_and_no_server(split: Split) -> None:
@@ -95,7 +95,7 @@ def test_a_verifier_that_is_killed_costs_no_answer_and_no_server(split: Split) -
             for chunk in stream:
                 token_ids += chunk.token_ids
     assert tuple(token_ids) == undisturbed
-    assert len(undisturbed) == LONG.max_output_tokens
+    assert len(undisturbed) == LONG.max_tokens
     assert split.tpu.process.poll() is split.server.process.poll() is None
     assert split.server.process.pid == process
     until(lambda: split.server.probe("readinessProbe"))

@@ -18,7 +18,7 @@ from blockdraft_protos.v1 import inference_pb2
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningFake]:
-    for name in ("TARGET", "API_KEY", "CA_CERT"):
+    for name in ("ADDRESS", "TARGET", "API_KEY", "CA_CERT"):
         monkeypatch.delenv(f"BLOCKDRAFT_{name}", raising=False)
     with running_fake() as running:
         yield running

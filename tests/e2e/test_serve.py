@@ -38,9 +38,9 @@ ROOT = Path(__file__).parents[2]
 READY_SECONDS = 5 * PATIENCE_SECONDS
 DRAFT_TIMEOUT_SECONDS = 2 * PATIENCE_SECONDS
 PLAIN = SpeculationParams(disabled=True)
-GREEDY = SamplingParams(max_output_tokens=24, ignore_eos=True)
-SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, seed=7, max_output_tokens=24, ignore_eos=True)
-LONG = SamplingParams(temperature=1.0, seed=3, max_output_tokens=200, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, seed=7, max_tokens=24, ignore_eos=True)
+LONG = SamplingParams(temperature=1.0, seed=3, max_tokens=200, ignore_eos=True)
 
 
 @dataclass
@@ -275,7 +275,7 @@ def test_bad_input_disturbs_nobody(client: Client) -> None:
             ("x" * 10_000, {}),
             ("ok", {"temperature": float("nan")}),
             ("ok", {"top_p": 0.0}),
-            ("ok", {"max_output_tokens": 0}),
+            ("ok", {"max_tokens": 0}),
         ):
             with pytest.raises(InvalidRequestError):
                 client.generate(prompt, **options)

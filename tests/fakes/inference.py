@@ -83,7 +83,8 @@ class FakeInference(InferenceServiceServicer):
 
     Attributes:
         initial_failures: Calls that fail with UNAVAILABLE before one is served.
-        error: What every call ends with; streams only after `messages_before_error` messages.
+        error: What every call but GetModel ends with; streams only after `messages_before_error`
+            messages.
         delay_seconds: Pause before each message.
         gate: Waited for before each message.
         endless: Whether streams go on until they are cancelled.
@@ -181,7 +182,6 @@ class FakeInference(InferenceServiceServicer):
         self, request: inference_pb2.GetModelRequest, context: Any
     ) -> inference_pb2.GetModelResponse:
         self._begin("GetModel", request, context)
-        self._fail(context)
         return self.model
 
 

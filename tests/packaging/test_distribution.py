@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 # What has to be installed for the modules of a package, where that is not the base alone.
 EXTRA_OF_PACKAGE = {
+    "blockdraft": None,
     "blockdraft_client": None,
     "blockdraft_protos": None,
     "blockdraft_training": "train",
@@ -74,7 +75,7 @@ def installation(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Inst
 
 def packages() -> list[Path]:
     """Return the folders of the project's packages, as they are on disk."""
-    return sorted(path.parent for path in ROOT.glob("*/blockdraft_*/__init__.py"))
+    return sorted(path.parent for path in ROOT.glob("*/blockdraft*/__init__.py"))
 
 
 def test_sdist_holds_every_file_under_version_control(built: Built) -> None:

@@ -47,7 +47,7 @@ class LoadRequest:
     def sampling(self) -> SamplingParams:
         """Return how tokens are chosen, as the public API has it."""
         return SamplingParams(
-            max_output_tokens=self.request.max_output_tokens,
+            max_tokens=self.request.max_output_tokens,
             temperature=self.request.sampling.temperature,
             seed=self.request.sampling.seed,
             ignore_eos=self.ignore_eos,

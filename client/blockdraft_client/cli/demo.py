@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
+from blockdraft_client.cli.options import add_old_name
 from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from blockdraft_client.client import Client
     from blockdraft_client.results import Completion
 
-DEFAULT_TARGET = "smollm2-135m"
+DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_PROMPT = (
     "A baker makes 24 muffins in the morning and 18 in the afternoon. She packs them in boxes "
     "of 6. How many boxes does she fill? Please reason step by step."
@@ -34,7 +35,8 @@ TEMPLATE_TOKENS = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft demo`."""
     option = parser.add_argument
-    option("--target", default=DEFAULT_TARGET, metavar="SPEC", help="target (default: %(default)s)")
+    option("--model", default=DEFAULT_MODEL, metavar="SPEC", help="model (default: %(default)s)")
+    add_old_name(parser, "--target", "model")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
     option("--json", action="store_true", help="print one JSON object")
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(stderr=True)
     with terminated_like_interrupted():
-        _fetch_target(args.target)
+        _fetch_target(args.model)
         report = _measure(args, console)
     if args.json:
         print_json(report.to_json())
@@ -77,7 +79,7 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     # No token is shorter than a byte; the chat template adds a few dozen of its own.
     needed = len(args.prompt.encode()) + TEMPLATE_TOKENS + ANSWER_TOKENS
     context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
-    arguments = ["--target", args.target, "--max-sequences", "1"]
+    arguments = ["--target", args.model, "--max-sequences", "1"]
     arguments += ["--max-context-tokens", str(context)]
     if args.drafter is not None:
         arguments += ["--drafter", args.drafter]
@@ -91,7 +93,7 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
     from blockdraft_client.client import Client
 
     with LocalServer(serve_arguments(args)) as server:
-        console.print(f"starting server, verifier and drafter for {args.target}")
+        console.print(f"starting server, verifier and drafter for {args.model}")
         with console.status("loading") as status:
 
             def show(line: str) -> None:
@@ -117,7 +119,7 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
     # With --json, stdout is for the object alone.
     out = sys.stderr if args.json else sys.stdout
     prompt = [ChatMessage("user", args.prompt)]
-    with client.stream(prompt, max_output_tokens=ANSWER_TOKENS) as stream:
+    with client.stream(prompt, max_tokens=ANSWER_TOKENS) as stream:
         for chunk in stream:
             print(chunk.text, end="", file=out, flush=True)
         print("\n", file=out, flush=True)
@@ -127,7 +129,7 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
 def _answer(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
     return client.generate(
         [ChatMessage("user", args.prompt)],
-        max_output_tokens=ANSWER_TOKENS,
+        max_tokens=ANSWER_TOKENS,
         speculation=SpeculationParams(disabled=not drafted),
     )
 

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft generate`."""
-    parser.add_argument("prompt", nargs="?", help="what to answer; - reads it from stdin")
+    parser.add_argument("prompt", nargs="?", help="what to continue; - reads it from stdin")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--chat",
         action="store_true",
-        help="send the prompt as a message, in the model's chat template (default)",
+        help="send the prompt as a message of a user, in the model's chat template",
     )
-    form.add_argument("--raw", action="store_true", help="continue the prompt as it is")
-    parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
+    form.add_argument("--raw", action="store_true", help="continue the prompt as it is (default)")
+    parser.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
     parser.add_argument(
         "--request",
         metavar="FILE",
@@ -87,9 +87,9 @@ def _prompt_from(args: argparse.Namespace) -> Prompt:
     if args.prompt is None:
         raise UsageError("a prompt is required; - reads it from stdin")
     text = sys.stdin.read() if args.prompt == "-" else str(args.prompt)
-    if args.raw:
-        if args.system is not None:
-            raise UsageError("--system needs a chat template; leave out --raw")
+    if args.raw and args.system is not None:
+        raise UsageError("--system needs a chat template; leave out --raw")
+    if not args.chat and args.system is None:
         return text
     system = [ChatMessage("system", args.system)] if args.system is not None else []
     return [*system, ChatMessage("user", text)]
@@ -102,7 +102,8 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
 
     speculation = (args.max_draft_tokens, args.no_draft, args.no_lookup, args.no_learn)
     others = (args.prompt, args.system, args.priority, *speculation)
-    if any(value is not None for value in others) or given_sampling(args) or args.raw or args.model:
+    given = [value for value in others if value is not None]
+    if given or given_sampling(args) or args.chat or args.raw or args.model:
         raise UsageError("--request holds the whole request; leave out the prompt and its flags")
     try:
         text = sys.stdin.read() if args.request == "-" else Path(args.request).read_text("utf-8")

@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from blockdraft_client.cli.output import UsageError
 from blockdraft_client.params import (
-    DEFAULT_TARGET,
+    DEFAULT_ADDRESS,
     Priority,
     Prompt,
     SamplingParams,
@@ -24,13 +24,19 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how to reach the server."""
     group = parser.add_argument_group("connection")
     group.add_argument(
-        "--target",
+        "--address",
         metavar="ADDRESS",
-        help="the server, host:port or unix:/path "
-        f"(default: $BLOCKDRAFT_TARGET, or else {DEFAULT_TARGET})",
+        help="the server, host, host:port or unix:/path "
+        f"(default: $BLOCKDRAFT_ADDRESS, or else {DEFAULT_ADDRESS})",
     )
+    add_old_name(group, "--target", "address")
     add_credential_arguments(group)
     group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
+
+
+def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **more: Any) -> None:
+    """Add the deprecated name of a flag, which help does not show."""
+    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **more)
 
 
 def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
@@ -62,7 +68,7 @@ def connect(args: argparse.Namespace) -> "Client":
     from blockdraft_client.client import Client
 
     try:
-        return Client(args.target, api_key=args.api_key, tls=tls_from(args), timeout=args.timeout)
+        return Client(args.address, api_key=args.api_key, tls=tls_from(args), timeout=args.timeout)
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from error
 
@@ -88,16 +94,18 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the fields of `SamplingParams` and `SpeculationParams` as flags."""
     group = parser.add_argument_group("generation", "What is left out is the server's to choose.")
     for flag, kind, text in (
-        ("--max-output-tokens", int, "most tokens to generate"),
-        ("--temperature", float, "randomness; 0 picks the likeliest token"),
+        ("--max-tokens", int, "most tokens to generate"),
+        ("--temperature", float, "randomness; 0, the default, picks the likeliest token"),
         ("--top-k", int, "keep the k likeliest tokens; 0 keeps all"),
         ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
         ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
         ("--seed", int, "seed of the noise"),
-        ("--log-probs", int, "alternatives to report per token, with --json"),
+        ("--logprobs", int, "alternatives to report per token, with --json"),
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
+    add_old_name(group, "--max-output-tokens", "max_tokens", type=int)
+    add_old_name(group, "--log-probs", "logprobs", type=int)
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="text that ends the answer; repeatable"
     )
