@@ -29,14 +29,10 @@ MAX_MAPPINGS = 25_000
 
 @dataclass(slots=True)
 class SharedPrograms:
-    """The programs of this process.
+    """The programs of this process."""
 
-    Attributes:
-        lowered: By what they are made from.
-        compiled: By the identity of the lowered one; None until somebody asks.
-    """
-
-    lowered: dict[Hashable, Lowered] = field(default_factory=dict)
+    lowered: dict[Hashable, Lowered] = field(default_factory=dict)  # by what they are made from
+    # By the identity of the lowered one; None until somebody asks.
     compiled: dict[int, Compiled | None] = field(default_factory=dict)
 
     def compile(self, lowered: Lowered, compile_anew: Callable[..., Compiled]) -> Compiled:

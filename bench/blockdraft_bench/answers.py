@@ -14,24 +14,17 @@ PLAIN, DRAFTED = "plain", "drafted"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer.
+    """One answer."""
 
-    Attributes:
-        token_ids: Its tokens; the first follows from the prompt without a verification.
-        steps: Tokens drafted and tokens accepted of each verification, in order; none of other
-            programs.
-        stopped: Whether it ended in a stop token rather than at the limit.
-        ttft_seconds: From the request to the first token.
-        decode_seconds: From the first token to the last.
-        first_tokens: How many tokens came first, at once: 1, or more if a program drafts before
-            it has read the prompt.
-    """
-
+    # Its tokens; the first follows from the prompt without a verification.
     token_ids: tuple[int, ...]
+    # Tokens drafted and tokens accepted of each verification, in order; none of other programs.
     steps: tuple[tuple[int, int], ...]
-    stopped: bool
-    ttft_seconds: float = 0.0
-    decode_seconds: float = 0.0
+    stopped: bool  # whether it ended in a stop token rather than at the limit
+    ttft_seconds: float = 0.0  # from the request to the first token
+    decode_seconds: float = 0.0  # from the first token to the last
+    # How many tokens came first, at once: 1, or more if a program drafts before it has read the
+    # prompt.
     first_tokens: int = 1
 
     @property

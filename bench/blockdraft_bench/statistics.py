@@ -23,17 +23,12 @@ Ratios = Callable[[Float[np.ndarray, "rows columns"]], Float[np.ndarray, "rows n
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured number.
+    """A measured number."""
 
-    Attributes:
-        value: The number; None if nothing measured it.
-        ci95: Its 95 % interval; None with fewer than `LEAST_ANSWERS`, whoever computed it.
-        answers: How many answers it rests on: those that would define it by themselves.
-    """
-
-    value: float | None
+    value: float | None  # the number; None if nothing measured it
+    # Its 95 % interval; None with fewer than `LEAST_ANSWERS`, whoever computed it.
     ci95: tuple[float, float] | None
-    answers: int
+    answers: int  # how many answers it rests on: those that would define it by themselves
 
     def __post_init__(self) -> None:
         """Drop an interval that rests on too few answers."""

@@ -104,27 +104,19 @@ _ANNOTATIONS: list[Json] = [
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel.
+    """One panel."""
 
-    Attributes:
-        title: What it shows.
-        queries: PromQL by the name of its series, which may have labels: `{{source}}`.
-        unit: Grafana's name of the unit: `s`, `percentunit`, `reqps`, `short` and so on.
-        description: What to know when reading it.
-        threshold: A value above which (or, if `below`, under which) it turns red.
-        below: See `threshold`.
-        kind: `timeseries`, or `stat` for the newest value.
-        stacked: Whether the series add up to a whole.
-    """
-
-    title: str
+    title: str  # what it shows
+    # PromQL by the name of its series, which may have labels: `{{source}}`.
     queries: Mapping[str, str]
+    # Grafana's name of the unit: `s`, `percentunit`, `reqps`, `short` and so on.
     unit: str = "short"
-    description: str = ""
-    threshold: float | None = None
-    below: bool = False
+    description: str = ""  # what to know when reading it
+    threshold: float | None = None  # A value above which (or, if `below`, under which) it turns red
+    below: bool = False  # see `threshold`
+    # `timeseries`, or `stat` for the newest value.
     kind: Literal["timeseries", "stat"] = "timeseries"
-    stacked: bool = False
+    stacked: bool = False  # whether the series add up to a whole
 
     def json(self, number: int, x: int, y: int, width: int) -> Json:
         """Return the panel at a place of the grid of 24 columns."""
@@ -163,17 +155,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page of sections, each of rows of panels.
+    """A page of sections, each of rows of panels."""
 
-    Attributes:
-        name: Its title, the last part of its uid, and its file's name.
-        sections: The rows of panels by the title above them.
-        collapsed: Titles of those that a click opens.
-    """
-
-    name: str
-    sections: Mapping[str, Sequence[Sequence[Panel]]]
-    collapsed: Collection[str] = ()
+    name: str  # its title, the last part of its uid, and its file's name
+    sections: Mapping[str, Sequence[Sequence[Panel]]]  # the rows of panels by the title above them
+    collapsed: Collection[str] = ()  # titles of those that a click opens
 
     def json(self) -> Json:
         """Return what Grafana imports."""

@@ -8,21 +8,13 @@ MAX_LOG_PROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; `blockdraft_models.decoder.sampling` has the exact rule.
+    """How tokens are chosen; `blockdraft_models.decoder.sampling` has the exact rule."""
 
-    Attributes:
-        temperature: Randomness, >= 0; 0 picks the likeliest token.
-        top_k: Number of likeliest tokens kept; 0 keeps all.
-        top_p: Probability mass of likeliest tokens kept, in (0, 1].
-        min_p: Least share of the likeliest token's probability kept, in [0, 1].
-        seed: Seed of the noise, any 64-bit integer.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
+    temperature: float = 0.0  # randomness, >= 0; 0 picks the likeliest token
+    top_k: int = 0  # number of likeliest tokens kept; 0 keeps all
+    top_p: float = 1.0  # probability mass of likeliest tokens kept, in (0, 1]
+    min_p: float = 0.0  # least share of the likeliest token's probability kept, in [0, 1]
+    seed: int = 0  # seed of the noise, any 64-bit integer
 
 
 GREEDY = Sampling()

@@ -42,15 +42,10 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
-    """The range from which pauses are drawn.
+    """The range from which pauses are drawn."""
 
-    Attributes:
-        initial_seconds: Longest pause after the first failure; doubles with each further one.
-        max_seconds: Longest pause after any number of failures.
-    """
-
-    initial_seconds: float
-    max_seconds: float
+    initial_seconds: float  # longest pause after the first failure; doubles with each further one
+    max_seconds: float  # longest pause after any number of failures
 
 
 class Backoff:

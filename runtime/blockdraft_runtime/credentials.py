@@ -92,19 +92,13 @@ class Reloaded(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a TLS handshake needs, in PEM.
+    """What a TLS handshake needs, in PEM."""
 
-    Attributes:
-        chain: The certificates, the process's own first.
-        key: The private key.
-        authorities: Who may have signed the other side's certificate; None asks for none.
-        expires: When the first of the chain expires, in seconds since 1970.
-    """
-
-    chain: bytes
-    key: bytes
+    chain: bytes  # the certificates, the process's own first
+    key: bytes  # the private key
+    # Who may have signed the other side's certificate; None asks for none.
     authorities: bytes | None
-    expires: float
+    expires: float  # when the first of the chain expires, in seconds since 1970
 
 
 def read_certificate(

@@ -30,15 +30,10 @@ _NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """A file that was made to be mapped by another process too.
+    """A file that was made to be mapped by another process too."""
 
-    Attributes:
-        path: Where it is, until `unlink`.
-        memory: Its contents, to be written to.
-    """
-
-    path: Path
-    memory: mmap.mmap
+    path: Path  # where it is, until `unlink`
+    memory: mmap.mmap  # its contents, to be written to
 
     @classmethod
     def create(cls, directory: Path, size: int) -> "SharedFile":

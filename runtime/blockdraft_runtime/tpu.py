@@ -53,23 +53,15 @@ class ChipSplitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TpuHost:
-    """One host of a TPU slice.
+    """One host of a TPU slice."""
 
-    Attributes:
-        accelerator_type: What the slice is, such as `v5p-8` or `v5e-16`.
-        chips: Chips of each host.
-        hosts: Hosts of the slice.
-        worker_id: Which of the hosts this is; x counts fastest.
-        hostnames: Names or addresses of all hosts, by worker id.
-        metrics_ports: Ports of libtpu's own metrics, one for each chip of this host, as GKE sets
-            them in `TPU_RUNTIME_METRICS_PORTS`; empty where nobody asks for these metrics.
-    """
-
-    accelerator_type: str
-    chips: Bounds
-    hosts: Bounds = (1, 1, 1)
-    worker_id: int = 0
-    hostnames: tuple[str, ...] = ("localhost",)
+    accelerator_type: str  # what the slice is, such as `v5p-8` or `v5e-16`
+    chips: Bounds  # chips of each host
+    hosts: Bounds = (1, 1, 1)  # hosts of the slice
+    worker_id: int = 0  # which of the hosts this is; x counts fastest
+    hostnames: tuple[str, ...] = ("localhost",)  # names or addresses of all hosts, by worker id
+    # Ports of libtpu's own metrics, one for each chip of this host, as GKE sets them in
+    # `TPU_RUNTIME_METRICS_PORTS`; empty where nobody asks for these metrics.
     metrics_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -193,15 +185,10 @@ def _times(bounds: Bounds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChipSplit:
-    """How many chips each process owns.
+    """How many chips each process owns."""
 
-    Attributes:
-        verifier: Chips of the verifier; on a slice of several hosts, of all of them.
-        drafter: Chips of the drafter; 0 to decode plainly.
-    """
-
-    verifier: int
-    drafter: int
+    verifier: int  # chips of the verifier; on a slice of several hosts, of all of them
+    drafter: int  # chips of the drafter; 0 to decode plainly
 
     @classmethod
     def parse(cls, text: str) -> "ChipSplit":

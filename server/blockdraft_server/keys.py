@@ -27,25 +27,18 @@ OTHER_TENANTS = "other"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A caller, or several who share a name.
+    """A caller, or several who share a name."""
 
-    Attributes:
-        name: For logs and metrics. Callers with a key alone are all `UNNAMED`.
-        salt: What tells tenants apart, and keeps their prompts apart in the prefix cache. No key
-            can be told from it.
-        max_requests: Most requests held at a time; None for any number.
-        max_tokens: Most tokens of all requests held, prompts and longest answers together; None
-            for any number.
-        background: Whether all its requests are in the background, whatever they say.
-        recordable: Whether a drafter that learns may record the requests.
-    """
-
+    # For logs and metrics. Callers with a key alone are all `UNNAMED`.
     name: str
+    # What tells tenants apart, and keeps their prompts apart in the prefix cache. No key can be
+    # told from it.
     salt: bytes
-    max_requests: int | None = None
+    max_requests: int | None = None  # most requests held at a time; None for any number
+    # Most tokens of all requests held, prompts and longest answers together; None for any number.
     max_tokens: int | None = None
-    background: bool = False
-    recordable: bool = True
+    background: bool = False  # whether all its requests are in the background, whatever they say
+    recordable: bool = True  # whether a drafter that learns may record the requests
 
 
 # The only tenant where no key is needed.

@@ -25,15 +25,10 @@ GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerate
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the target can take.
+    """What the target can take."""
 
-    Attributes:
-        vocabulary_size: Number of token ids.
-        max_context_tokens: Most tokens of a prompt and its answer together.
-    """
-
-    vocabulary_size: int
-    max_context_tokens: int
+    vocabulary_size: int  # number of token ids
+    max_context_tokens: int  # most tokens of a prompt and its answer together
 
 
 def check_model(name: str, served: str) -> None:

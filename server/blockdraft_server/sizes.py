@@ -78,17 +78,12 @@ class TooManyFieldsError(ValueError):
 
 @dataclass(slots=True)
 class EncodedSize:
-    """The parts of an encoded request that has a `Prompt` in field 2.
+    """The parts of an encoded request that has a `Prompt` in field 2."""
 
-    Attributes:
-        text_bytes: Text of the prompt, of all messages of a conversation together.
-        id_bytes: Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
-        other_bytes: All but the prompt.
-    """
-
-    text_bytes: int = 0
+    text_bytes: int = 0  # text of the prompt, of all messages of a conversation together
+    # Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
     id_bytes: int = 0
-    other_bytes: int = 0
+    other_bytes: int = 0  # all but the prompt
 
 
 def encoded_size(data: bytes) -> EncodedSize:

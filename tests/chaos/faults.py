@@ -22,17 +22,12 @@ _RUN_SECONDS, _REST_SECONDS = 0.05, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A fault that happened.
+    """A fault that happened."""
 
-    Attributes:
-        fault: Which.
-        began: When, by the monotonic clock.
-        settled: Until when it can explain an error: what was killed serves again, or what was held
-            up has caught up.
-    """
-
-    fault: Fault
-    began: float
+    fault: Fault  # which
+    began: float  # when, by the monotonic clock
+    # Until when it can explain an error: what was killed serves again, or what was held up has
+    # caught up.
     settled: float
 
 

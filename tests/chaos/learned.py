@@ -31,29 +31,17 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was learned, and what of it must not be.
+    """What was learned, and what of it must not be."""
 
-    Attributes:
-        exchanges: How often another version was to serve.
-        swaps: How often one took another's place between two steps.
-        refused: How often one was refused.
-        recordings: Sequences that were recorded.
-        trainer_restarts: How often the trainer was started again.
-        steps: Steps that it made.
-        looks: Comparisons on held-out recordings.
-        promoted: Versions that it promoted.
-        wrong: What must not be, in words.
-    """
-
-    exchanges: int
-    swaps: int
-    refused: int
-    recordings: int
-    trainer_restarts: int
-    steps: int
-    looks: int
-    promoted: int
-    wrong: Sequence[str]
+    exchanges: int  # how often another version was to serve
+    swaps: int  # how often one took another's place between two steps
+    refused: int  # how often one was refused
+    recordings: int  # sequences that were recorded
+    trainer_restarts: int  # how often the trainer was started again
+    steps: int  # steps that it made
+    looks: int  # comparisons on held-out recordings
+    promoted: int  # versions that it promoted
+    wrong: Sequence[str]  # what must not be, in words
 
 
 async def what_was_learned(

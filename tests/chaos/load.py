@@ -24,28 +24,17 @@ GRACE_SECONDS = 30.0
 
 @dataclass
 class Heard:
-    """What a caller heard.
+    """What a caller heard."""
 
-    Attributes:
-        began: When the request was sent, by the monotonic clock; `ended` likewise.
-        times: When each message with tokens came.
-        token_ids: All tokens that came.
-        text: All text that came.
-        finish: Why the answer ended; None if it did not.
-        error: Name of the exception that ended it.
-        reason: Its reason, or its message if it has none.
-        left: Whether the caller left.
-    """
-
-    began: float
+    began: float  # when the request was sent, by the monotonic clock; `ended` likewise
     ended: float = 0.0
-    times: list[float] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-    finish: str | None = None
-    error: str | None = None
-    reason: str = ""
-    left: bool = False
+    times: list[float] = field(default_factory=list)  # when each message with tokens came
+    token_ids: list[int] = field(default_factory=list)  # all tokens that came
+    text: str = ""  # all text that came
+    finish: str | None = None  # why the answer ended; None if it did not
+    error: str | None = None  # name of the exception that ended it
+    reason: str = ""  # its reason, or its message if it has none
+    left: bool = False  # whether the caller left
 
 
 async def ask(client: AsyncClient, wanted: Wanted) -> Heard:

@@ -18,29 +18,18 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a run found.
+    """What a run found."""
 
-    Attributes:
-        seed: Of the schedule and of the requests.
-        seconds: How long the load ran.
-        verdicts: Of each request.
-        happened: The faults.
-        recoveries: For each fault, the longest pause of each stream that it met.
-        held: What is still held when all is over, by name.
-        control: How many answers after the last fault were not the true ones.
-        errors: Lines of the processes' log that tell of a defect.
-        learned: What was learned meanwhile.
-    """
-
-    seed: int
-    seconds: float
-    verdicts: Sequence[Verdict]
-    happened: Sequence[Happened]
+    seed: int  # of the schedule and of the requests
+    seconds: float  # how long the load ran
+    verdicts: Sequence[Verdict]  # of each request
+    happened: Sequence[Happened]  # the faults
+    # For each fault, the longest pause of each stream that it met.
     recoveries: Sequence[Sequence[float]]
-    held: Mapping[str, float]
-    control: int
-    errors: Sequence[str]
-    learned: Learned
+    held: Mapping[str, float]  # what is still held when all is over, by name
+    control: int  # how many answers after the last fault were not the true ones
+    errors: Sequence[str]  # lines of the processes' log that tell of a defect
+    learned: Learned  # what was learned meanwhile
 
     @property
     def fates(self) -> Counter[Fate]:

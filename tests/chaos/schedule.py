@@ -52,17 +52,11 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        after_requests: How many requests have begun when it comes due.
-        kind: What happens.
-        target: To which process or hop.
-    """
-
-    after_requests: int
-    kind: Kind
-    target: str
+    after_requests: int  # how many requests have begun when it comes due
+    kind: Kind  # what happens
+    target: str  # to which process or hop
 
     @property
     def seconds(self) -> float:

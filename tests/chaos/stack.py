@@ -53,17 +53,11 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a process has.
+    """What a process has."""
 
-    Attributes:
-        mib: Resident memory.
-        descriptors: Open files and sockets.
-        threads: Threads.
-    """
-
-    mib: float
-    descriptors: int
-    threads: int
+    mib: float  # resident memory
+    descriptors: int  # open files and sockets
+    threads: int  # threads
 
     @classmethod
     def of(cls, process: int) -> "Size":

@@ -12,25 +12,15 @@ PATIENT_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One request of one caller.
+    """One request of one caller."""
 
-    Attributes:
-        prompt: What to continue.
-        sampling: How; always with a seed and a limit, so that it has one true answer.
-        whole: Whether it is asked for in one message and not streamed.
-        leaves_after: So many tokens after which the caller leaves; None to stay.
-        deadline_seconds: How long it may take.
-        priority: Whether it gives way to others.
-        excluded: Whether nothing of it may be recorded.
-    """
-
-    prompt: str
-    sampling: SamplingParams
-    whole: bool
-    leaves_after: int | None
-    deadline_seconds: float
-    priority: Priority = "normal"
-    excluded: bool = False
+    prompt: str  # what to continue
+    sampling: SamplingParams  # how; always with a seed and a limit, so that it has one true answer
+    whole: bool  # whether it is asked for in one message and not streamed
+    leaves_after: int | None  # so many tokens after which the caller leaves; None to stay
+    deadline_seconds: float  # how long it may take
+    priority: Priority = "normal"  # whether it gives way to others
+    excluded: bool = False  # whether nothing of it may be recorded
 
     @property
     def hurried(self) -> bool:

@@ -79,29 +79,21 @@ def _open_gate() -> threading.Event:
 
 @dataclass
 class FakeInference(InferenceServiceServicer):
-    """The service and its knobs.
+    """The service and its knobs."""
 
-    Attributes:
-        initial_failures: Calls that fail with UNAVAILABLE before one is served.
-        error: What every call but GetModel ends with; streams only after `messages_before_error`
-            messages.
-        delay_seconds: Pause before each message.
-        gate: Waited for before each message.
-        endless: Whether streams go on until they are cancelled.
-        calls: Names of the methods called, in order, as are `requests` and `metadata`.
-        cancelled: Set when a stream was cancelled by the client.
-    """
-
-    initial_failures: int = 0
+    initial_failures: int = 0  # calls that fail with UNAVAILABLE before one is served
+    # What every call but GetModel ends with; streams only after `messages_before_error` messages.
     error: ServiceError | None = None
     messages_before_error: int = 0
-    delay_seconds: float = 0.0
-    gate: threading.Event = field(default_factory=_open_gate)
-    endless: bool = False
+    delay_seconds: float = 0.0  # pause before each message
+    gate: threading.Event = field(default_factory=_open_gate)  # waited for before each message
+    endless: bool = False  # whether streams go on until they are cancelled
     model: inference_pb2.GetModelResponse = field(default_factory=lambda: MODEL)
+    # Names of the methods called, in order, as are `requests` and `metadata`.
     calls: list[str] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
+    # Set when a stream was cancelled by the client.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def _begin(self, method: str, request: object, context: Any) -> None:

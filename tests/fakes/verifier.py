@@ -43,36 +43,25 @@ def answer(prompt: Sequence[int], count: int) -> list[int]:
 
 @dataclass
 class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
-    """The servicer; its attributes are knobs and records.
+    """The servicer; its attributes are knobs and records."""
 
-    Attributes:
-        tokens_per_step: Tokens of each message but the first.
-        script: Tokens to answer with instead of the letters.
-        break_after: For each coming sequence, after how many messages it breaks the whole stream
-            with `break_code`; None never. Sequences beyond the list do not.
-        break_always: Break the stream before the first message of every sequence.
-        refusal: An error to end every sequence with at once.
-        full: How many of the coming sequences are refused with QUEUE_FULL.
-        poison: A prompt that kills the process after `poison_after` messages.
-        deaths: For each time that the process died: how many sequences ran, and had had less than
-            32 tokens from it. It is there again at once, as another process.
-        delay_seconds: Pause before each message.
-        hold_after: After how many messages each sequence waits for `go_on`; None for never.
-        sent: Number of messages that left on any stream.
-        address: Where it was served last.
-    """
-
-    tokens_per_step: int = 3
-    script: Sequence[int] | None = None
+    tokens_per_step: int = 3  # tokens of each message but the first
+    script: Sequence[int] | None = None  # tokens to answer with instead of the letters
+    # For each coming sequence, after how many messages it breaks the whole stream with
+    # `break_code`; None never. Sequences beyond the list do not.
     break_after: list[int | None] = field(default_factory=list)
-    break_always: bool = False
+    break_always: bool = False  # break the stream before the first message of every sequence
     break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    refusal: ServiceError | None = None
-    full: int = 0
+    refusal: ServiceError | None = None  # an error to end every sequence with at once
+    full: int = 0  # how many of the coming sequences are refused with QUEUE_FULL
+    # A prompt that kills the process after `poison_after` messages.
     poison: Sequence[int] | None = None
     poison_after: int = 1
+    # For each time that the process died: how many sequences ran, and had had less than 32 tokens
+    # from it. It is there again at once, as another process.
     deaths: list[int] = field(default_factory=list)
-    delay_seconds: float = 0.0
+    delay_seconds: float = 0.0  # pause before each message
+    # After how many messages each sequence waits for `go_on`; None for never.
     hold_after: int | None = None
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     description: verifier_pb2.VerifierServiceDescribeResponse = field(
@@ -89,9 +78,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     load: verifier_pb2.GetLoadResponse = field(default_factory=verifier_pb2.GetLoadResponse)
     requests: list[verifier_pb2.SequenceRequest] = field(default_factory=list)
     streams: int = 0
-    sent: int = 0
+    sent: int = 0  # number of messages that left on any stream
     cancelled: int = 0
-    address: str = ""
+    address: str = ""  # where it was served last
     health: HealthServicer = field(default_factory=HealthServicer)
     _outboxes: "list[asyncio.Queue[verifier_pb2.SequenceTokens | None]]" = field(
         default_factory=list

@@ -25,29 +25,20 @@ _DEFECTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and right requests to it.
+    """A method and right requests to it."""
 
-    Attributes:
-        path: Of the method.
-        requests: Right calls: the messages of each; more than one only for a stream of requests.
-    """
-
-    path: str
+    path: str  # of the method
+    # Right calls: the messages of each; more than one only for a stream of requests.
     requests: tuple[tuple[Message, ...], ...]
 
 
 @dataclass
 class Tally:
-    """What came back.
+    """What came back."""
 
-    Attributes:
-        messages: How many were sent.
-        answers: How many calls ended in each way.
-        bad: What must not happen: the method and the bytes sent, and what came of them.
-    """
-
-    messages: int = 0
-    answers: Counter[str] = field(default_factory=Counter)
+    messages: int = 0  # how many were sent
+    answers: Counter[str] = field(default_factory=Counter)  # how many calls ended in each way
+    # What must not happen: the method and the bytes sent, and what came of them.
     bad: list[tuple[str, list[bytes], str]] = field(default_factory=list)
 
 

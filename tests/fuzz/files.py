@@ -40,31 +40,21 @@ Change = Callable[[random.Random, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A file and what opens it.
+    """A file and what opens it."""
 
-    Attributes:
-        name: For the report.
-        path: The file that is mutated.
-        change: How.
-        load: Opens it, or the directory that it is in.
-    """
-
-    name: str
-    path: Path
-    change: Change
-    load: Callable[[], object]
+    name: str  # for the report
+    path: Path  # the file that is mutated
+    change: Change  # how
+    load: Callable[[], object]  # opens it, or the directory that it is in
 
 
 @dataclass
 class Tally:
-    """What came of the files.
+    """What came of the files."""
 
-    Attributes:
-        endings: How often each loader loaded or refused.
-        bad: What must not happen, with the file that made it happen.
-    """
-
+    # How often each loader loaded or refused.
     endings: Counter[str] = field(default_factory=Counter)
+    # What must not happen, with the file that made it happen.
     bad: list[tuple[str, str, bytes]] = field(default_factory=list)
 
 

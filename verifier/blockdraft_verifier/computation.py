@@ -23,28 +23,18 @@ _HEX_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Everything that tokens depend on besides the request.
+    """Everything that tokens depend on besides the request."""
 
-    Attributes:
-        target_fingerprint: Identity of the target's weights and configuration.
-        dtype: Element type of weights and activations.
-        weights: Form in which the matrices of layers are held.
-        device_kind: What it runs on; of a CPU also its instructions.
-        device_count: How many of them the target is divided over.
-        compiler: Version of jaxlib and of the device's own compiler.
-        rounding: Whether all compiled steps round alike; empty while nobody has looked. Which ones
-            do is left out: it changes with the drafter, whose blocks decide what is compiled.
-        product_forms: How a CPU multiplies with bfloat16 weights of each width.
-    """
-
-    target_fingerprint: str
-    dtype: str
-    weights: Literal["float", "int8"]
-    device_kind: str
-    device_count: int
-    compiler: str
+    target_fingerprint: str  # identity of the target's weights and configuration
+    dtype: str  # element type of weights and activations
+    weights: Literal["float", "int8"]  # form in which the matrices of layers are held
+    device_kind: str  # what it runs on; of a CPU also its instructions
+    device_count: int  # how many of them the target is divided over
+    compiler: str  # version of jaxlib and of the device's own compiler
+    # Whether all compiled steps round alike; empty while nobody has looked. Which ones do is left
+    # out: it changes with the drafter, whose blocks decide what is compiled.
     rounding: Rounding = ""
-    product_forms: tuple[str, ...] = ()
+    product_forms: tuple[str, ...] = ()  # how a CPU multiplies with bfloat16 weights of each width
 
     @property
     def fingerprint(self) -> str:

@@ -21,19 +21,15 @@ class InexactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """What a self-test found.
+    """What a self-test found."""
 
-    Attributes:
-        dtype: Element type that the target computes in.
-        classes: Step shapes that round alike, class by class, each in the order of their size.
-        unsteady: Shapes that give one row other bits than another row of the same step. Each is
-            a class of its own as well.
-        padded: Shapes that round otherwise and are not served, but padded to one of those above.
-    """
-
-    dtype: str
+    dtype: str  # element type that the target computes in
+    # Step shapes that round alike, class by class, each in the order of their size.
     classes: tuple[tuple[Bucket, ...], ...]
+    # Shapes that give one row other bits than another row of the same step. Each is a class of its
+    # own as well.
     unsteady: tuple[Bucket, ...] = ()
+    # Shapes that round otherwise and are not served, but padded to one of those above.
     padded: tuple[Bucket, ...] = ()
 
     @property

@@ -26,32 +26,20 @@ _PAIR_SHIFT = 32
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An earlier occurrence of the newest tokens.
+    """An earlier occurrence of the newest tokens."""
 
-    Attributes:
-        length: How many of them agree, `SHORTEST_MATCH` to `LONGEST_MATCH`.
-        position: What follows it begins here.
-        end: Length of the sequence it was found for.
-    """
-
-    length: int
-    position: int
-    end: int
+    length: int  # how many of them agree, `SHORTEST_MATCH` to `LONGEST_MATCH`
+    position: int  # what follows it begins here
+    end: int  # length of the sequence it was found for
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a prediction, whether or not anybody verified it.
+    """What became of a prediction, whether or not anybody verified it."""
 
-    Attributes:
-        match_length: Tokens that had agreed when it was made.
-        right: Tokens that came as predicted.
-        missed: Whether another token came after these.
-    """
-
-    match_length: int
-    right: int
-    missed: bool
+    match_length: int  # tokens that had agreed when it was made
+    right: int  # tokens that came as predicted
+    missed: bool  # whether another token came after these
 
 
 class SequenceLookup:

@@ -28,17 +28,11 @@ DRAFT_LENGTH = BLOCK_SIZE - 1
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """What one round trip took, in seconds.
+    """What one round trip took, in seconds."""
 
-    Attributes:
-        round_trip: From before the request until all proposals were taken in.
-        verifier_host: What of it the verifier did not spend waiting for an answer.
-        drafter_host: What the drafter needed for its answers, its draft method left out.
-    """
-
-    round_trip: float
-    verifier_host: float
-    drafter_host: float
+    round_trip: float  # from before the request until all proposals were taken in
+    verifier_host: float  # what of it the verifier did not spend waiting for an answer
+    drafter_host: float  # what the drafter needed for its answers, its draft method left out
 
 
 class TimedTransport:

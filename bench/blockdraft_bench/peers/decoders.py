@@ -198,17 +198,11 @@ HERE = Path(__file__).parent
 
 
 class Variant(NamedTuple):
-    """One way to decode.
+    """One way to decode."""
 
-    Attributes:
-        peer: The program: "blockdraft", "transformers" or "llama.cpp".
-        name: How it decodes, such as "plain" or "prompt_lookup".
-        dtype: Of its weights: an element type, or the quantization of a GGUF file.
-    """
-
-    peer: str
-    name: str
-    dtype: str
+    peer: str  # the program: "blockdraft", "transformers" or "llama.cpp"
+    name: str  # how it decodes, such as "plain" or "prompt_lookup"
+    dtype: str  # of its weights: an element type, or the quantization of a GGUF file
 
     def __str__(self) -> str:
         """Return what to call it in tables."""

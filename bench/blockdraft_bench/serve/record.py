@@ -37,32 +37,24 @@ class RunKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request; times are seconds since the run began, on the client's clock.
+    """One request; times are seconds since the run began, on the client's clock."""
 
-    Attributes:
-        request: Number within the run; the same number has the same prompt and seed in every run
-            of a round.
-        scheduled: When it was due: by the arrival schedule, or when its place became free.
-        ended: When its last message, or its failure, arrived.
-        chunk_times: When each message with tokens arrived; `chunk_tokens` says how many it had.
-        finish_reason: Why the answer ended; None if it failed, which `error` explains.
-        cached_prompt_tokens: Those the service had computed for an earlier request.
-        verification_steps: Forward passes of the target after the prompt.
-    """
-
+    # Number within the run; the same number has the same prompt and seed in every run of a round.
     request: int
     sample_id: str
-    scheduled: float
+    scheduled: float  # when it was due: by the arrival schedule, or when its place became free
     sent: float
-    ended: float
+    ended: float  # when its last message, or its failure, arrived
+    # When each message with tokens arrived; `chunk_tokens` says how many it had.
     chunk_times: tuple[float, ...] = ()
     chunk_tokens: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
+    # Why the answer ended; None if it failed, which `error` explains.
     finish_reason: str | None = None
     error: str | None = None
     prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    verification_steps: int = 0
+    cached_prompt_tokens: int = 0  # those the service had computed for an earlier request
+    verification_steps: int = 0  # forward passes of the target after the prompt
     accepted_tokens: int = 0
 
     @property

@@ -23,21 +23,16 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`).
+    """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`)."""
 
-    Attributes:
-        factor: By how much the lowest frequencies are slowed.
-        low_freq_factor: Wavelengths above `original_max_position_embeddings / low_freq_factor`
-            are slowed by the whole `factor`.
-        high_freq_factor: Wavelengths below `original_max_position_embeddings / high_freq_factor`
-            are left alone; those between are interpolated.
-        original_max_position_embeddings: Context length before stretching, in tokens.
-    """
-
-    factor: float
+    factor: float  # by how much the lowest frequencies are slowed
+    # Wavelengths above `original_max_position_embeddings / low_freq_factor` are slowed by the whole
+    # `factor`.
     low_freq_factor: float
+    # Wavelengths below `original_max_position_embeddings / high_freq_factor` are left alone; those
+    # between are interpolated.
     high_freq_factor: float
-    original_max_position_embeddings: int
+    original_max_position_embeddings: int  # context length before stretching, in tokens
 
     def __post_init__(self) -> None:
         """Refuse values for which the interpolation is undefined."""
@@ -54,23 +49,12 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A Llama-style decoder: what the module tree and its forward pass depend on.
+    """A Llama-style decoder: what the module tree and its forward pass depend on."""
 
-    Attributes:
-        name: Display name; takes no part in comparing checkpoints.
-        vocab_size: Rows of the embedding, padding included.
-        hidden_size: Width of the residual stream.
-        intermediate_size: Width of the gated MLP.
-        tie_word_embeddings: Whether the head is the transposed embedding.
-        attention_bias: Whether the four attention projections have biases.
-        qk_norm: Whether queries and keys are RMS-normalized per head before RoPE (Qwen3).
-        max_position_embeddings: Longest supported context, in tokens.
-    """
-
-    name: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
+    name: str  # display name; takes no part in comparing checkpoints
+    vocab_size: int  # rows of the embedding, padding included
+    hidden_size: int  # width of the residual stream
+    intermediate_size: int  # width of the gated MLP
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -78,10 +62,10 @@ class DecoderConfig:
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None
-    tie_word_embeddings: bool
-    attention_bias: bool
-    qk_norm: bool
-    max_position_embeddings: int
+    tie_word_embeddings: bool  # whether the head is the transposed embedding
+    attention_bias: bool  # whether the four attention projections have biases
+    qk_norm: bool  # whether queries and keys are RMS-normalized per head before RoPE (Qwen3)
+    max_position_embeddings: int  # longest supported context, in tokens
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 

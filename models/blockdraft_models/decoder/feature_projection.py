@@ -20,17 +20,11 @@ from blockdraft_models.decoder.products import project
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class FeatureProjection:
-    """A linear map, and a normalization after it if the drafter has one there; a pytree.
+    """A linear map, and a normalization after it if the drafter has one there; a pytree."""
 
-    Attributes:
-        weight: Float[Array, "hidden features"], as published.
-        scale: Float[Array, "hidden"], of the normalization; None for none.
-        eps: Of the normalization.
-    """
-
-    weight: Any
-    scale: Any = None
-    eps: float = field(default=0.0, metadata={"static": True})
+    weight: Any  # Float[Array, "hidden features"], as published
+    scale: Any = None  # Float[Array, "hidden"], of the normalization; None for none
+    eps: float = field(default=0.0, metadata={"static": True})  # of the normalization
 
     @property
     def input_width(self) -> int:

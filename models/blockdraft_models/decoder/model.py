@@ -15,18 +15,13 @@ from blockdraft_models.decoder.sharding import EMBED, VOCAB
 
 
 class DecoderOutput(NamedTuple):
-    """What one forward pass computed; a pytree, so jitted functions may return it whole.
+    """What one forward pass computed; a pytree, so jitted functions may return it whole."""
 
-    Attributes:
-        hidden: Float[Array, "tokens hidden"], after the final norm: the input of `logits`.
-        captured: Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers
-            side by side, in the order they were asked for.
-        caches: The updated caches, of the types passed in.
-    """
-
-    hidden: Array
+    hidden: Array  # Float[Array, "tokens hidden"], after the final norm: the input of `logits`
+    # Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers side by side, in
+    # the order they were asked for.
     captured: Array
-    caches: list[Any]
+    caches: list[Any]  # the updated caches, of the types passed in
 
 
 class Decoder(nnx.Module):

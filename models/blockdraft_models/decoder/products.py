@@ -38,15 +38,10 @@ _VECTOR = 16
 @jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class ProductForm:
-    """How a CPU multiplies up to 8 rows of bfloat16 with a weight.
+    """How a CPU multiplies up to 8 rows of bfloat16 with a weight."""
 
-    Attributes:
-        left: The left operand; the other one is on the right.
-        multiple: Rows are padded to a multiple of so many.
-    """
-
-    left: Literal["rows", "weight"]
-    multiple: int
+    left: Literal["rows", "weight"]  # the left operand; the other one is on the right
+    multiple: int  # rows are padded to a multiple of so many
 
     def __str__(self) -> str:
         """Return it in a word, such as "weight/8"."""

@@ -25,21 +25,13 @@ _LEAST = -(2**31)
 
 
 class SamplingArrays(NamedTuple):
-    """Sampling options of each row of a batch.
+    """Sampling options of each row of a batch."""
 
-    Attributes:
-        temperature: 0 for greedy.
-        top_k: 0 for all.
-        top_p: 1 for all.
-        min_p: 0 for all.
-        seed: The low and the high half of the seed.
-    """
-
-    temperature: Float[Array, " rows"]
-    top_k: Int[Array, " rows"]
-    top_p: Float[Array, " rows"]
-    min_p: Float[Array, " rows"]
-    seed: UInt[Array, "rows 2"]
+    temperature: Float[Array, " rows"]  # 0 for greedy
+    top_k: Int[Array, " rows"]  # 0 for all
+    top_p: Float[Array, " rows"]  # 1 for all
+    min_p: Float[Array, " rows"]  # 0 for all
+    seed: UInt[Array, "rows 2"]  # the low and the high half of the seed
 
 
 def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:

@@ -41,21 +41,15 @@ CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The parts a `Tokenizer` is built from.
+    """The parts a `Tokenizer` is built from."""
 
-    Attributes:
-        backend: Splits text and merges bytes.
-        adds_bos: Whether encoding adds BOS; None if only the backend's post-processor knows.
-        template: Chat template source, or None.
-        special_tokens: Template variables such as `bos_token`.
-    """
-
-    backend: Backend
+    backend: Backend  # splits text and merges bytes
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    # Whether encoding adds BOS; None if only the backend's post-processor knows.
     adds_bos: bool | None
-    template: str | None
-    special_tokens: Mapping[str, str]
+    template: str | None  # chat template source, or None
+    special_tokens: Mapping[str, str]  # template variables such as `bos_token`
 
 
 def read_gguf(path: Path) -> TokenizerFiles:

@@ -8,19 +8,14 @@ from blockdraft_models.decoder.config import DecoderConfig
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """One weight under its three names.
+    """One weight under its three names."""
 
-    Attributes:
-        path: Dotted attribute path in `Decoder`.
-        shape: As both formats and the decoder store it; matrices are [out, in].
-        permuted_heads: llama.cpp interleaves the rotary halves of q and k rows of
-            Llama-architecture models; the number of heads to undo that for, else 0.
-    """
-
-    path: str
+    path: str  # dotted attribute path in `Decoder`
     hf: str
     gguf: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # as both formats and the decoder store it; matrices are [out, in]
+    # Llama.cpp interleaves the rotary halves of q and k rows of Llama-architecture models; the
+    # number of heads to undo that for, else 0.
     permuted_heads: int = 0
 
 

@@ -14,32 +14,22 @@ KEY = "blockdraft"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is said of a setting beside its type and its default.
+    """What is said of a setting beside its type and its default."""
 
-    Attributes:
-        help: What it means, in a few words that need no full stop.
-        flag: Name of the flag without dashes; None takes the field's name, with hyphens.
-        metavar: What stands for the value in `--help`; None takes a word for its type, or the last
-            one of the flag.
-        minimum: Least value, itself allowed.
-        above: Least value, itself not allowed.
-        maximum: Largest value, itself allowed.
-        separator: Lets a list be one text with this between its items.
-        distinct: Whether a list must not have an item twice.
-        parse: Makes a value of a text where the type alone does not say how.
-        common: Whether `--help` shows it where others are left to `--help-all`.
-    """
-
-    help: str
+    help: str  # what it means, in a few words that need no full stop
+    # Name of the flag without dashes; None takes the field's name, with hyphens.
     flag: str | None = None
+    # What stands for the value in `--help`; None takes a word for its type, or the last one of the
+    # flag.
     metavar: str | None = None
-    minimum: float | None = None
-    above: float | None = None
-    maximum: float | None = None
-    separator: str | None = None
-    distinct: bool = False
+    minimum: float | None = None  # least value, itself allowed
+    above: float | None = None  # least value, itself not allowed
+    maximum: float | None = None  # largest value, itself allowed
+    separator: str | None = None  # lets a list be one text with this between its items
+    distinct: bool = False  # whether a list must not have an item twice
+    # Makes a value of a text where the type alone does not say how.
     parse: Callable[[str], Any] | None = None
-    common: bool = False
+    common: bool = False  # whether `--help` shows it where others are left to `--help-all`
 
     def check(self, kind: Any, value: Any, source: str) -> None:
         """Check that a value is one that its type allows, and a number in its range."""

@@ -24,25 +24,15 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a command. A value that means nothing is a ValueError naming its source.
+    """One setting of a command. A value that means nothing is a ValueError naming its source."""
 
-    Attributes:
-        name: Its flag without the dashes, which is also its key in a file.
-        paths: Where its value goes; several if parts of the settings share it.
-        kind: Type of the value, without None; of one item if it is a list.
-        many: Whether it is a list.
-        optional: Whether it may be None.
-        default: Value where nothing is said; MISSING if something must be.
-        said: What the declaration says besides.
-    """
-
-    name: str
-    paths: tuple[FieldPath, ...]
-    kind: Any
-    many: bool
-    optional: bool
-    default: Any
-    said: Declaration
+    name: str  # its flag without the dashes, which is also its key in a file
+    paths: tuple[FieldPath, ...]  # where its value goes; several if parts of the settings share it
+    kind: Any  # type of the value, without None; of one item if it is a list
+    many: bool  # whether it is a list
+    optional: bool  # whether it may be None
+    default: Any  # value where nothing is said; MISSING if something must be
+    said: Declaration  # what the declaration says besides
 
     @property
     def choices(self) -> tuple[Any, ...]:

@@ -59,12 +59,7 @@ class LearningSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Everything the drafter is told: what it loads and how much it can hold.
-
-    Attributes:
-        max_feature_rows: Most feature rows per sequence in one request.
-        draft_layers: Layers of a random DFlash drafter.
-    """
+    """Everything the drafter is told: what it loads and how much it can hold."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     drafter: str = setting(
@@ -76,7 +71,7 @@ class DrafterSettings:
     )
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
     max_context_tokens: int = setting(2048, CONTEXT_HELP, minimum=1)
-    max_feature_rows: int = 256
+    max_feature_rows: int = 256  # most feature rows per sequence in one request
     feature_form: SentForm = setting(
         "auto",
         "what the verifier sends of a position: the outputs of the target's layers, `raw`, or what "
@@ -90,7 +85,7 @@ class DrafterSettings:
         "not say",
         minimum=2,
     )
-    draft_layers: int = 2
+    draft_layers: int = 2  # layers of a random DFlash drafter
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     compilation_cache: Path | None = setting(
         None,

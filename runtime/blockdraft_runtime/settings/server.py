@@ -56,11 +56,7 @@ class PeerName:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSettings:
-    """Bounds that protect the server from its callers.
-
-    Attributes:
-        max_replays: How often in a row a request is sent again without gaining a token.
-    """
+    """Bounds that protect the server from its callers."""
 
     max_waiting: int = setting(256, WAITING_HELP, minimum=0)
     # Checked before tokenizing, whose time grows with it.
@@ -85,7 +81,7 @@ class LimitsSettings:
         flag="max-connection-age",
         above=0,
     )
-    max_replays: int = 8
+    max_replays: int = 8  # how often in a row a request is sent again without gaining a token
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -114,13 +110,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything the server is told.
-
-    Attributes:
-        tls: The certificate; None serves plaintext.
-        peer_tls: Certificates between server and verifiers; None for plaintext.
-        poll_seconds: Time between two looks at a verifier's health and load.
-    """
+    """Everything the server is told."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     verifiers: tuple[str, ...] = setting(
@@ -161,11 +151,12 @@ class ServerSettings:
         minimum=1,
         common=True,
     )
-    tls: TlsSettings | None = optional_group()
+    tls: TlsSettings | None = optional_group()  # the certificate; None serves plaintext
+    # Certificates between server and verifiers; None for plaintext.
     peer_tls: PeerTlsSettings | None = optional_group()
     limits: LimitsSettings = group(LimitsSettings)
     process: ProcessSettings = group(lambda: ProcessSettings("127.0.0.1:50051"))
-    poll_seconds: float = 0.5
+    poll_seconds: float = 0.5  # time between two looks at a verifier's health and load
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at files or the network."""

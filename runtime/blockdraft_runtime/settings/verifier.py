@@ -50,15 +50,7 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How the engine loop runs.
-
-    Attributes:
-        prompt_slowdown: How many times as long as without it a step of decoding sequences may take
-            when it also computes a part of a prompt; less lets answers flow, more begins others
-            sooner.
-        lookup_block: Most tokens of a verification of what lookup found, the target's newest token
-            included.
-    """
+    """How the engine loop runs."""
 
     scheduler: SchedulerSettings = group(SchedulerSettings)
     page_size: int = setting(16, "tokens per page of the KV cache", minimum=1)
@@ -80,6 +72,8 @@ class EngineSettings:
         "serve a bfloat16 target although steps of different shapes round differently here, so "
         "that answers may depend on drafts and on other requests; unset: such shapes are padded",
     )
+    # How many times as long as without it a step of decoding sequences may take when it also
+    # computes a part of a prompt; less lets answers flow, more begins others sooner.
     prompt_slowdown: float = 2.0
     draft_policy: DraftPolicy = setting(
         "adaptive",
@@ -91,6 +85,7 @@ class EngineSettings:
         "also drafts what followed earlier in prompt and answer, where that pays; needs no drafter",
         common=True,
     )
+    # Most tokens of a verification of what lookup found, the target's newest token included.
     lookup_block: int = 16
     draft_groups: Literal[1, 2] = setting(
         1,
@@ -159,15 +154,7 @@ class SliceSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """Everything the verifier is told.
-
-    Attributes:
-        drafter_wait_seconds: How long start-up waits for the drafter before compiling and serving
-            without it.
-        slice: Which process of a slice of several hosts this is; None for a single process.
-        peer_address: A second address, beside the one in `process`; None for none.
-        peer_tls: Certificates between the processes; None for plaintext.
-    """
+    """Everything the verifier is told."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
     drafter_address: str | None = setting(
@@ -175,6 +162,7 @@ class VerifierSettings:
         "address of the drafter, or `none` to decode plainly",
         flag="drafter",
     )
+    # How long start-up waits for the drafter before compiling and serving without it.
     drafter_wait_seconds: float = 120.0
     engine: EngineSettings = group(EngineSettings)
     compilation_cache: Path | None = setting(
@@ -184,13 +172,16 @@ class VerifierSettings:
     self_test: bool = setting(
         False, "serve nothing: compile, say whether all steps round alike, and exit with 0 if so"
     )
+    # Which process of a slice of several hosts this is; None for a single process.
     slice: SliceSettings | None = optional_group()
+    # A second address, beside the one in `process`; None for none.
     peer_address: str | None = setting(
         None,
         "second address to listen at, `host:port`, for servers on other hosts; without "
         "--peer-tls-cert it is plaintext, and whoever reaches it may generate",
         flag="peer-listen",
     )
+    # Certificates between the processes; None for plaintext.
     peer_tls: PeerTlsSettings | None = optional_group()
     process: ProcessSettings = group(
         lambda: ProcessSettings("unix:/tmp/blockdraft-verifier.sock"), without=("control",)

@@ -37,15 +37,11 @@ TRIED_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A verifier seems to have died while it may have been running a sequence.
+    """A verifier seems to have died while it may have been running a sequence."""
 
-    Attributes:
-        process: The process that broke off; if it answers again, it had not died.
-        alone: Whether no other sequence can have been the cause: all others that may have been
-            running had gained `TRIED_TOKENS` there.
-    """
-
-    process: str
+    process: str  # the process that broke off; if it answers again, it had not died
+    # Whether no other sequence can have been the cause: all others that may have been running had
+    # gained `TRIED_TOKENS` there.
     alone: bool
 
 

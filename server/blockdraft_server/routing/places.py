@@ -23,15 +23,10 @@ LookUp = Callable[[PeerName], Awaitable[frozenset[str]]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a verifier is.
+    """Where a verifier is."""
 
-    Attributes:
-        address: What to connect to.
-        host: Whom its certificate has to be for; empty for the host of the address.
-    """
-
-    address: str
-    host: str = ""
+    address: str  # what to connect to
+    host: str = ""  # whom its certificate has to be for; empty for the host of the address
 
 
 async def look_up(name: PeerName) -> frozenset[str]:

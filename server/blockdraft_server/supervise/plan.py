@@ -114,46 +114,31 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A process to start.
+    """A process to start."""
 
-    Attributes:
-        name: Name for messages.
-        command: The program and its arguments.
-        health_address: gRPC address, plaintext, that reports SERVING once the child is ready; None
-            for a child that serves nobody: nothing waits for it, and its deaths end nothing.
-        stop_seconds: How long it may take to stop before it is killed.
-        environment: Its environment variables; None for those of this process.
-        role: Children of one role are stopped together; None for a role of its own.
-    """
-
-    name: str
-    command: tuple[str, ...]
+    name: str  # name for messages
+    command: tuple[str, ...]  # the program and its arguments
+    # GRPC address, plaintext, that reports SERVING once the child is ready; None for a child that
+    # serves nobody: nothing waits for it, and its deaths end nothing.
     health_address: str | None
-    stop_seconds: float = 40.0
+    stop_seconds: float = 40.0  # how long it may take to stop before it is killed
+    # Its environment variables; None for those of this process.
     environment: Mapping[str, str] | None = None
-    role: str | None = None
+    role: str | None = None  # children of one role are stopped together; None for a role of its own
 
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:
-    """What each process is told.
+    """What each process is told."""
 
-    Attributes:
-        server: What the server is told; None for verifier and drafter alone.
-        verifier: What the verifier is told.
-        drafter: What the drafter is told; None to decode plainly.
-        folder: Where the sockets between the processes are.
-        host: The TPU host this is; None without TPU.
-        environment: Environment variables that the processes inherit.
-        chips: Variables that give a process its chips, by process.
-    """
-
-    server: ServerSettings | None
-    verifier: VerifierSettings
-    drafter: DrafterSettings | None
-    folder: Path
-    host: TpuHost | None = None
+    server: ServerSettings | None  # what the server is told; None for verifier and drafter alone
+    verifier: VerifierSettings  # what the verifier is told
+    drafter: DrafterSettings | None  # what the drafter is told; None to decode plainly
+    folder: Path  # where the sockets between the processes are
+    host: TpuHost | None = None  # the TPU host this is; None without TPU
+    # Environment variables that the processes inherit.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Variables that give a process its chips, by process.
     chips: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod

@@ -24,18 +24,14 @@ RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How deaths are answered.
+    """How deaths are answered."""
 
-    Attributes:
-        backoff: Pauses before the restarts.
-        max_deaths: So many deaths within `window_seconds`, without the child having been ready
-            in between, are final.
-        window_seconds: See `max_deaths`. A child that was ready for longer than this before it
-            died starts again with the first pause.
-    """
-
-    backoff: BackoffPolicy = RESTARTING
+    backoff: BackoffPolicy = RESTARTING  # pauses before the restarts
+    # So many deaths within `window_seconds`, without the child having been ready in between, are
+    # final.
     max_deaths: int = 5
+    # See `max_deaths`. A child that was ready for longer than this before it died starts again with
+    # the first pause.
     window_seconds: float = 60.0
 
 

@@ -31,22 +31,17 @@ CHIP = {16: 0.008, 64: 0.0085, 256: 0.011, 1024: 0.03}
 
 @dataclass(frozen=True)
 class Scenario:
-    """A closed loop of callers.
-
-    Attributes:
-        right: How likely a drafted token is right, if those before it are, of every other caller's
-            answers; the others' are right half as often.
-        repeats: How likely a text goes on as it did before, at each token.
-        goes_on: How likely a draft goes on after each token, where a pass makes each; else None.
-        slow: Whether the machine is now and then slower than it was.
-    """
+    """A closed loop of callers."""
 
     steps: dict[int, float]
     callers: int
+    # How likely a drafted token is right, if those before it are, of every other caller's answers;
+    # the others' are right half as often.
     right: float
-    repeats: float = 0.0
+    repeats: float = 0.0  # how likely a text goes on as it did before, at each token
+    # How likely a draft goes on after each token, where a pass makes each; else None.
     goes_on: float | None = None
-    slow: bool = False
+    slow: bool = False  # whether the machine is now and then slower than it was
     policy: DraftPolicy = "adaptive"
 
 

@@ -24,11 +24,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal,
 
 @dataclass(frozen=True)
 class Machine:
-    """How long steps of so many tokens take, and drafts for 1, 2, 4, ... sequences; seconds.
-
-    Attributes:
-        context: What each token of a prompt's context adds to a step of so many tokens.
-    """
+    """How long steps of so many tokens take, and drafts for 1, 2, 4, ... sequences; seconds."""
 
     rows: int
     steps: dict[int, float]
@@ -36,6 +32,7 @@ class Machine:
     block: int
     prompt: tuple[int, int]
     output: int
+    # What each token of a prompt's context adds to a step of so many tokens.
     context: dict[int, float] = field(default_factory=dict)
 
 
@@ -61,19 +58,16 @@ TPU = Machine(
 
 @dataclass
 class Service:
-    """A closed loop of callers.
-
-    Attributes:
-        acceptance: How likely each drafted token is right, if those before it are; 0 for a service
-            that has no drafter.
-        first_tokens: How long each request waited for its first token, in seconds.
-    """
+    """A closed loop of callers."""
 
     machine: Machine
     callers: int
+    # How likely each drafted token is right, if those before it are; 0 for a service that has no
+    # drafter.
     acceptance: float
     now: float = 0.0
     tokens: int = 0
+    # How long each request waited for its first token, in seconds.
     first_tokens: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:

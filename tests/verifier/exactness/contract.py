@@ -14,16 +14,11 @@ from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
 @dataclass
 class Copy:
-    """The text being computed once more, in pages of its own.
+    """The text being computed once more, in pages of its own."""
 
-    Attributes:
-        pages: Where its keys and values go.
-        done: Positions computed.
-        log_probs: What the model said after positions, as bytes.
-    """
-
-    pages: list[int]
-    done: int = 0
+    pages: list[int]  # where its keys and values go
+    done: int = 0  # positions computed
+    # What the model said after positions, as bytes.
     log_probs: dict[int, bytes] = field(default_factory=dict)
 
 

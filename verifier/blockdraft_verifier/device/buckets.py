@@ -7,17 +7,11 @@ from blockdraft_models.executables import next_power_of_two
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """One compiled shape of a step.
+    """One compiled shape of a step."""
 
-    Attributes:
-        rows: Sequences, padding included.
-        tokens: Tokens, padding included.
-        choices: Positions whose logits are computed.
-    """
-
-    rows: int
-    tokens: int
-    choices: int
+    rows: int  # sequences, padding included
+    tokens: int  # tokens, padding included
+    choices: int  # positions whose logits are computed
 
     def __str__(self) -> str:
         """Return it in words for people: rows x tokens."""

@@ -22,29 +22,19 @@ class CacheLayout:
     With as many key heads as devices, or a multiple, each device holds its share of them. With
     fewer, each holds the one that its query heads look at, the same on several devices. Heads
     that divide in neither way lie whole on every device, and so does attention to them.
-
-    Attributes:
-        num_pages: Of each layer.
-        kv_heads: Heads stored, those included that are repeated, or padding for the kernel.
-        head_dim: Width of a stored head; the kernel's are padded.
-        mesh: The devices; None for the default one.
-        divided: Whether heads are divided over the devices.
-        shared: Whether several devices hold the same key head.
-        stacked: Whether one array holds all layers, as scanned layers need it.
-        by_kernel: Whether attention is the TPU kernel's.
     """
 
     num_layers: int
-    num_pages: int
+    num_pages: int  # of each layer
     page_size: int
-    kv_heads: int
-    head_dim: int
+    kv_heads: int  # heads stored, those included that are repeated, or padding for the kernel
+    head_dim: int  # width of a stored head; the kernel's are padded
     dtype: DTypeLike
-    mesh: Mesh | None = None
-    divided: bool = False
-    shared: bool = False
-    stacked: bool = False
-    by_kernel: bool = False
+    mesh: Mesh | None = None  # the devices; None for the default one
+    divided: bool = False  # whether heads are divided over the devices
+    shared: bool = False  # whether several devices hold the same key head
+    stacked: bool = False  # whether one array holds all layers, as scanned layers need it
+    by_kernel: bool = False  # whether attention is the TPU kernel's
 
     @classmethod
     def of(
@@ -108,15 +98,10 @@ class CacheLayout:
 
 
 class LayeredCache(NamedTuple):
-    """The cache of all layers, and whose turn it is; what scanned layers hand on.
+    """The cache of all layers, and whose turn it is; what scanned layers hand on."""
 
-    Attributes:
-        pages: Float[Array, "layers*pages page_size kv_slots head_dim"].
-        layer: Int[Array, ""], the layer that comes next.
-    """
-
-    pages: Array
-    layer: Array
+    pages: Array  # Float[Array, "layers*pages page_size kv_slots head_dim"]
+    layer: Array  # Int[Array, ""], the layer that comes next
 
 
 LayerCaches = list[Array] | list[LayeredCache]

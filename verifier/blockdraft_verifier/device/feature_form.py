@@ -24,16 +24,13 @@ class FeatureForm:
 
     Features of one form are of no use in another, so two forms are equal only if layers and
     projection are the same.
-
-    Attributes:
-        layer_ids: Layers whose outputs, side by side, make a feature; empty for no features.
-        projection: Applied to them; None for nothing.
-        fingerprint: Identity of the projection's elements; empty without one.
     """
 
+    # Layers whose outputs, side by side, make a feature; empty for no features.
     layer_ids: tuple[int, ...]
+    # Applied to them; None for nothing.
     projection: FeatureProjection | None = field(default=None, compare=False)
-    fingerprint: str = ""
+    fingerprint: str = ""  # identity of the projection's elements; empty without one
 
     def width(self, hidden_size: int) -> int:
         """Return the elements of one feature, for a target of this hidden size."""

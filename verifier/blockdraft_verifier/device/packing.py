@@ -14,29 +14,18 @@ from blockdraft_verifier.scheduling.scheduler import Row
 
 
 class StepInputs(NamedTuple):
-    """Everything a step needs besides weights and cache.
+    """Everything a step needs besides weights and cache."""
 
-    Attributes:
-        token_ids: Tokens of all rows one after another, then padding.
-        positions: Position of each token in its sequence.
-        batch: Where the tokens belong.
-        choice_token: Flat index of each token after which the target's choice is wanted.
-        choice_row: The row of each choice.
-        first_choice: Index of each row's first choice.
-        draft_count: Drafted tokens at the end of each row.
-        sampling: Sampling options of each row.
-        log_probs_wanted: Whether any row wants log probabilities.
-    """
-
-    token_ids: Int[Array, " tokens"]
-    positions: Int[Array, " tokens"]
-    batch: RaggedBatch
+    token_ids: Int[Array, " tokens"]  # tokens of all rows one after another, then padding
+    positions: Int[Array, " tokens"]  # position of each token in its sequence
+    batch: RaggedBatch  # where the tokens belong
+    # Flat index of each token after which the target's choice is wanted.
     choice_token: Int[Array, " choices"]
-    choice_row: Int[Array, " choices"]
-    first_choice: Int[Array, " rows"]
-    draft_count: Int[Array, " rows"]
-    sampling: SamplingArrays
-    log_probs_wanted: Bool[Array, "1"]
+    choice_row: Int[Array, " choices"]  # the row of each choice
+    first_choice: Int[Array, " rows"]  # index of each row's first choice
+    draft_count: Int[Array, " rows"]  # drafted tokens at the end of each row
+    sampling: SamplingArrays  # sampling options of each row
+    log_probs_wanted: Bool[Array, "1"]  # whether any row wants log probabilities
 
 
 def pack(

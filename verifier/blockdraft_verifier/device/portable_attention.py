@@ -29,18 +29,15 @@ GROUP_TOKENS = 16
 
 
 class RaggedBatch(NamedTuple):
-    """Where the tokens of a flat batch belong.
+    """Where the tokens of a flat batch belong."""
 
-    Attributes:
-        row_starts: First token of each row, then the number of tokens; padding rows are empty.
-        context_lengths: Length of each row's sequence, the row's own tokens included.
-        page_table: Pages of each row's sequence in order; entries past the end are ignored.
-        slots: Cache slot of each token, `page * page_size + offset`; out of range for padding.
-    """
-
+    # First token of each row, then the number of tokens; padding rows are empty.
     row_starts: Int[Array, " rows_and_end"]
+    # Length of each row's sequence, the row's own tokens included.
     context_lengths: Int[Array, " rows"]
+    # Pages of each row's sequence in order; entries past the end are ignored.
     page_table: Int[Array, "rows max_pages"]
+    # Cache slot of each token, `page * page_size + offset`; out of range for padding.
     slots: Int[Array, " tokens"]
 
     def moved(self, pages: Int[Array, ""], page_size: int, total_pages: int) -> "RaggedBatch":
@@ -55,17 +52,12 @@ class RaggedBatch(NamedTuple):
 
 
 class QueryTiles(NamedTuple):
-    """The rows of a batch cut into tiles.
+    """The rows of a batch cut into tiles."""
 
-    Attributes:
-        row: The row each tile belongs to.
-        token: Flat index of each query of each tile; out of range for padding.
-        position: Position of each query in its sequence.
-    """
-
-    row: Int[Array, " tiles"]
+    row: Int[Array, " tiles"]  # the row each tile belongs to
+    # Flat index of each query of each tile; out of range for padding.
     token: Int[Array, "tiles tile_tokens"]
-    position: Int[Array, "tiles tile_tokens"]
+    position: Int[Array, "tiles tile_tokens"]  # position of each query in its sequence
 
 
 def cut_into_tiles(batch: RaggedBatch, token_count: int) -> QueryTiles:

@@ -51,14 +51,10 @@ class RankedLogProbs:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """What steps take, before the first request.
+    """What steps take, before the first request."""
 
-    Attributes:
-        seconds: Of a step in each bucket that reads no context.
-        context_seconds: What each token of context adds that all tokens of such a step read.
-    """
-
-    seconds: dict[Bucket, float]
+    seconds: dict[Bucket, float]  # of a step in each bucket that reads no context
+    # What each token of context adds that all tokens of such a step read.
     context_seconds: dict[Bucket, float] = field(default_factory=dict)
 
     def without(self, buckets: Collection[Bucket]) -> "MeasuredSteps":

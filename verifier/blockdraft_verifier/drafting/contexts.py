@@ -38,22 +38,16 @@ class Context:
 
 @dataclass(slots=True)
 class PendingStep:
-    """A request without an answer yet; times in seconds of the verifier's clock.
-
-    Attributes:
-        deadline: Until when sequences wait for its proposals; None if none do.
-        late: Whether the deadline passed.
-        expected_length: By context, positions it holds once this is done.
-        draft_length: By context, tokens asked for.
-    """
+    """A request without an answer yet; times in seconds of the verifier's clock."""
 
     step_id: int
     sent_at: float
-    deadline: float | None
+    deadline: float | None  # until when sequences wait for its proposals; None if none do
     feature_rows: int = 0
-    late: bool = False
+    late: bool = False  # whether the deadline passed
+    # By context, positions it holds once this is done.
     expected_length: dict[int, int] = field(default_factory=dict)
-    draft_length: dict[int, int] = field(default_factory=dict)
+    draft_length: dict[int, int] = field(default_factory=dict)  # by context, tokens asked for
 
 
 class Contexts:

@@ -23,12 +23,7 @@ _DTYPES: dict[pb.DataType.ValueType, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterDescription:
-    """What a drafter says of itself; see `DrafterServiceDescribeResponse`.
-
-    Attributes:
-        shortest_step_seconds: Empty if a step takes as long whatever is wanted of its blocks.
-        version: Of the weights of a drafter that learns, from 1; 0 for others.
-    """
+    """What a drafter says of itself; see `DrafterServiceDescribeResponse`."""
 
     method: str
     block_size: int
@@ -39,9 +34,10 @@ class DrafterDescription:
     fingerprint: str
     trained: bool
     step_seconds: tuple[float, ...]
+    # Empty if a step takes as long whatever is wanted of its blocks.
     shortest_step_seconds: tuple[float, ...] = ()
     learns: bool = False
-    version: int = 0
+    version: int = 0  # of the weights of a drafter that learns, from 1; 0 for others
 
     @property
     def feature_row_bytes(self) -> int:

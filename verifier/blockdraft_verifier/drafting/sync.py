@@ -54,24 +54,17 @@ class LateAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class DraftTimes:
-    """What waiting for the drafter took, and what came of it; the policy learns from it.
+    """What waiting for the drafter took, and what came of it; the policy learns from it."""
 
-    Attributes:
-        waited: Seconds until the answers were there, or nobody waited any more.
-        computed: Seconds the drafter computed what was waited for.
-        answers: Answers that came in time, with `proposals` of up to `longest` tokens.
-        backlogged: Whether they took in more features than one verification commits, so that they
-            took longer than usual.
-        missed: Deadlines that passed; `late` are answers that came after theirs.
-    """
-
-    waited: float = 0.0
-    computed: float = 0.0
-    answers: int = 0
+    waited: float = 0.0  # seconds until the answers were there, or nobody waited any more
+    computed: float = 0.0  # seconds the drafter computed what was waited for
+    answers: int = 0  # answers that came in time, with `proposals` of up to `longest` tokens
     proposals: int = 0
     longest: int = 0
+    # Whether they took in more features than one verification commits, so that they took longer
+    # than usual.
     backlogged: bool = False
-    missed: int = 0
+    missed: int = 0  # deadlines that passed; `late` are answers that came after theirs
     late: list[LateAnswer] = field(default_factory=list)
 
     @property

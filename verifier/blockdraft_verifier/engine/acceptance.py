@@ -41,20 +41,15 @@ def _learn(rates: list[float], trials: list[int], place: int, hit: bool) -> None
 
 @dataclass(slots=True)
 class AcceptanceEstimate:
-    """Running estimate of acceptance by draft position, given that all before were accepted.
+    """Running estimate of acceptance by draft position, given that all before were accepted."""
 
-    Attributes:
-        by_position: How likely a token is gained at each position, if it is asked for.
-        trials: How often each was put to the test.
-        going_on: How likely a draft has a token at each position, if it is asked for and there is
-            one at the position before; 1 where nothing is known.
-        asked: How often each of these was put to the test.
-    """
-
+    # How likely a token is gained at each position, if it is asked for.
     by_position: list[float] = field(default_factory=list)
-    trials: list[int] = field(default_factory=list)
+    trials: list[int] = field(default_factory=list)  # how often each was put to the test
+    # How likely a draft has a token at each position, if it is asked for and there is one at the
+    # position before; 1 where nothing is known.
     going_on: list[float] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)  # how often each of these was put to the test
 
     @property
     def proposals(self) -> int:

@@ -35,16 +35,11 @@ WAIT_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class WaitingPrompts:
-    """What is to be computed of prompts, beside the sequences that are decoding.
-
-    Attributes:
-        slowdown: How many times as long they may make a step; at least 1.
-        context: Most tokens that were computed of one of them before.
-    """
+    """What is to be computed of prompts, beside the sequences that are decoding."""
 
     tokens: int = 0
-    slowdown: float = 1.0
-    context: int = 0
+    slowdown: float = 1.0  # how many times as long they may make a step; at least 1
+    context: int = 0  # most tokens that were computed of one of them before
 
 
 NO_PROMPTS = WaitingPrompts()

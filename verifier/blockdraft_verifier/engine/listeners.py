@@ -47,23 +47,15 @@ class FinishedStep:
 
 @dataclass(frozen=True, slots=True)
 class TokensGained:
-    """What one step gained for one sequence.
-
-    Attributes:
-        log_probs: One entry per token, if asked for.
-        drafted: Drafted tokens the step verified; 0 for the token that follows the prompt.
-        accepted: How many of them, from the first on, are among `token_ids`.
-        finish_reason: Set on the last event, as `usage` is.
-        failure: Set instead of tokens when the engine failed.
-    """
+    """What one step gained for one sequence."""
 
     token_ids: tuple[int, ...]
-    log_probs: tuple[RankedLogProbs, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
-    finish_reason: FinishReason | None = None
+    log_probs: tuple[RankedLogProbs, ...] = ()  # one entry per token, if asked for
+    drafted: int = 0  # drafted tokens the step verified; 0 for the token that follows the prompt
+    accepted: int = 0  # how many of them, from the first on, are among `token_ids`
+    finish_reason: FinishReason | None = None  # set on the last event, as `usage` is
     usage: Usage | None = None
-    failure: str | None = None
+    failure: str | None = None  # set instead of tokens when the engine failed
 
 
 Listener = Callable[[TokensGained], None]

@@ -277,17 +277,13 @@ class DraftLengths:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What could be verified of one sequence.
+    """What could be verified of one sequence."""
 
-    Attributes:
-        survival: How likely the first 1, 2, ... tokens found by lookup are all right.
-        draft_lasting: How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
-        draft_gain: How many of these are expected to be accepted.
-    """
-
+    # How likely the first 1, 2, ... tokens found by lookup are all right.
     survival: list[float] = field(default_factory=list)
+    # How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
     draft_lasting: list[float] = field(default_factory=list)
-    draft_gain: float = 0.0
+    draft_gain: float = 0.0  # how many of these are expected to be accepted
 
     @property
     def draft_length(self) -> int:

@@ -31,20 +31,14 @@ from blockdraft_verifier.scheduling.waiting import WaitingSequences
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence's part of a step.
-
-    Attributes:
-        start: Position of the first token; equals the sequence's committed length.
-        token_ids: Known tokens, then `draft_count` drafted ones.
-        ended_early: Whether the drafter was asked for more of them than it drafted.
-    """
+    """One sequence's part of a step."""
 
     sequence: Sequence
-    start: int
-    token_ids: tuple[int, ...]
+    start: int  # position of the first token; equals the sequence's committed length
+    token_ids: tuple[int, ...]  # known tokens, then `draft_count` drafted ones
     draft_count: int
     source: DraftSource = DraftSource.DRAFTER
-    ended_early: bool = False
+    ended_early: bool = False  # whether the drafter was asked for more of them than it drafted
 
     @property
     def known_count(self) -> int:
@@ -67,18 +61,12 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a step changed for one sequence.
-
-    Attributes:
-        accepted: Drafted tokens accepted by the target and part of the answer.
-        new_tokens: Tokens gained; empty for a chunk in the middle of a prompt.
-        committed_count: Positions from `row.start` on that became final.
-    """
+    """What a step changed for one sequence."""
 
     row: Row
-    accepted: int
-    new_tokens: tuple[int, ...]
-    committed_count: int
+    accepted: int  # drafted tokens accepted by the target and part of the answer
+    new_tokens: tuple[int, ...]  # tokens gained; empty for a chunk in the middle of a prompt
+    committed_count: int  # positions from `row.start` on that became final
 
 
 class Scheduler:

@@ -27,35 +27,25 @@ class FinishReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a caller asked for, in token ids.
+    """What a caller asked for, in token ids."""
 
-    Attributes:
-        request_id: The caller's name for it, for logs.
-        emitted: Tokens an earlier attempt has already delivered.
-        max_output_tokens: Most tokens to generate, `emitted` included.
-        log_probs: Number of alternatives to report per token, None for no log probabilities.
-        max_draft_tokens: Most tokens to draft per step, None for as many as were compiled for.
-        lookup: Whether earlier text may be looked up for drafts.
-        replay: Whether an earlier attempt broke off.
-        cache_salt: What tells tenants apart: pages are shared only with sequences of the same one,
-            and tenants take turns in getting a place.
-        background: Whether it gives way to all that are not in the background.
-        recordable: Whether a drafter that learns may record it.
-    """
-
-    request_id: str
+    request_id: str  # the caller's name for it, for logs
     prompt: tuple[int, ...]
-    emitted: tuple[int, ...] = ()
+    emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
-    max_output_tokens: int = 128
+    max_output_tokens: int = 128  # most tokens to generate, `emitted` included
     stop_token_ids: frozenset[int] = frozenset()
+    # Number of alternatives to report per token, None for no log probabilities.
     log_probs: int | None = None
+    # Most tokens to draft per step, None for as many as were compiled for.
     max_draft_tokens: int | None = None
-    lookup: bool = True
-    replay: bool = False
+    lookup: bool = True  # whether earlier text may be looked up for drafts
+    replay: bool = False  # whether an earlier attempt broke off
+    # What tells tenants apart: pages are shared only with sequences of the same one, and tenants
+    # take turns in getting a place.
     cache_salt: bytes = b""
-    background: bool = False
-    recordable: bool = False
+    background: bool = False  # whether it gives way to all that are not in the background
+    recordable: bool = False  # whether a drafter that learns may record it
 
 
 class DraftSource(enum.Enum):
@@ -130,27 +120,20 @@ class Sequence:
 
     The scheduler advances it, `drafting` sets its proposals and whether it is drafted for, the
     policy its continuations by lookup, and the engine what it consumed.
-
-    Attributes:
-        sequence_id: Number unique in this process; never reused.
-        arrival_time: Seconds of the engine's clock.
-        page_hashes: Identity of each full committed page's contents and prefix.
-        awaiting_draft: Whether the drafter is at work on its proposal.
-        draftable: Whether drafting for it is possible at all.
-        last_turn: Number of its last turn; who waited longest is next.
     """
 
-    sequence_id: int
+    sequence_id: int  # number unique in this process; never reused
     request: GenerationRequest
-    arrival_time: float
+    arrival_time: float  # seconds of the engine's clock
     tokens: list[int] = field(default_factory=list)
     committed: int = 0
     pages: MutableSequence[int] = field(default_factory=no_pages)
+    # Identity of each full committed page's contents and prefix.
     page_hashes: list[bytes] = field(default_factory=list)
     proposal: Proposal | None = None
-    awaiting_draft: bool = False
-    draftable: bool = True
-    last_turn: int = 0
+    awaiting_draft: bool = False  # whether the drafter is at work on its proposal
+    draftable: bool = True  # whether drafting for it is possible at all
+    last_turn: int = 0  # number of its last turn; who waited longest is next
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
 
