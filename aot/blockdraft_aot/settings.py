@@ -70,6 +70,7 @@ class CompileSettings:
         "a published shape (`llama-3.1-8b`, `llama-3.2-1b`, `llama-3.2-3b`, `qwen3-0.6b`, "
         "`qwen3-1.7b`, `qwen3-4b`, `qwen3-8b`, `qwen3-14b`, `qwen3-32b`), for which no weights are "
         "needed, or a target as for `serve`",
+        alias="model",
         metavar="SPEC",
     )
     drafter: str = setting(

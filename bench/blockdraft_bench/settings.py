@@ -53,7 +53,7 @@ class PromptSettings:
         "most tokens of a prompt; a longer message loses its end, the chat template stays whole",
         minimum=1,
     )
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     seed: int = setting(0, "of the choice of rows, of sampling and of intervals")
 
     @property
@@ -167,7 +167,7 @@ class ProcessorSettings:
         minimum=1,
         distinct=True,
     )
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     quick: bool = setting(
         False, "compare as few positions as every start does; unset: as many as on request"
@@ -182,7 +182,7 @@ class ProcessorSettings:
 class KFlatSettings:
     """What `bench kflat` is told."""
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     max_tokens: int = setting(
         1024, "most tokens of a step, K; steps have 1, 2, 4, ... tokens up to it", minimum=2
     )

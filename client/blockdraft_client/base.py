@@ -164,8 +164,8 @@ def _service_config(retry: RetryConfig) -> dict[str, object]:
     # Deadlines are set per call: grpc's Python core fires those of the service config early.
     policy = {
         "maxAttempts": retry.max_attempts,
-        "initialBackoff": f"{retry.initial_backoff_seconds}s",
-        "maxBackoff": f"{retry.max_backoff_seconds}s",
+        "initialBackoff": f"{retry.initial_backoff_seconds:.9f}s",
+        "maxBackoff": f"{retry.max_backoff_seconds:.9f}s",
         "backoffMultiplier": retry.backoff_multiplier,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }

@@ -117,6 +117,7 @@ def test_only_unavailable_is_retried_and_no_deadline_is_set_by_the_channel() -> 
     assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert method["retryPolicy"]["maxAttempts"] <= 5
     assert "timeout" not in method
+    assert method["retryPolicy"]["initialBackoff"] == "0.100000000s"
     for none in (None, RetryConfig(max_attempts=1)):
         assert "grpc.service_config" not in dict(Base(retry=none)._options)
 

@@ -45,7 +45,7 @@ class CorpusSettings:
         "`NAME.jsonl`",
         metavar="FILE",
     )
-    target: str = setting(DEFAULT_TARGET, _TARGET, metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, _TARGET, alias="model", metavar="SPEC")
     prompts: tuple[PromptFile, ...] = setting(
         (),
         "files of prompts to answer, `.jsonl` or `.jsonl.gz`; NAME is their source, else the file "
@@ -134,7 +134,7 @@ class TrainSettings:
         "was begun there is resumed",
         metavar="DIR",
     )
-    target: str = setting(DEFAULT_TARGET, _TARGET, metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, _TARGET, alias="model", metavar="SPEC")
     init: str = setting(
         "target",
         "where weights start: `target` (copies of its layers), `random`, or a drafter's directory",

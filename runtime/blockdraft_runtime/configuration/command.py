@@ -33,7 +33,11 @@ class Configuration(Generic[S]):
     @cached_property
     def variables(self) -> frozenset[str]:
         """The environment variables that the command reads."""
-        return frozenset(self.variable(name) for name in (*self.settings, "config"))
+        return frozenset(self.variable(name) for name in (*self._names, "config"))
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for setting in self.settings.values() for name in setting.names]
 
     def variable(self, name: str) -> str:
         """Return the environment variable of a setting."""
@@ -89,15 +93,17 @@ class Configuration(Generic[S]):
         values: dict[tuple[str, ...], Any] = {}
         sources: dict[str, str] = {}
         for name, setting in self.settings.items():
-            flag, key = args.get(_destination(name)), self.variable(name)
+            flag = args.get(_destination(name))
+            variables = [key for key in map(self.variable, setting.names) if key in environ]
+            entries = [key for key in setting.names if key in section]
             if flag is not None:
                 value = _of_flag(setting, flag)
-            elif key in environ:
-                sources[name] = key
-                value = setting.from_text(environ[key], key)
-            elif name in section:
-                sources[name] = f"{name} in [{self._section}] of {file}"
-                value = setting.from_file(section[name], sources[name])
+            elif variables:
+                sources[name] = variables[0]
+                value = setting.from_text(environ[variables[0]], variables[0])
+            elif entries:
+                sources[name] = f"{entries[0]} in [{self._section}] of {file}"
+                value = setting.from_file(section[entries[0]], sources[name])
             else:
                 continue
             values |= dict.fromkeys(setting.paths, value)
@@ -144,8 +150,8 @@ class Configuration(Generic[S]):
                 near = _nearest(word, names)
                 raise ValueError(f"{file} has no section [{self._section}]{near}")
         for key in table:
-            if key not in self.settings:
-                near = _nearest(key, list(self.settings))
+            if key not in self._names:
+                near = _nearest(key, self._names)
                 raise ValueError(f"{file}: [{self._section}] has no setting {key}{near}")
         return dict(table)
 
@@ -175,7 +181,8 @@ def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> argparse.Act
         more["metavar"] = setting.metavar
         if setting.many and setting.said.separator is None:
             more |= {"nargs": "+", "action": "extend"}
-    return parser.add_argument(f"--{setting.name}", default=None, **more)
+    flags = [f"--{name}" for name in setting.names]
+    return parser.add_argument(*flags, default=None, **more)
 
 
 def _help(setting: Setting, said: str) -> str:

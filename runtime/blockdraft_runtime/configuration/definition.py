@@ -19,6 +19,7 @@ class Declaration:
     help: str  # what it means, in a few words that need no full stop
     # Name of the flag without dashes; None takes the field's name, with hyphens.
     flag: str | None = None
+    alias: str | None = None  # another name with the same meaning: flag, variable and key in a file
     # What stands for the value in `--help`; None takes a word for its type, or the last one of the
     # flag.
     metavar: str | None = None

@@ -35,6 +35,11 @@ class Setting:
     said: Declaration  # what the declaration says besides
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and the alias that means the same."""
+        return (self.name,) if self.said.alias is None else (self.name, self.said.alias)
+
+    @property
     def choices(self) -> tuple[Any, ...]:
         """The values that it must be one of; none if it may be any of its type."""
         return choices(self.kind)

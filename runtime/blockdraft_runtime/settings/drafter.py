@@ -61,7 +61,7 @@ class LearningSettings:
 class DrafterSettings:
     """Everything the drafter is told: what it loads and how much it can hold."""
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter: str = setting(
         "auto",
         "draft model: `auto`, the one shipped or published for this target, or with --learn "

@@ -112,7 +112,7 @@ class TlsSettings:
 class ServerSettings:
     """Everything the server is told."""
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     verifiers: tuple[str, ...] = setting(
         ("unix:/tmp/blockdraft-verifier.sock",),
         "address of a verifier, or a name that stands for several, as `dns:///verifiers:50052`, "

@@ -156,7 +156,7 @@ class SliceSettings:
 class VerifierSettings:
     """Everything the verifier is told."""
 
-    target: str = setting(DEFAULT_TARGET, TARGET_HELP, common=True)
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter_address: str | None = setting(
         "unix:/tmp/blockdraft-drafter.sock",
         "address of the drafter, or `none` to decode plainly",

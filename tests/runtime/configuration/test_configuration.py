@@ -40,7 +40,7 @@ class House:
     street: str = required("where it is")
     names: tuple[str, ...] = setting(("a b",), "who lives there", flag="name")
     floors: tuple[int, ...] = setting((), "which floors", separator=",", distinct=True)
-    rent: float = setting(0.5, "of a day")
+    rent: float = setting(0.5, "of a day", alias="price")
     heated: bool = setting(True, "whether it is warm")
     colour: Literal["red", "blue"] | None = setting("red", "of the door")
     lock: Lock | None = optional_group()
@@ -108,6 +108,18 @@ def test_a_list_may_have_to_have_no_item_twice(tmp_path: Path) -> None:
 def test_numbers_are_finite(text: str) -> None:
     with pytest.raises(ValueError, match=f"^--rent must be a number, got '{text}'"):
         read(f"--rent={text}")
+
+
+def test_an_alias_means_the_same_everywhere(tmp_path: Path) -> None:
+    file = written(tmp_path, "[build.house]\nprice = 4\n")
+    assert read(file=file).rent == 4
+    assert read(file=file, PRICE="3").rent == 3
+    assert read("--price=1", file=file, RENT="2", PRICE="3").rent == 1
+    assert read(RENT="2", PRICE="3").rent == 2
+    assert HOUSE.flags(read("--price=1")) == ("--street=s", "--rent=1.0")
+    assert {"BLOCKDRAFT_BUILD_HOUSE_RENT", "BLOCKDRAFT_BUILD_HOUSE_PRICE"} <= HOUSE.variables
+    with pytest.raises(ValueError, match=r"^BLOCKDRAFT_BUILD_HOUSE_PRICE must be a number"):
+        read(PRICE="dear")
 
 
 def test_a_switch_has_both_directions() -> None:

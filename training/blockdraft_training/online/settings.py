@@ -45,6 +45,7 @@ class FolderSettings:
     target: str = setting(
         DEFAULT_TARGET,
         "target model: a known name, a directory, a `.gguf` file or a hub id",
+        alias="model",
         metavar="SPEC",
     )
     directory: Path | None = setting(
