@@ -38,7 +38,7 @@ def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Captur
 
 def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
     flags = "--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
-    flags += " --stop-token-id 4 --ignore-eos --logprobs 2 --no-draft --max-draft-tokens 1"
+    flags += " --stop-token-id 4 --ignore-eos --json --logprobs 2 --no-draft --max-draft-tokens 1"
     flags += " --no-lookup --no-learn --priority background"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
@@ -76,7 +76,7 @@ def test_old_names_of_flags_and_variable_still_work(
     fake: RunningFake, service: FakeInference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BLOCKDRAFT_ADDRESS")
-    line = "generate hi --max-output-tokens 5 --log-probs 2"
+    line = "generate hi --json --max-output-tokens 5 --log-probs 2"
     assert main([*line.split(), "--target", fake.target]) == 0
     monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
     assert main(line.split()) == 0
@@ -145,7 +145,7 @@ def test_a_wrong_json_request_is_refused(
     "line",
     [
         *("", "unknown", "generate", "generate hi --unknown", "generate hi --raw --chat"),
-        *("generate hi --raw --system x", "generate hi --top-k x"),
+        *("generate hi --raw --system x", "generate hi --top-k x", "generate hi --logprobs 2"),
         *("generate hi --top-k 99999999999", "generate hi --request -"),
         *("generate --chat --request -", "generate --raw --request -"),
         *("generate --seed 1 --request -", "generate --request /nonexistent"),

@@ -100,7 +100,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
         ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
         ("--seed", int, "seed of the noise"),
-        ("--logprobs", int, "alternatives to report per token, with --json"),
+        ("--logprobs", int, "alternatives to report per token; needs --json"),
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
@@ -138,7 +138,12 @@ def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
 
 
 def stream_answer(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
-    """Ask for an answer as the flags of generation and of the model say."""
+    """Ask for an answer as the flags of generation and of the model say.
+
+    `UsageError` if they ask for what would not be printed.
+    """
+    if args.logprobs is not None and not args.json:
+        raise UsageError("--logprobs needs --json")
     speculation = SpeculationParams(
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,
