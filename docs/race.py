@@ -115,6 +115,7 @@ def draw(takes: list[Take]) -> str:
         )
         body += [
             f'<text x="{left + column * CHARACTER_WIDTH:.1f}" y="{TOP + 14 + line * LINE_HEIGHT}" '
+            f'textLength="{len(text) * CHARACTER_WIDTH:.1f}" lengthAdjust="spacingAndGlyphs" '
             f'xml:space="preserve">{escape(text)}{shown(at)}</text>'
             for at, line, column, text in placed(take)
         ]

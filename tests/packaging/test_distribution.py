@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 from tests.packaging.environments import Installation
 
 from blockdraft_client.cli.main import COMMANDS
@@ -103,6 +104,15 @@ def test_wheel_holds_every_file_of_the_packages(built: Built) -> None:
     assert {f"{package.name}/py.typed" for package in packages()} <= held
     drafters = [name for name in held if name.endswith("/model.safetensors")]
     assert len(drafters) == 2
+
+
+def test_metadata_is_what_pypi_takes(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        # Raises for what PyPI would refuse; hatchling refuses classifiers that do not exist.
+        metadata = Metadata.from_email(archive.read(name))
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.license_files == ["LICENSE"]
 
 
 def test_every_package_is_listed() -> None:
