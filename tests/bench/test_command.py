@@ -61,7 +61,12 @@ from blockdraft_client.cli.main import main
         ("link", ("--transport", "pigeon"), 2, "--transport must be shared-memory, unix or tcp"),
         ("peers", ("--rounds", "0"), 2, "--rounds must be at least 1, got 0"),
         ("peers", (), 2, "llama.cpp reads only .gguf files, which target"),
-        ("peers", ("--peer", "transformers", "--drafter", "nowhere"), 1, "'nowhere' is no directo"),
+        (
+            "peers",
+            ("--peer", "transformers", "--drafter", "nowhere"),
+            1,
+            "'nowhere' is neither a directory",
+        ),
         ("processor", ("--cores", "0"), 2, "--cores must be at least 1, got 0"),
         ("processor", ("--cores", "1", "9999"), 2, "--cores must be at most "),
         ("serve", ("--concurrency", "1", "0"), 2, "--concurrency must be at least 1, got 0"),
