@@ -74,12 +74,10 @@ def run(args: argparse.Namespace) -> int:
         if settings.self_test:
             return run_self_test(settings)
         failed = not uvloop.run(main())
-    except ValueError as error:
+    except (ValueError, RuntimeError, OSError) as error:
         logger.error("%s", error)
-        return 2
-    except (RuntimeError, OSError) as error:
-        logger.error("%s", error)
-        return 1
+        # Of a slice, what is wrong may be another host's, which is started anew.
+        return 2 if isinstance(error, ValueError) and settings.slice is None else 1
     if failed and settings.slice is not None:
         # JAX would wait for the processes that are gone, and then abort with pages of its own.
         logging.shutdown()
