@@ -23,9 +23,9 @@ SERVER = Configuration("server", ServerSettings)
 VERIFIER = Configuration("verifier", VerifierSettings)
 DRAFTER = Configuration("drafter", DrafterSettings)
 
-# By name: to start it, nothing of it has to be imported.
 # With this status `blockdraft` says that its command line, or a file it names, is wrong.
 USAGE_STATUS = 2
+# By name: to start it, nothing of it has to be imported.
 TRAINER_MODULE = "blockdraft_training.online"
 # Verifier and drafter of one host talk by a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
@@ -118,8 +118,8 @@ class ChildSpec:
 
     name: str  # name for messages
     command: tuple[str, ...]  # the program and its arguments
-    # GRPC address, plaintext, that reports SERVING once the child is ready; None for a child that
-    # serves nobody: nothing waits for it, and its deaths end nothing.
+    # Where gRPC in plaintext reports SERVING once the child is ready; None for a child that serves
+    # nobody: nothing waits for it, and its deaths end nothing.
     health_address: str | None
     stop_seconds: float = 40.0  # how long it may take to stop before it is killed
     # Its environment variables; None for those of this process.
