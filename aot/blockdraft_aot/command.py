@@ -46,7 +46,7 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     topologies = [describe_topology(name) for name in names if name is not None]
     target = target_shape(settings.target)
     drafter = drafter_shape(settings.drafter, target, settings.block_size)
-    pair = Pair(target, drafter, settings.weights, settings.lookup_block)
+    pair = Pair(target, drafter, settings.weights, settings.prompt_lookup_block)
     roles = {}
     with Progress(console=Console(stderr=True)) as progress:
         for role, survey, topology in zip(

@@ -93,9 +93,9 @@ class Pair:
     target: DecoderConfig  # the target's shape
     drafter: DraftConfig | None  # the drafter's shape; None to decode plainly
     weights: WeightFormat = "float"  # how the matrices of the target's layers are stored
-    # Most tokens of a verification of what lookup found, the target's newest token included; 1
-    # without lookup.
-    lookup_block: int = 1
+    # Most tokens of a verification of what prompt lookup found, the target's newest token included; 1
+    # without prompt lookup.
+    prompt_lookup_block: int = 1
 
     def features(self, mesh: Mesh, dtype: DTypeLike) -> FeatureForm:
         """Return what the verifier gives of a position; its projection is only described."""
@@ -118,7 +118,7 @@ class Pair:
     def max_block(self) -> int:
         """Most tokens of a decoding row, the anchor included."""
         drafter_block = 1 if self.drafter is None else self.drafter.block_size
-        return max(drafter_block, self.lookup_block)
+        return max(drafter_block, self.prompt_lookup_block)
 
 
 def target_shape(name: str) -> DecoderConfig:

@@ -84,9 +84,9 @@ class CompileSettings:
     block_size: int = setting(
         16, "tokens per block, the anchor included, where the drafter does not say", minimum=2
     )
-    lookup_block: int = setting(
-        EngineSettings().lookup_block,
-        "most tokens of a verification of what lookup found; 1 for a service with --no-lookup",
+    prompt_lookup_block: int = setting(
+        EngineSettings().prompt_lookup_block,
+        "most tokens of a verification of what prompt lookup found; 1 for a service with --no-prompt-lookup",
         minimum=1,
     )
     limits: ServingLimits = group(ServingLimits)

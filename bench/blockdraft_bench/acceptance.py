@@ -23,7 +23,7 @@ from blockdraft_bench.engine.decoding import (
     Capacity,
     InProcessDecoder,
     load_pair,
-    whole_proposal,
+    whole_draft,
 )
 from blockdraft_bench.engine.samples import Answered, Decode, Keep, Limits, Sample, answer_all
 from blockdraft_bench.prompts import prepare
@@ -45,7 +45,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     )
     target, drafter = decoder.target, decoder.drafter
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
-    draft_length = whole_proposal(settings.draft_length, drafter.block_size)
+    draft_length = whole_draft(settings.draft_length, drafter.block_size)
     dtype = str(serving_dtype(settings.dtype))
     run.identify(limits, draft_length, target, drafter, dtype, settings.top_p)
     store = run.store(dict[str, Answer])

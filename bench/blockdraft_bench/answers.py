@@ -35,10 +35,10 @@ class Answer:
     def full_steps(self, draft_length: int) -> tuple[int, ...]:
         """Return the accepted tokens of each verification that measures the drafter.
 
-        Those are the verifications of a whole proposal of `draft_length` tokens that did not reach
-        a stop token. Left out are proposals cut short because the answer may not get longer, and
+        Those are the verifications of a whole draft of `draft_length` tokens that did not reach
+        a stop token. Left out are drafts cut short because the answer may not get longer, and
         the verification that gained a stop token: what comes after it is no part of the answer, so
-        how much of that proposal was right is not known. It is left out however the stop token
+        how much of that draft was right is not known. It is left out however the stop token
         came about, drafted or chosen by the target, or else missing it would count and hitting it
         would not.
         """

@@ -29,7 +29,7 @@ from blockdraft_bench.engine.decoding import (
     largest_block,
     load_drafting,
     load_target,
-    whole_proposal,
+    whole_draft,
 )
 from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder, answer_all
@@ -55,7 +55,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.errors import ResolveError
 from blockdraft_models.precision import serving_dtype
 
-EAGLE3, LOOKUP = "eagle3", "lookup"
+EAGLE3, PROMPT_LOOKUP = "eagle3", "prompt-lookup"
 
 
 def measure(settings: DecodeSettings, run: Run) -> Result:
@@ -69,7 +69,7 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
     drafters = {
         method: decoders[method].drafter
         for method, length in lengths.items()
-        if length and method != LOOKUP
+        if length and method != PROMPT_LOOKUP
     }
     # Times of another accelerator are other times.
     conditions = settings.draft_policy, hardware()
@@ -125,39 +125,39 @@ def set_up(
 
     Returns:
         The target, what decodes by each method, plain decoding first, and the tokens of a whole
-        proposal of each, 0 for plain decoding.
+        draft of each, 0 for plain decoding.
     """
     capacity = Capacity(1, settings.prompts.context_tokens, settings.dtype)
     drafters = load_drafters(settings, capacity)
-    looks_up = {method: method.endswith(LOOKUP) for method in drafters}
+    looks_up = {method: method.endswith(PROMPT_LOOKUP) for method in drafters}
     lengths = {
-        method: whole_proposal(
-            settings.draft_length, largest_block(drafter, lookup=looks_up[method])
+        method: whole_draft(
+            settings.draft_length, largest_block(drafter, prompt_lookup=looks_up[method])
         )
         for method, drafter in drafters.items()
     }
     target = load_target(settings.prompts.target, capacity)
     policy = settings.draft_policy
     drafting = {
-        method: join(*target, drafter, capacity, policy, lookup=looks_up[method])
+        method: join(*target, drafter, capacity, policy, prompt_lookup=looks_up[method])
         for method, drafter in drafters.items()
     }
-    engines = [*drafting.values()] or [join(*target, None, capacity, policy, lookup=False)]
+    engines = [*drafting.values()] or [join(*target, None, capacity, policy, prompt_lookup=False)]
     for engine in engines:
         engine.warm_up(on_compiled)
     return target[0], {PLAIN: engines[0], **drafting}, {PLAIN: 0, **lengths}
 
 
 def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, LoadedMethod | None]:
-    """Load a drafter for each method that drafts, None for lookup alone."""
+    """Load a drafter for each method that drafts, None for prompt lookup alone."""
     target, wanted = settings.prompts.target, settings.method
     drafters: dict[str, LoadedMethod | None] = {}
     for method in wanted or ("dflash", EAGLE3):
-        if method in (PLAIN, LOOKUP):
-            drafters |= {LOOKUP: None} if method == LOOKUP else {}
+        if method in (PLAIN, PROMPT_LOOKUP):
+            drafters |= {PROMPT_LOOKUP: None} if method == PROMPT_LOOKUP else {}
             continue
-        # One of its own also beside lookup: a drafter has context slots for one engine.
-        name = method.removesuffix(f"+{LOOKUP}")
+        # One of its own also beside prompt lookup: a drafter has context slots for one engine.
+        name = method.removesuffix(f"+{PROMPT_LOOKUP}")
         spec = settings.eagle3 if name == EAGLE3 else settings.dflash
         try:
             loaded = load_drafting(target, spec, capacity, block_size=settings.block_size)
@@ -205,7 +205,7 @@ def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> 
         # Plain decoding's seconds per token over this method's.
         "speedup": speed_ratio(answers, plain, seed),
         "acceptance_length": acceptance_length,
-        # Of the verifications that drafted as far; None where no proposal was so long.
+        # Of the verifications that drafted as far; None where no draft was so long.
         "acceptance_per_position": [
             mean(float(accepted >= place) for drafted, accepted in steps if drafted >= place)
             for place in range(1, draft_length + 1)

@@ -17,11 +17,13 @@ DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
 DTYPE_HELP = "of weights, cache and contexts; `auto` as when serving"
 BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor included"
-LENGTH_HELP = "tokens of a proposal; unset: all that a block holds beside its anchor"
-POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole proposal"
+LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its anchor"
+POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole draft"
 TARGET_SHAPE = "target"
 
-DraftMethod = Literal["plain", "dflash", "eagle3", "lookup", "dflash+lookup", "eagle3+lookup"]
+DraftMethod = Literal[
+    "plain", "dflash", "eagle3", "prompt-lookup", "dflash+prompt-lookup", "eagle3+prompt-lookup"
+]
 TransportName = Literal["shared-memory", "unix", "tcp"]
 PeerName = Literal["llama.cpp", "transformers"]
 
@@ -113,7 +115,7 @@ class DecodeSettings:
     method: tuple[DraftMethod, ...] = setting(
         (),
         "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
-        "measured; `lookup` drafts from earlier text alone, or beside a drafter",
+        "measured; `prompt lookup` drafts from earlier text alone, or beside a drafter",
         distinct=True,
     )
     dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")

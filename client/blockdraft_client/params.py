@@ -127,13 +127,13 @@ class SpeculationParams:
     Attributes:
         disabled: Decodes one token at a time.
         max_draft_tokens: Most tokens to draft per step; None means as many as the verifier takes.
-        lookup_disabled: Drafts nothing that was looked up in prompt and answer.
+        prompt_lookup_disabled: Drafts nothing that was looked up in prompt and answer.
         learning_disabled: Keeps prompt and answer out of what a drafter that learns records.
     """
 
     disabled: bool = False
     max_draft_tokens: int | None = None
-    lookup_disabled: bool = False
+    prompt_lookup_disabled: bool = False
     learning_disabled: bool = False
 
 

@@ -37,18 +37,18 @@ class Usage:
     Attributes:
         prompt_tokens: Tokens of the prompt.
         output_tokens: Tokens generated, the stopping one included.
-        drafted_tokens: Tokens proposed, by the drafter and by lookup.
-        accepted_tokens: Proposed tokens that were correct.
+        drafted_tokens: Tokens drafted, by the drafter and by prompt lookup.
+        accepted_tokens: Drafted tokens that were correct.
         verification_steps: Forward passes of the target after the prompt.
         cached_prompt_tokens: Prompt tokens reused from an earlier request.
-        drafted_per_position: How often each draft position was proposed, first one first.
+        drafted_per_position: How often each draft position was drafted, first one first.
         accepted_per_position: How often each draft position was accepted, first one first.
         queue_seconds: From arrival to the first computation.
         prefill_seconds: From the first computation to the first token.
         decode_seconds: From the first token to the last.
         step_seconds: Where the decoding steps' time went, summed over the steps.
-        lookup_drafted_tokens: How many of `drafted_tokens` were found by lookup.
-        lookup_accepted_tokens: How many of `accepted_tokens` were found by lookup.
+        prompt_lookup_drafted_tokens: How many of `drafted_tokens` were found by prompt lookup.
+        prompt_lookup_accepted_tokens: How many of `accepted_tokens` were found by prompt lookup.
         proto: The message this was read from.
     """
 
@@ -64,8 +64,8 @@ class Usage:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     step_seconds: StepSeconds = StepSeconds()
-    lookup_drafted_tokens: int = 0
-    lookup_accepted_tokens: int = 0
+    prompt_lookup_drafted_tokens: int = 0
+    prompt_lookup_accepted_tokens: int = 0
     proto: inference_pb2.Usage | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -89,8 +89,8 @@ class Usage:
                 transport=_seconds(proto.step_times.transport_time),
                 host=_seconds(proto.step_times.host_time),
             ),
-            lookup_drafted_tokens=proto.lookup_drafted_tokens,
-            lookup_accepted_tokens=proto.lookup_accepted_tokens,
+            prompt_lookup_drafted_tokens=proto.prompt_lookup_drafted_tokens,
+            prompt_lookup_accepted_tokens=proto.prompt_lookup_accepted_tokens,
             proto=proto,
         )
 
@@ -111,8 +111,8 @@ class Usage:
 
     @property
     def acceptance_per_position(self) -> tuple[float, ...]:
-        """Return, for each draft position that was proposed, how often it was accepted."""
-        # A position is never proposed more often than the one before it, so those left out
+        """Return, for each draft position that was drafted, how often it was accepted."""
+        # A position is never drafted more often than the one before it, so those left out
         # are the last ones and the index still is the position.
         return tuple(
             accepted / drafted

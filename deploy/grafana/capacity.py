@@ -22,7 +22,7 @@ CAPACITY = Dashboard(
                     {
                         "decoded": total("verifier_running_sequences"),
                         "waiting": total("verifier_waiting_sequences"),
-                        "with a context at a drafter": total("drafter_contexts"),
+                        "with a context at a drafter": total("drafter_kv_cache_sequences"),
                     },
                 ),
                 Panel(

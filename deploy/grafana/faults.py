@@ -25,7 +25,7 @@ FAULTS = Dashboard(
                 Panel(
                     "Classes of rounding",
                     {
-                        "{{instance}}": series("verifier_rounding_classes"),
+                        "{{instance}}": series("verifier_numerics_classes"),
                         "{{instance}} padded shapes": series("verifier_padded_shapes"),
                     },
                     description="1: drafted answers are exactly the plain ones; more: they may "
@@ -46,7 +46,7 @@ FAULTS = Dashboard(
                     "reqps",
                 ),
                 Panel(
-                    "Proposals that came too late",
+                    "Drafts that came too late",
                     {"per second": rate("verifier_late_drafts_total")},
                     "reqps",
                 ),
@@ -105,7 +105,7 @@ FAULTS = Dashboard(
                 ),
                 Panel(
                     "Names of verifiers not looked up",
-                    {"per second": rate("server_lookup_failures_total")},
+                    {"per second": rate("server_name_resolution_failures_total")},
                     "reqps",
                     "Those that were known stay in use.",
                 ),

@@ -31,7 +31,7 @@ SPECULATION = Dashboard(
                         "all": "blockdraft:acceptance_length:rate5m",
                         "{{source}}": "blockdraft:acceptance_length_by_source:rate5m",
                     },
-                    description="Of all verifications, and of those of each source's proposals. "
+                    description="Of all verifications, and of those of each source's drafts. "
                     "Plain decoding is 1.",
                     threshold=1,
                     below=True,
@@ -42,7 +42,7 @@ SPECULATION = Dashboard(
                     "Accepted up to a position",
                     {"{{source}} {{position}}": "blockdraft:acceptance_by_position:rate5m"},
                     "percentunit",
-                    "Of all proposals; with the adaptive policy not every one is long enough for "
+                    "Of all drafts; with the adaptive policy not every one is long enough for "
                     "the later positions.",
                 ),
                 Panel(
@@ -63,7 +63,7 @@ SPECULATION = Dashboard(
                             rate("verifier_drafts_total", "source"),
                         )
                     },
-                    description="Tokens of a proposal that is verified.",
+                    description="Tokens of a draft that is verified.",
                 ),
             ],
         ],
@@ -86,7 +86,7 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    "Verifications with a proposal",
+                    "Verifications with a draft",
                     {
                         "{{source}}": (
                             f"{rate('verifier_drafts_total', 'source')} / on () group_left () "
@@ -109,7 +109,7 @@ SPECULATION = Dashboard(
                     "Work of the drafter",
                     {
                         "requests": rate("drafter_steps_total"),
-                        "proposals": rate("drafter_proposals_total"),
+                        "drafts": rate("drafter_drafts_total"),
                         "tokens": rate("drafter_drafted_tokens_total"),
                         "positions appended": rate("drafter_appended_positions_total"),
                     },
@@ -127,7 +127,7 @@ SPECULATION = Dashboard(
                             rate("drafter_version_verifications_total", "version, context"),
                         )
                     },
-                    description="Of the drafter's own proposals; in contexts that the version made "
+                    description="Of the drafter's own drafts; in contexts that the version made "
                     "itself, and in those that older weights made in part.",
                     threshold=1,
                     below=True,
@@ -142,14 +142,14 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Sequences recorded",
-                    {"{{outcome}}": rate("drafter_recordings_total", "outcome")},
+                    {"{{outcome}}": rate("drafter_training_samples_total", "outcome")},
                     "reqps",
                     "Written, kept out by caller or tenant, or dropped.",
                     stacked=True,
                 ),
                 Panel(
                     "Recordings on disk",
-                    {"recordings": total("drafter_recorded_bytes")},
+                    {"recordings": total("drafter_training_sample_bytes")},
                     "bytes",
                 ),
             ],
@@ -207,14 +207,14 @@ SPECULATION = Dashboard(
                 Panel(
                     "Candidates",
                     {
-                        "compared": rate("drafter_learning_looks_total"),
+                        "compared": rate("drafter_learning_evaluations_total"),
                         "{{outcome}}": rate("drafter_learning_candidates_total", "outcome"),
                     },
                     "reqps",
                 ),
                 Panel(
                     "Recordings refused",
-                    {"{{instance}}": series("drafter_learning_refused_recordings")},
+                    {"{{instance}}": series("drafter_learning_refused_samples")},
                     description="Damaged, or of another target, other layers or another "
                     "projection.",
                 ),

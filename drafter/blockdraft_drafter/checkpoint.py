@@ -109,7 +109,7 @@ def save_drafter(
     """Write `model.safetensors` and `config.json`; the directory is created if needed.
 
     The drafter uses the target's embedding and head; `draft_ids` are the target ids that it can
-    propose, `draft_vocab_size` of them if that is set.
+    draft, `draft_vocab_size` of them if that is set.
     """
     arrays = published_arrays(model)
     if draft_ids is not None:
@@ -126,7 +126,7 @@ def fingerprint(
     arrays: Mapping[str, np.ndarray],
     draft_ids: Int[np.ndarray, " draft"] | None = None,
 ) -> str:
-    """Identify a drafter by everything that decides what it proposes for its target.
+    """Identify a drafter by everything that decides what it drafts for its target.
 
     `arrays` are all its weights by published name, embedding and head if they are its own.
     """

@@ -54,7 +54,7 @@ class ContextRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Draft:
     """The drafted tokens of one row, each after the one before."""
 
     token_ids: tuple[int, ...] = ()
@@ -82,20 +82,20 @@ class DraftMethod(Protocol):
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the steps."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         """Append each row's features to its slot, then draft for the rows that ask for it.
 
-        The rows are at most max_sequences. There is one proposal per row, in order, empty for those
-        that only append. Raises ContextsLostError if the step failed; the contents of all slots are
+        The rows are at most max_sequences. There is one draft per row, in order, empty for those
+        that only append. Raises DraftCacheLostError if the step failed; the contents of all slots are
         gone, and the method can be used again.
         """
 
 
-class ContextsLostError(RuntimeError):
+class DraftCacheLostError(RuntimeError):
     """A device step failed and took the contents of the context buffer with it."""
 
 
-class MethodLostError(ContextsLostError):
+class MethodLostError(DraftCacheLostError):
     """A device step failed, and there is no room for a new context buffer: nothing works now."""
 
 

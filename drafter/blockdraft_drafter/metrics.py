@@ -19,7 +19,7 @@ class DrafterMetrics:
             return Counter(f"blockdraft_drafter_{name}", text, labels, registry=registry)
 
         self._steps = counter("steps", "Draft requests answered.")
-        self._proposals = counter("proposals", "Proposals with at least one drafted token.")
+        self._drafts = counter("drafts", "Drafts with at least one drafted token.")
         self._tokens = counter("drafted_tokens", "Tokens drafted.")
         self._positions = counter("appended_positions", "Positions appended to contexts.")
         self._refused = counter(
@@ -37,7 +37,7 @@ class DrafterMetrics:
             registry=registry,
         )
         self.contexts = Gauge(
-            "blockdraft_drafter_contexts",
+            "blockdraft_drafter_kv_cache_sequences",
             "Sequences that hold a context slot.",
             registry=registry,
         )
@@ -66,11 +66,11 @@ class DrafterMetrics:
         self._steps.inc()
         self._batch.observe(len(request.sequences))
         starts = {sequence.sequence_id: sequence.context_start for sequence in request.sequences}
-        proposals = response.proposals
-        self._positions.inc(sum(p.context_length - starts[p.sequence_id] for p in proposals))
-        drafted = [len(proposal.token_ids) for proposal in proposals]
+        drafts = response.drafts
+        self._positions.inc(sum(p.context_length - starts[p.sequence_id] for p in drafts))
+        drafted = [len(draft.token_ids) for draft in drafts]
         self._tokens.inc(sum(drafted))
-        self._proposals.inc(sum(count > 0 for count in drafted))
+        self._drafts.inc(sum(count > 0 for count in drafted))
         for error in response.sequence_errors:
             name = drafter_pb2.SequenceErrorCode.Name(error.code)
             self._refused.labels(code=_label(name)).inc()

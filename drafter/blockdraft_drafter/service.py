@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 
 from blockdraft_drafter.learning.learner import Learner
-from blockdraft_drafter.method import ContextsLostError, DraftMethod, MethodLostError
+from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.requests import data_type
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
@@ -198,13 +198,13 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                     str(error),
                     metadata={"expected_step_id": error.expected, "step_id": error.received},
                 ) from error
-            except ContextsLostError as error:
+            except DraftCacheLostError as error:
                 logger.exception("a draft step failed")
                 if isinstance(error, MethodLostError):
                     self._on_failure()
                 raise ServiceError(
                     grpc.StatusCode.UNAVAILABLE,
-                    "CONTEXTS_LOST",
+                    "DRAFT_CACHE_LOST",
                     "the device step failed and all contexts are lost; open a new stream",
                 ) from error
             self._metrics.observe(request, response)

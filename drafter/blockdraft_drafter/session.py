@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import ContextRow, ContextsLostError, DraftMethod
+from blockdraft_drafter.method import ContextRow, DraftCacheLostError, DraftMethod
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
@@ -106,7 +106,7 @@ class Session:
     def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
         """Serve the next request of the stream, and tell the time of the method's step and of all.
 
-        After StepOutOfOrderError or ContextsLostError the stream must end.
+        After StepOutOfOrderError or DraftCacheLostError the stream must end.
         """
         started = time.perf_counter()
         if request.step_id != self._last_step_id + 1:
@@ -125,21 +125,21 @@ class Session:
         accepted = self._admit(request, response)
         computing = time.perf_counter()
         try:
-            proposals = self._method.step([row for *_, row in accepted]) if accepted else []
-        except ContextsLostError:
+            drafts = self._method.step([row for *_, row in accepted]) if accepted else []
+        except DraftCacheLostError:
             self._pool.generation += 1
             raise
         computed = time.perf_counter()
-        for (sequence, context, row), proposal in zip(accepted, proposals, strict=True):
+        for (sequence, context, row), draft in zip(accepted, drafts, strict=True):
             context.length += row.features.shape[0]
             # Filled in where it is: a message put into another one is copied.
-            response.proposals.add(
+            response.drafts.add(
                 sequence_id=sequence.sequence_id,
                 context_length=context.length,
-                token_ids=proposal.token_ids,
+                token_ids=draft.token_ids,
             )
             if self._learner is not None:
-                self._learner.stepped(sequence, row.features, proposal.token_ids)
+                self._learner.stepped(sequence, row.features, draft.token_ids)
         if self._learner is not None:
             self._learner.sign(response)
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))

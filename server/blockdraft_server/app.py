@@ -86,7 +86,7 @@ class ServerApp:
         self._keys = keys = None if path is None else _key_file(path)
         self._api_keys = ApiKeys() if keys is None else ApiKeys(lambda: keys.value)
         self._pool = VerifierPool(
-            Places(settings.verifiers, metrics.lookup_failures.inc, look_up),
+            Places(settings.verifiers, metrics.name_resolution_failures.inc, look_up),
             settings.poll_seconds,
             settings.limits.recovery_seconds,
             self._changed.set,

@@ -89,8 +89,8 @@ class ServerMetrics:
             ("state",),
             **ours,
         )
-        self.lookup_failures = Counter(
-            "lookup_failures_total",
+        self.name_resolution_failures = Counter(
+            "name_resolution_failures_total",
             "Names of verifiers that could not be looked up, each time",
             **ours,
         )

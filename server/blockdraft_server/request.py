@@ -112,7 +112,7 @@ def sequence_request(
         ),
         max_output_tokens=min(wanted, room),
         stop_token_ids=sorted(stops),
-        lookup_disabled=speculation.lookup_disabled,
+        prompt_lookup_disabled=speculation.prompt_lookup_disabled,
         recordable=not speculation.learning_disabled,
     )
     if sampling.HasField("log_probs"):

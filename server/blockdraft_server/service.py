@@ -15,7 +15,7 @@ from blockdraft_runtime import version
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
-from blockdraft_server.answer import generate
+from blockdraft_server.completion import generate
 from blockdraft_server.keys import ApiKeys, Tenant
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, Tokenizer, check_prompt, prompt_token_ids

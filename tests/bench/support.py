@@ -31,7 +31,7 @@ ENGINE = EngineSettings(
     num_pages=96,
     scheduler=SchedulerSettings(max_sequences=2, max_step_tokens=16, max_context_tokens=128),
     draft_policy="fixed",
-    lookup=False,
+    prompt_lookup=False,
 )
 # Prompts whose answers never share a position, so that the position tells which one it is.
 PROMPTS = PromptSet(
@@ -86,7 +86,7 @@ class ScriptedPair:
         }
         assert len(known) == sum(len(answer.token_ids) for answer in found.values())
 
-        def propose(position: int, anchor: int, length: int) -> list[int]:
+        def draft(position: int, anchor: int, length: int) -> list[int]:
             if not length:
                 return []
             index, offset = known[position]
@@ -97,7 +97,7 @@ class ScriptedPair:
             good = right(position - len(requests[index].prompt))
             return [*following[:good], *((token + 1) % 256 for token in following[good:])]
 
-        self.method.propose = propose
+        self.method.draft = draft
         return [found[index] for index in range(len(requests))]
 
 
@@ -150,7 +150,7 @@ for line in sys.stdin:
     asked = json.loads(line)
     if asked["prompt"] == [13]:
         sys.exit("unlucky")
-    tokens = [100 + i + asked.get("lookup_tokens", 0) for i in range(asked["max_tokens"])]
+    tokens = [100 + i + asked.get("prompt_lookup_tokens", 0) for i in range(asked["max_tokens"])]
     # Two tokens at a time.
     seconds = [0.25 + 0.5 * (i // 2) for i in range(len(tokens))]
     print(json.dumps({{"tokens": tokens, "seconds": seconds}}), flush=True)

@@ -78,7 +78,7 @@ def test_each_position_rests_on_the_answers_that_reached_it() -> None:
     assert [e.answers for e in row["conditional_acceptance_per_position"]] == [3, 2, 1]
 
 
-def test_without_whole_proposals_there_is_nothing_to_say() -> None:
+def test_without_whole_drafts_there_is_nothing_to_say() -> None:
     row = by_hand([Answer((1, 2), ((1, 1),), False)] * 2, length=2)
     assert row["steps"] == 0
     assert row["acceptance_length"] == Estimate(None, None, 0)
@@ -114,7 +114,7 @@ def measure(
 
 
 # Offset of the anchor in the answer, right tokens, next offset: 0 3 4; 4 1 6; 6 1 8; 8 3 12;
-# 12 3 16, all with whole proposals; at 16 nothing is left. Accepted 3, 1, 1, 3, 3.
+# 12 3 16, all with whole drafts; at 16 nothing is left. Accepted 3, 1, 1, 3, 3.
 def at_times(offset: int) -> int:
     return 3 if offset % 4 == 0 and offset != 4 else 1
 
@@ -124,7 +124,7 @@ def at_times(offset: int) -> int:
     [
         # Four blocks an answer, the last of them just as long as the answer may still get.
         (lambda offset: 3, 4.0, [1.0] * 3, [1.0] * 3, [1.0] * 2, (8, 8)),
-        # One token a verification; the last three of an answer have shorter proposals.
+        # One token a verification; the last three of an answer have shorter drafts.
         (lambda offset: 0, 1.0, [0.0] * 3, [0.0, None, None], [None] * 2, (32, 26)),
         (at_times, 16 / 5, [1.0, 0.6, 0.6], [1.0, 0.6, 1.0], [0.6, 1 / 0.6], (10, 10)),
     ],
@@ -153,7 +153,7 @@ def test_a_drafter_that_is_right_so_often(
     assert row["identical_share"] == 1.0
 
 
-def test_shortened_proposals_do_not_count(pair: ScriptedPair) -> None:
+def test_shortened_drafts_do_not_count(pair: ScriptedPair) -> None:
     # One token from the prompt, a block of four, and room for two more: one drafted, one not.
     limits = replace(LIMITS, max_tokens=7)
     pair.script(lambda offset: DRAFT_LENGTH, limits=limits)
@@ -186,7 +186,7 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
 
 
 def test_the_seed_decides_what_is_sampled(pair: ScriptedPair, tmp_path: Path) -> None:
-    pair.method.propose = lambda position, anchor, length: [anchor] * length
+    pair.method.draft = lambda position, anchor, length: [anchor] * length
 
     def answers(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
         path = tmp_path / f"{seed}-{len(prompts.prompts)}.jsonl"
@@ -215,7 +215,7 @@ def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
 
 
 def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair) -> None:
-    pair.method.propose = lambda position, anchor, length: [anchor] * length
+    pair.method.draft = lambda position, anchor, length: [anchor] * length
     prompts = [Prompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
     done: list[str] = []
     limits = replace(LIMITS, max_tokens=8)
@@ -245,7 +245,7 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     assert measure(pair, store=store()) == whole
     assert len(path.read_text("utf-8").splitlines()) == 4
     # Drafts that get lost end the measurement.
-    broken.method.propose = lambda position, anchor, length: [10**6] * length
+    broken.method.draft = lambda position, anchor, length: [10**6] * length
     with pytest.raises(BenchError, match="out of step"):
         measure(broken)
 

@@ -6,7 +6,7 @@ from blockdraft_bench.answers import Answer, divergences, speed_ratio
 from blockdraft_bench.statistics import Estimate
 
 
-def test_only_whole_proposals_that_reached_no_stop_token_count() -> None:
+def test_only_whole_drafts_that_reached_no_stop_token_count() -> None:
     steps = ((3, 2), (0, 0), (2, 2), (3, 3))
     assert Answer((1,), steps, stopped=False).full_steps(3) == (2, 3)
     assert Answer((1,), steps, stopped=True).full_steps(3) == (2,)

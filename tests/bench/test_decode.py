@@ -16,8 +16,8 @@ from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 from blockdraft_runtime.settings.verifier import EngineSettings
 
-METHODS = ["plain", "lookup", "eagle3+lookup"]
-# A random target soon says the same again and again, so that lookup has what to find.
+METHODS = ["plain", "prompt-lookup", "eagle3+prompt-lookup"]
+# A random target soon says the same again and again, so that prompt lookup has what to find.
 SMALL = (
     "decode --target deep-target --dflash random --block-size 4 --max-prompt-tokens 64"
     " --max-tokens 40 --samples 2 --dataset gsm8k"
@@ -42,12 +42,12 @@ def test_measures_and_reports(reported: Callable[..., tuple[dict[str, Any], Path
 def check_report(report: dict[str, Any]) -> None:
     assert report["target"]["name"] == "tiny-llama"
     assert report["dtype"] == "float32"
-    # Lookup alone has none; beside it a proposal is as long as what is looked up.
+    # Prompt lookup alone has none; beside it a draft is as long as what is looked up.
     assert list(report["drafters"]) == METHODS[2:]
-    drafter = report["drafters"]["eagle3+lookup"]
+    drafter = report["drafters"]["eagle3+prompt-lookup"]
     assert (drafter["method"], drafter["trained"], drafter["block_size"]) == ("eagle3", False, 4)
     assert len(drafter["fingerprint"]) == 16
-    assert drafter["draft_length"] == EngineSettings().lookup_block - 1
+    assert drafter["draft_length"] == EngineSettings().prompt_lookup_block - 1
     order = [(r["dataset"], r["method"], r["temperature"]) for r in report["results"]]
     assert order == [(dataset, m, 0.0) for dataset in ("gsm8k", "mbpp") for m in METHODS]
     assert [(a["method"], a["temperature"]) for a in report["average"]] == [
@@ -89,8 +89,10 @@ def check_against_samples(report: dict[str, Any], lines: list[dict[str, Any]]) -
             assert result["acceptance_per_position"] == []
         else:
             assert result["acceptance_length"] > 1.05
-            assert len(result["acceptance_per_position"]) == EngineSettings().lookup_block - 1
-        if result["method"] == "eagle3+lookup":
+            assert (
+                len(result["acceptance_per_position"]) == EngineSettings().prompt_lookup_block - 1
+            )
+        if result["method"] == "eagle3+prompt-lookup":
             # The policy is fixed: where nothing is looked up, the drafter's block is whole.
             assert 3 in drafted
 

@@ -115,6 +115,6 @@ def test_machine_and_versions() -> None:
 
 
 def test_variables_that_decide_and_no_secrets() -> None:
-    deciding = {"BLOCKDRAFT_SERVE_LOOKUP": "no", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "-x"}
+    deciding = {"BLOCKDRAFT_SERVE_PROMPT_LOOKUP": "no", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "-x"}
     others = {"HOME": "/", "BLOCKDRAFT_API_KEY": "k", "JAX_TOKEN": "t", "MY_JAX_FLAG": "f"}
     assert environment({**others, **deciding}) == deciding

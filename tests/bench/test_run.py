@@ -67,14 +67,14 @@ def test_writes_and_prints(
 
 
 def test_says_what_it_was_measured_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKDRAFT_SERVE_LOOKUP", "no")
+    monkeypatch.setenv("BLOCKDRAFT_SERVE_PROMPT_LOOKUP", "no")
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "hidden")
     run(tmp_path, "--number=3", "--api-key=hidden")
     text = (tmp_path / "squares.json").read_text("utf-8")
     report = json.loads(text)
     assert (report["benchmark"], report["fact"]) == ("squares", 1)
     assert report["command"] == "blockdraft bench squares --number=3"
-    assert report["environment"]["BLOCKDRAFT_SERVE_LOOKUP"] == "no"
+    assert report["environment"]["BLOCKDRAFT_SERVE_PROMPT_LOOKUP"] == "no"
     assert "hidden" not in text
     assert report["versions"]["jax"]
     assert set(report["hardware"]) == {"cpu", "cores", "accelerator", "instructions"}

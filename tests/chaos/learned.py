@@ -13,7 +13,7 @@ from tests.chaos.stack import Stack
 from tests.chaos.wanted import Wanted
 
 from blockdraft_client import Completion
-from blockdraft_drafter.learning.recordings import Recording, RecordingError, Recordings
+from blockdraft_drafter.learning.samples import Recording, RecordingError, Recordings
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import load_any
 from blockdraft_models.errors import ModelError
@@ -112,8 +112,8 @@ def _wrong(recording: Recording, asked: Sequence[Wanted], true: Sequence[Complet
     if asked[number].excluded:
         return f"request {number} is excluded"
     # Of one that ended in its prompt, no answer is there.
-    if recording.answer_start != min(len(prompt), len(ids)):
-        return f"the answer of request {number} is said to begin at {recording.answer_start}"
+    if recording.completion_start != min(len(prompt), len(ids)):
+        return f"the answer of request {number} is said to begin at {recording.completion_start}"
     expected = [*prompt, *true[number].token_ids]
     # After a stop sequence the target may have gone on, and a recording may end early.
     if any(ours != theirs for ours, theirs in zip(ids, expected, strict=False)):

@@ -21,7 +21,7 @@ from tests.supervised import process_ids
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.samples import Recordings
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_drafter.sources import load_any, obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config

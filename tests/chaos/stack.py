@@ -200,7 +200,9 @@ class Stack:
                 )
             held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
             held[f"{name} pages"] = load.used_pages
-        held["drafter contexts"] = await self.metric("drafter", "blockdraft_drafter_contexts")
+        held["drafter contexts"] = await self.metric(
+            "drafter", "blockdraft_drafter_kv_cache_sequences"
+        )
         for state in ("waiting", "running"):
             name = f"blockdraft_server_requests_{state}"
             held[f"server requests {state}"] = await self.metric("server", name)

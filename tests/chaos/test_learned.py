@@ -14,7 +14,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import SamplingParams
 from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.learning.recordings import RAW, Recording
+from blockdraft_drafter.learning.samples import RAW, Recording
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -30,12 +30,12 @@ def wanted(number: int, *, excluded: bool = False) -> Wanted:
 ASKED, ANSWERS = [wanted(0, excluded=True), wanted(1)], [TRUE, TRUE]
 
 
-def record(folder: Path, text: str, answer_start: int = 7) -> Kept:
+def record(folder: Path, text: str, completion_start: int = 7) -> Kept:
     """Record a text whose tokens are its bytes."""
     recordings = Kept(folder, LIMIT)
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     features = np.zeros((len(ids), 2), ml_dtypes.bfloat16)
-    recordings.add(Recording(ids, features, "target", RAW, (1,), answer_start))
+    recordings.add(Recording(ids, features, "target", RAW, (1,), completion_start))
     return recordings
 
 
@@ -47,7 +47,7 @@ def wrong(folder: Path, limit: int = LIMIT) -> list[str]:
     "text", ["1: du", "1: duckabc", "1: ducka", "1: duck", "1: duckabc and more"]
 )
 def test_what_was_said_is_right_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
-    record(tmp_path, text, answer_start=min(7, len(text)))
+    record(tmp_path, text, completion_start=min(7, len(text)))
     assert wrong(tmp_path) == []
 
 
@@ -67,7 +67,7 @@ def test_what_is_excluded_or_was_not_said_is_wrong(tmp_path: Path, text: str, wh
 
 
 def test_damage_a_wrong_beginning_and_too_many_bytes_are_wrong(tmp_path: Path) -> None:
-    record(tmp_path, "1: duckabc", answer_start=6)
+    record(tmp_path, "1: duckabc", completion_start=6)
     assert wrong(tmp_path) == ["the answer of request 1 is said to begin at 6"]
     recordings = record(tmp_path, "1: duckabc")
     path = tmp_path / recordings.names()[1]

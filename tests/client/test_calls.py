@@ -101,12 +101,12 @@ async def test_a_wrong_prompt_is_not_sent(
 
 async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> None:
     sampling = SamplingParams(seed=1, top_k=5)
-    speculation = SpeculationParams(disabled=True, max_draft_tokens=3, lookup_disabled=True)
+    speculation = SpeculationParams(disabled=True, max_draft_tokens=3, prompt_lookup_disabled=True)
     await api.call("generate", "hi", sampling=sampling, speculation=speculation, seed=2)
     assert service.requests[0].sampling == inference_pb2.SamplingOptions(seed=2, top_k=5)
     assert service.requests[0].speculation.disabled
     assert service.requests[0].speculation.max_draft_tokens == 3
-    assert service.requests[0].speculation.lookup_disabled
+    assert service.requests[0].speculation.prompt_lookup_disabled
     assert service.requests[0].priority == inference_pb2.PRIORITY_NORMAL
     await api.call("generate", "hi", priority="background")
     assert service.requests[1].priority == inference_pb2.PRIORITY_BACKGROUND

@@ -39,7 +39,7 @@ def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Captur
 def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
     flags = "--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
     flags += " --stop-token-id 4 --ignore-eos --json --logprobs 2 --no-draft --max-draft-tokens 1"
-    flags += " --no-lookup --no-learn --priority background"
+    flags += " --no-prompt-lookup --no-learn --priority background"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
         model="fake",
@@ -56,7 +56,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
             log_probs=2,
         ),
         speculation=inference_pb2.SpeculationOptions(
-            disabled=True, max_draft_tokens=1, lookup_disabled=True, learning_disabled=True
+            disabled=True, max_draft_tokens=1, prompt_lookup_disabled=True, learning_disabled=True
         ),
         priority=inference_pb2.PRIORITY_BACKGROUND,
     )

@@ -68,7 +68,7 @@ def test_figures_are_medians_per_step_and_acceptance_is_pooled(report: DemoRepor
     steps = StepSeconds(0.25, 0.125, 0.0625, 0.03125)
     assert report.drafted == ModeReport(4.0, 5, 0.25, steps)
     assert report.speedup == 2.0
-    # Six steps accepted 2 + 1 + 1; the first position was proposed six times.
+    # Six steps accepted 2 + 1 + 1; the first position was drafted six times.
     assert report.acceptance_length == pytest.approx(1 + 4 / 6)
     assert report.acceptance_per_position == pytest.approx((4 / 6, 0.0))
 

@@ -24,7 +24,7 @@ def test_derived_figures() -> None:
         (Usage(output_tokens=1), None, None, ()),
         # Plain decoding gains one token a step.
         (Usage(output_tokens=9, verification_steps=8), 1.0, None, ()),
-        # Positions that were never proposed are left out.
+        # Positions that were never drafted are left out.
         (
             Usage(drafted_per_position=(4, 2, 0), accepted_per_position=(2, 1, 0)),
             None,

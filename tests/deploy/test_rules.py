@@ -58,11 +58,11 @@ HEALTHY: Series = {
     "verifier_late_drafts_total{}": rising(0),
     'verifier_sync_repairs_total{cause="stream_broken"}': rising(0),
     "verifier_recompilations_total{}": rising(0),
-    'verifier_rounding_classes{dtype="bfloat16"}': steady(1),
-    'verifier_rounding_classes{dtype="float32"}': steady(0),
+    'verifier_numerics_classes{dtype="bfloat16"}': steady(1),
+    'verifier_numerics_classes{dtype="float32"}': steady(0),
     "drafter_recompilations_total{}": rising(0),
     "drafter_learning_steps_total{}": rising(0),
-    'drafter_recordings_total{outcome="written"}': rising(0),
+    'drafter_training_samples_total{outcome="written"}': rising(0),
     "verifier_running_sequences{}": steady(4),
     "verifier_waiting_sequences{}": steady(0),
     "verifier_preemptions_total{}": rising(0),
@@ -93,8 +93,8 @@ ACCEPTED = 'verifier_accepted_tokens_total{source="drafter"}'
 ATTACHED, LATE = "verifier_drafter_attached{}", "verifier_late_drafts_total{}"
 REPAIRS = 'verifier_sync_repairs_total{cause="stream_broken"}'
 COMPILED, ONCE = "verifier_recompilations_total{}", "0x30 1x90"
-CLASSES = 'verifier_rounding_classes{dtype="bfloat16"}'
-RECORDED_SEQUENCES = 'drafter_recordings_total{outcome="written"}'
+CLASSES = 'verifier_numerics_classes{dtype="bfloat16"}'
+RECORDED_SEQUENCES = 'drafter_training_samples_total{outcome="written"}'
 LEARNED = "drafter_learning_steps_total{}"
 # What differs from health, after how many minutes, and the labels of the alerts that then fire.
 SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
@@ -119,7 +119,7 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
     ("Recompiled", {"drafter_recompilations_total{}": ONCE}, 45, [TICKET]),
     ("Recompiled", {COMPILED: ONCE}, 90, []),
     ("Inexact", {CLASSES: steady(2)}, 5, [{**TICKET, **VERIFIER, "dtype": "bfloat16"}]),
-    ("Inexact", {'verifier_rounding_classes{dtype="float32"}': steady(7)}, 5, []),
+    ("Inexact", {'verifier_numerics_classes{dtype="float32"}': steady(7)}, 5, []),
     ("DrafterAway", {ATTACHED: "1x60 0x60"}, 90, [{**TICKET, **VERIFIER}]),
     ("DrafterAway", {ATTACHED: steady(0)}, 90, []),
     ("DrafterLate", {LATE: rising(2), DRAFTS: rising(1)}, HOUR, [{**TICKET, **VERIFIER}]),

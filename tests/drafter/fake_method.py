@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodSpec, Proposal
+from blockdraft_drafter.method import ContextRow, Draft, DraftCacheLostError, MethodSpec
 
 SPEC = MethodSpec(
     name="fake",
@@ -45,19 +45,19 @@ class FakeMethod:
     def warm_up(self) -> None:
         pass
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         self.steps += 1
         self.last_rows = rows
         if self.fail_next:
             self.fail_next = False
             self._slots[:] = np.nan
-            raise ContextsLostError("the device is gone")
+            raise DraftCacheLostError("the device is gone")
         assert len({row.slot for row in rows}) == len(rows) <= SPEC.max_sequences
-        proposals = []
+        drafts = []
         for row in rows:
             length = row.context_length + row.features.shape[0]
             self._slots[row.slot, row.context_length : length] = row.features
             context = self._slots[row.slot, :length]
             tokens = digest(context, row.anchor_token_id, row.draft_length)
-            proposals.append(Proposal(tokens))
-        return proposals
+            drafts.append(Draft(tokens))
+        return drafts

@@ -66,7 +66,7 @@ async def stub(address: str, registry: CollectorRegistry) -> AsyncIterator[Any]:
 
 
 def used(registry: CollectorRegistry) -> float | None:
-    return registry.get_sample_value("blockdraft_drafter_contexts")
+    return registry.get_sample_value("blockdraft_drafter_kv_cache_sequences")
 
 
 async def all_free(registry: CollectorRegistry) -> None:
@@ -186,7 +186,7 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
             await call.write(draft_request(step, [sequence_draft(5, start, sent[start:end])]))
             response = await call.read()
             assert isinstance(response, drafter_pb2.DraftResponse)
-            (proposal,) = response.proposals
+            (draft,) = response.drafts
             start = end
             tokens, _ = reference_draft(
                 published_arrays(drafter.model),
@@ -197,8 +197,8 @@ async def test_drafts_equal_the_reference(target: Path, tmp_path: Path) -> None:
                 1,
                 4,
             )
-            assert list(proposal.token_ids) == tokens.tolist()
-            assert proposal.context_length == end
+            assert list(draft.token_ids) == tokens.tolist()
+            assert draft.context_length == end
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
         assert await call.code() == grpc.StatusCode.OK
@@ -215,7 +215,7 @@ async def drafted(call: Any, tensors: list[drafter_pb2.Tensor]) -> list[int]:
         response = await call.read()
         assert not response.sequence_errors
         start += tensor.shape[0]
-        tokens = list(response.proposals[0].token_ids)
+        tokens = list(response.drafts[0].token_ids)
     await call.done_writing()
     return tokens
 
@@ -259,7 +259,7 @@ async def test_ended_and_cancelled_streams_free_their_slots(
         call = stub.Draft()
         await call.write(draft_request(1, both))
         response = await call.read()
-        assert len(response.proposals) == 2, response.sequence_errors
+        assert len(response.drafts) == 2, response.sequence_errors
         assert used(registry) == 2
         if end == "done":
             await call.done_writing()
@@ -281,7 +281,7 @@ async def test_two_streams_share_the_slots(stub: Any) -> None:
     pair = [sequence_draft(1, 0, features(3)), sequence_draft(2, 0, features(3))]
     await second.write(draft_request(1, pair))
     response = await second.read()
-    assert [proposal.context_length for proposal in response.proposals] == [3]
+    assert [draft.context_length for draft in response.drafts] == [3]
     (error,) = response.sequence_errors
     assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
 
@@ -300,7 +300,7 @@ async def test_metrics_count_what_happened(stub: Any, registry: CollectorRegistr
     after, prefix = values(), "blockdraft_drafter_"
     for (name, *labels), count in {
         ("steps_total",): 1,
-        ("proposals_total",): 1,
+        ("drafts_total",): 1,
         ("drafted_tokens_total",): 2,
         ("appended_positions_total",): 3,
         ("refused_sequences_total", "context_mismatch"): 1,
@@ -346,7 +346,7 @@ async def test_a_drafter_that_cannot_draft_any_more_ends(
         async with grpc.aio.insecure_channel(address) as channel:
             call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft()
             await call.write(draft_request(1, [sequence_draft(1, 0, features(2))]))
-            await refusal(call.read(), "CONTEXTS_LOST")
+            await refusal(call.read(), "DRAFT_CACHE_LOST")
             health: Any = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
             # Nobody but the method's failure has asked it to stop.

@@ -15,7 +15,7 @@ from tests.drafter.requests import (
     whole_features,
 )
 
-from blockdraft_drafter.method import ContextsLostError, all_finite
+from blockdraft_drafter.method import DraftCacheLostError, all_finite
 from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, SlotPool
 from blockdraft_models.sampling_options import GREEDY, Sampling
@@ -36,7 +36,7 @@ def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
     assert error.expected_context_start == 4
     assert error.message == "context_start is 0, but the context has 4 positions"
     response = session.step(draft_request(3, [sequence_draft(7, 4, features[4:])]))
-    assert tuple(response.proposals[0].token_ids) == digest(features, 1, 3)
+    assert tuple(response.drafts[0].token_ids) == digest(features, 1, 3)
 
 
 def test_contexts_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
@@ -46,7 +46,7 @@ def test_contexts_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
     for session in (first, second):
         session.step(draft_request(1, [sequence_draft(1, 0, features)]))
     method.fail_next = True
-    with pytest.raises(ContextsLostError):
+    with pytest.raises(DraftCacheLostError):
         first.step(draft_request(2, [sequence_draft(1, 2, features)]))
     (error,) = second.step(draft_request(2, [sequence_draft(1, 2, features)])).sequence_errors
     assert error.expected_context_start == 0
@@ -77,9 +77,9 @@ def test_absent_features_are_no_rows(session: Session) -> None:
     session.step(draft_request(1, [sequence_draft(1, 0, whole_features(2))]))
     request = draft_request(2, [sequence_draft(1, 2, whole_features(0), 3, 1)])
     request.ClearField("features")
-    (proposal,) = session.step(request).proposals
-    assert proposal.context_length == 2
-    assert tuple(proposal.token_ids) == digest(whole_features(2), 3, 1)
+    (draft,) = session.step(request).drafts
+    assert draft.context_length == 2
+    assert tuple(draft.token_ids) == digest(whole_features(2), 3, 1)
 
 
 def test_a_wrong_element_type_names_both(session: Session) -> None:
@@ -105,7 +105,7 @@ def test_features_that_cannot_be_divided_are_nobodys(
         sequence.feature_rows = count
     response = session.step(request)
     # A sequence without features is served.
-    assert [proposal.sequence_id for proposal in response.proposals] == [2]
+    assert [draft.sequence_id for draft in response.drafts] == [2]
     assert [error.sequence_id for error in response.sequence_errors] == [0, 1]
     for error in response.sequence_errors:
         assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
@@ -185,10 +185,10 @@ class TestSharedMemory:
             new = features[start:stop]
             request = draft_request(step_id, [sequence_draft(7, start, new)])
             request.features.CopyFrom(self.placed(memory, 64, new))
-            (proposal,) = session.step(request).proposals
+            (draft,) = session.step(request).drafts
             # The memory is the verifier's again, who writes to it.
             memory[:] = b"\xff" * len(memory)
-        assert tuple(proposal.token_ids) == digest(features, 1, 3)
+        assert tuple(draft.token_ids) == digest(features, 1, 3)
 
     def at(self, offset: int) -> drafter_pb2.DraftRequest:
         request = draft_request(1, [sequence_draft(7, 0, whole_features(1))])
@@ -198,7 +198,7 @@ class TestSharedMemory:
     @pytest.mark.parametrize(("offset", "good"), [(0, True), (4084, True), (4085, False)])
     def test_they_lie_within_it(self, session: Session, offset: int, good: bool) -> None:
         response = session.step(self.at(offset))
-        assert len(response.proposals) == good
+        assert len(response.drafts) == good
         if not good:
             assert response.sequence_errors[0].message == "features: no 12 bytes are shared at 4085"
 

@@ -17,7 +17,7 @@ from tests.drafter.requests import (
     whole_features,
 )
 
-from blockdraft_drafter.method import ContextsLostError
+from blockdraft_drafter.method import DraftCacheLostError
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -135,10 +135,10 @@ class Streams(RuleBasedStateMachine):
             spoil_step(request, step_fault)
         response = self.sessions[stream].step(request)
         assert response.step_id == self.steps[stream]
-        assert {p.sequence_id: tuple(p.token_ids) for p in response.proposals} == expected
-        assert len(response.proposals) == len(expected)
-        for proposal in response.proposals:
-            assert proposal.context_length == len(model[proposal.sequence_id])
+        assert {p.sequence_id: tuple(p.token_ids) for p in response.drafts} == expected
+        assert len(response.drafts) == len(expected)
+        for draft in response.drafts:
+            assert draft.context_length == len(model[draft.sequence_id])
         assert {
             e.sequence_id: (e.code, e.expected_context_start) for e in response.sequence_errors
         } == errors
@@ -169,7 +169,7 @@ class Streams(RuleBasedStateMachine):
         message = sequence_draft(sequence_id, len(known), whole_features(0))
         self.method.fail_next = True
         self.steps[stream] += 1
-        with pytest.raises(ContextsLostError):
+        with pytest.raises(DraftCacheLostError):
             self.sessions[stream].step(draft_request(self.steps[stream], [message]))
         self.end_and_reopen(stream)
         # The other stream goes on, and has to hear that its contexts are gone as well.

@@ -98,10 +98,8 @@ def test_they_draft_what_their_target_says(
     while anchor + drafted < len(tokens):
         new = features[known:anchor]
         ids = tuple(tokens[known:anchor].tolist())
-        [proposal] = loaded.method.step(
-            [ContextRow(0, known, new, int(tokens[anchor]), drafted, ids)]
-        )
-        right = np.array(proposal.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]
+        [draft] = loaded.method.step([ContextRow(0, known, new, int(tokens[anchor]), drafted, ids)])
+        right = np.array(draft.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]
         known, anchor = anchor, anchor + 1 + int(np.cumprod(right).sum())
         gained.append(anchor - known)
     # An untrained drafter gains 1.0; one read wrongly, hardly more.

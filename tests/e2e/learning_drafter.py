@@ -19,8 +19,8 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
-from blockdraft_drafter.learning.recordings import Recording, Recordings
-from blockdraft_drafter.learning.trials import ENOUGH_PROPOSALS, has_served
+from blockdraft_drafter.learning.samples import Recording, Recordings
+from blockdraft_drafter.learning.trials import ENOUGH_DRAFTS, has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.sources import load_any
@@ -131,10 +131,10 @@ def allowed(requests: Sequence[GenerationRequest], which: int = -1) -> list[Gene
 
 
 def serve_for_a_while(learning: Learning) -> None:
-    """Let the version that drafts have as many proposals verified as are enough."""
+    """Let the version that drafts have as many drafts verified as are enough."""
     number = learning.learner.serving.number
     assert not has_served(learning.store.path(number))
-    for _ in range(ENOUGH_PROPOSALS):
+    for _ in range(ENOUGH_DRAFTS):
         learning.learner.verified(number, 1, own_context=True)
     learning.look()
     assert has_served(learning.store.path(number))

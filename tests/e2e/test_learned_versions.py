@@ -76,7 +76,7 @@ def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Le
     learning.store.promote(first)
     learning.look()
     assert trials_of(learning, first) == 1
-    # Few proposals say nothing yet.
+    # Few drafts say nothing yet.
     learning.learner.verified(first, 1, own_context=True)
     learning.store.promote(second)
     learning.look()

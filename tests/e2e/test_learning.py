@@ -75,7 +75,7 @@ def test_what_is_recorded_is_what_was_said_and_nothing_that_is_excluded(
     assert len(recorded) == len(expected)
     for each in recorded:
         request = expected[tuple(each.token_ids.tolist())]
-        assert each.answer_start == len(request.prompt)
+        assert each.completion_start == len(request.prompt)
         assert each.temperature == pytest.approx(request.sampling.temperature)
         assert each.target_fingerprint == learning.target.checkpoint.fingerprint
         assert each.features.shape == (len(each.token_ids), CONFIG.hidden_size)

@@ -191,7 +191,7 @@ def engine_config(
         dtype=dtype,
         scheduler=SchedulerSettings(sequences, step_tokens, context_tokens),
         draft_policy="fixed",
-        lookup=False,
+        prompt_lookup=False,
         # Prompts take all the room there is, however long steps took when they were measured: who
         # is preempted must not depend on the machine.
         prompt_slowdown=1000.0,

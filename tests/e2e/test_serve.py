@@ -288,7 +288,7 @@ def test_steps_round_alike(client: Client, service: Service) -> None:
     assert exactness is not None
     assert exactness.exact, exactness
     assert str(exactness) == "exact in bfloat16"
-    assert service.metric(1, "blockdraft_verifier_rounding_classes") == 1
+    assert service.metric(1, "blockdraft_verifier_numerics_classes") == 1
 
 
 def test_reflection_serves_buf_curl(service: Service) -> None:

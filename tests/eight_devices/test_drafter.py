@@ -22,7 +22,7 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Draft
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.loading import EmbeddingAndHead
@@ -83,10 +83,10 @@ METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] 
 }
 
 
-def drafts(method: CompiledMethod) -> list[Proposal]:
+def drafts(method: CompiledMethod) -> list[Draft]:
     """Draft for two sequences, one beyond a chunk of context, after appends of several sizes."""
     rng = np.random.default_rng(2)
-    proposals = []
+    drafts = []
     sent = {0: 0, 1: 0}
     for rows in ({0: 32, 1: 5}, {0: 32}, {0: 32}, {0: 32, 1: 1}, {0: 7, 1: 0}):
         batch = []
@@ -96,8 +96,8 @@ def drafts(method: CompiledMethod) -> list[Proposal]:
             wanted = 3 if len(rows) == 2 else 0
             batch.append(ContextRow(slot, sent[slot], features, 7 + slot, wanted, tokens))
             sent[slot] += count
-        proposals += method.step(batch)
-    return proposals
+        drafts += method.step(batch)
+    return drafts
 
 
 def divided_and_alone(method: str, split: str) -> tuple[CompiledMethod, CompiledMethod]:
@@ -111,7 +111,7 @@ def divided_and_alone(method: str, split: str) -> tuple[CompiledMethod, Compiled
 
 def compare(divided: CompiledMethod, method: CompiledMethod) -> None:
     alone = drafts(method)
-    assert len({proposal.token_ids for proposal in alone}) > 3, "drafts should depend on contexts"
+    assert len({draft.token_ids for draft in alone}) > 3, "drafts should depend on contexts"
     for expected, found in zip(alone, drafts(divided), strict=True):
         assert found.token_ids == expected.token_ids
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import ContextRow, DraftMethod, MethodSpec, Proposal
+from blockdraft_drafter.method import ContextRow, Draft, DraftMethod, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -20,7 +20,7 @@ from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
 
 # Says what to draft after an anchor at a position.
-Propose = Callable[[int, int, int], Sequence[int]]
+DraftRule = Callable[[int, int, int], Sequence[int]]
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ScriptedMethod:
 
     def __init__(
         self,
-        propose: Propose,
+        draft: DraftRule,
         *,
         layer_ids: tuple[int, ...],
         hidden_size: int,
@@ -47,7 +47,7 @@ class ScriptedMethod:
         max_feature_rows: int = 8,
         projection: FeatureProjection | None = None,
     ) -> None:
-        self.propose = propose
+        self.draft = draft
         self.step_seconds: tuple[float, ...] = (1e-4,)
         self.shortest_step_seconds: tuple[float, ...] = ()
         self.drafted_from: list[DraftedFrom] = []
@@ -70,18 +70,18 @@ class ScriptedMethod:
     def warm_up(self) -> None:
         """Nothing to compile."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         """Append, then draft by script."""
-        proposals = []
+        drafts = []
         for row in rows:
             before = self._slots.get(row.slot, row.features[:0])[: row.context_length]
             assert len(before) == row.context_length
             self._slots[row.slot] = context = np.concatenate([before, row.features])
             if row.draft_length:
                 self.drafted_from.append(DraftedFrom(context, row.anchor_token_id))
-            tokens = self.propose(len(context), row.anchor_token_id, row.draft_length)
-            proposals.append(Proposal(tuple(tokens)[: row.draft_length]))
-        return proposals
+            tokens = self.draft(len(context), row.anchor_token_id, row.draft_length)
+            drafts.append(Draft(tuple(tokens)[: row.draft_length]))
+        return drafts
 
 
 class SessionTransport:

@@ -18,7 +18,7 @@ from tests.fuzz.services import (
     drafter_methods,
     inference_methods,
     known_answer,
-    known_proposal,
+    known_draft,
     known_tokens,
     verifier_methods,
 )
@@ -81,7 +81,7 @@ async def _service(
     fingerprint = load_checkpoint_config(stack.target).fingerprint
     request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
     methods = drafter_methods(await stub.Describe(request), fingerprint)
-    return methods, known_proposal(channel, methods)
+    return methods, known_draft(channel, methods)
 
 
 def fuzz_files(seed: int, count: int) -> dict[str, Any]:

@@ -165,17 +165,15 @@ def known_tokens(channel: grpc.aio.Channel) -> Known:
     return ask
 
 
-def known_proposal(channel: grpc.aio.Channel, methods: tuple[Method, ...]) -> Known:
-    """Return what asks a drafter for a proposal that is always the same."""
+def known_draft(channel: grpc.aio.Channel, methods: tuple[Method, ...]) -> Known:
+    """Return what asks a drafter for a draft that is always the same."""
     stub: Any = DrafterServiceStub(channel)
     [request] = methods[0].requests[0]
 
     async def ask() -> object:
         call = stub.Draft(_only(request), timeout=_KNOWN_SECONDS)
         # Slots may be in use; each other answer is the same.
-        return [
-            [list(proposal.token_ids) for proposal in response.proposals] async for response in call
-        ]
+        return [[list(draft.token_ids) for draft in response.drafts] async for response in call]
 
     async def until_served() -> object:
         while len((answer := await ask())[0]) < 2:  # type: ignore[index]

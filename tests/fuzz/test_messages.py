@@ -15,7 +15,7 @@ from tests.fuzz.services import (
     drafter_methods,
     inference_methods,
     known_answer,
-    known_proposal,
+    known_draft,
     known_tokens,
     verifier_methods,
 )
@@ -97,7 +97,5 @@ async def test_messages_to_the_drafter(tmp_path: Path) -> None:
         stub: Any = DrafterServiceStub(channel)
         request = drafter_pb2.DrafterServiceDescribeRequest(target_fingerprint=fingerprint)
         methods = drafter_methods(await stub.Describe(request), fingerprint)
-        await check(
-            lambda count: fuzz(channel, methods, known_proposal(channel, methods), count, 3)
-        )
-        await until(lambda: registry.get_sample_value("blockdraft_drafter_contexts") == 0)
+        await check(lambda count: fuzz(channel, methods, known_draft(channel, methods), count, 3))
+        await until(lambda: registry.get_sample_value("blockdraft_drafter_kv_cache_sequences") == 0)

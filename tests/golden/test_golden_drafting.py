@@ -30,7 +30,7 @@ ENGINE = EngineSettings(
     num_pages=8,
     dtype="float32",
     draft_policy="fixed",
-    lookup=False,
+    prompt_lookup=False,
 )
 
 
@@ -40,14 +40,14 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
 ) -> None:
     golden = json.loads((GOLDEN / "drafters" / f"{name}.json").read_text())
     block_size = BLOCK_SIZES[name]
-    proposals: list[list[int]] = []
+    drafts: list[list[int]] = []
     receive = InProcessTransport.receive
 
     def listen(self: InProcessTransport, timeout_seconds: float) -> pb.DraftResponse | None:
         response = receive(self, timeout_seconds)
         if response is not None:
-            # Appending the prompt alone is answered with an empty proposal.
-            proposals.extend(list(p.token_ids) for p in response.proposals if p.token_ids)
+            # Appending the prompt alone is answered with an empty draft.
+            drafts.extend(list(p.token_ids) for p in response.drafts if p.token_ids)
         return response
 
     monkeypatch.setattr(InProcessTransport, "receive", listen)
@@ -57,9 +57,9 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
     for sequence in golden["sequences"]:
         rounds = len(sequence["drafts"])
         assert rounds >= 10
-        proposals.clear()
+        drafts.clear()
         answer = answer_of(decoder, sequence, extra=2 * block_size)
-        assert proposals[:rounds] == sequence["drafts"]
+        assert drafts[:rounds] == sequence["drafts"]
         assert [accepted + 1 for _, accepted in answer.steps[:rounds]] == sequence["gained"]
         assert list(answer.token_ids[: len(sequence["tokens"])]) == sequence["tokens"]
     assert {gained for s in golden["sequences"] for gained in s["gained"]} >= {1, 2, block_size}
@@ -83,7 +83,7 @@ def load(target: str, drafter: str) -> InProcessDecoder:
 
 
 def answer_of(decoder: InProcessDecoder, sequence: dict[str, Any], extra: int) -> Answer:
-    """Decode so far that no proposal of the golden rounds is cut short by the end."""
+    """Decode so far that no draft of the golden rounds is cut short by the end."""
     request = GenerationRequest(
         "golden",
         tuple(sequence["prompt"]),

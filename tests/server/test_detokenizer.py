@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blockdraft_server.answer import Detokenizer, StopMatcher
+from blockdraft_server.completion import Detokenizer, StopMatcher
 
 
 def expected_text(data: bytes, stops: Sequence[str]) -> tuple[str, bool]:

@@ -83,7 +83,7 @@ def test_unset_options_get_their_defaults() -> None:
     assert values == (0.0, 0, 1.0, 0.0)
     assert asked.max_output_tokens == 6
     assert asked.stop_token_ids == [EOS]
-    assert (asked.lookup_disabled, asked.recordable) == (False, True)
+    assert (asked.prompt_lookup_disabled, asked.recordable) == (False, True)
     assert not asked.HasField("log_probs")
     assert checked(text_request(log_probs=0)).HasField("log_probs")
     assert 0 <= sampling.seed < 2**63
@@ -97,24 +97,28 @@ def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "most_drafts", "lookup", "recorded"),
+    ("said", "most_drafts", "prompt_lookup", "recorded"),
     [
         ({}, None, True, True),
         ({"max_draft_tokens": 0}, 0, True, True),
         ({"max_draft_tokens": 5}, 5, True, True),
         ({"max_draft_tokens": 5, "disabled": True}, 0, True, True),
-        ({"lookup_disabled": True}, None, False, True),
-        ({"lookup_disabled": True, "learning_disabled": True}, None, False, False),
+        ({"prompt_lookup_disabled": True}, None, False, True),
+        ({"prompt_lookup_disabled": True, "learning_disabled": True}, None, False, False),
     ],
 )
 def test_what_is_said_of_drafting_reaches_the_verifier(
-    said: dict[str, Any], most_drafts: int | None, lookup: bool, recorded: bool
+    said: dict[str, Any], most_drafts: int | None, prompt_lookup: bool, recorded: bool
 ) -> None:
     request = text_request()
     request.speculation.MergeFrom(inference_pb2.SpeculationOptions(**said))
     asked = checked(request)
     found = asked.max_draft_tokens if asked.HasField("max_draft_tokens") else None
-    assert (found, not asked.lookup_disabled, asked.recordable) == (most_drafts, lookup, recorded)
+    assert (found, not asked.prompt_lookup_disabled, asked.recordable) == (
+        most_drafts,
+        prompt_lookup,
+        recorded,
+    )
 
 
 def test_an_answer_is_capped_to_what_the_prompt_leaves_room_for() -> None:

@@ -158,14 +158,14 @@ async def test_log_probs_name_the_bytes_of_each_token(server: Running) -> None:
 async def test_sampling_reaches_the_verifier(server: Running, verifier: FakeVerifier) -> None:
     request = text_request(temperature=0.5, top_k=3, min_p=0.25, seed=-7, max_output_tokens=5)
     request.speculation.max_draft_tokens = 2
-    request.speculation.lookup_disabled = True
+    request.speculation.prompt_lookup_disabled = True
     await server.stub.Generate(whole(request))
     (sent,) = verifier.requests
     sampling = sent.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 1.0)
     assert (sampling.min_p, sampling.seed) == (0.25, -7)
     assert (sent.max_output_tokens, sent.max_draft_tokens) == (5, 2)
-    assert sent.lookup_disabled
+    assert sent.prompt_lookup_disabled
     assert list(sent.stop_token_ids) == [EOS]
     assert not sent.HasField("log_probs")
     assert len(sent.request_id) == 32

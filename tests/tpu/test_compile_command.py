@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tpu
 LIMITS = (
     *("--max-sequences", "4", "--max-step-tokens", "64", "--max-context-tokens", "256"),
     *("--context-tokens", "128", "--block-size", "4", "--page-size", "16"),
-    *("--lookup-block", "1"),
+    *("--prompt-lookup-block", "1"),
 )
 FEW = ("--max-sequences", "1", "--max-step-tokens", "16")
 
@@ -79,10 +79,19 @@ def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
     survey("v5e:2x2", "eagle3", *FEW)
 
 
-def test_rows_are_as_long_as_what_lookup_drafts(survey: Callable[..., dict[str, Any]]) -> None:
+def test_rows_are_as_long_as_what_prompt_lookup_drafts(
+    survey: Callable[..., dict[str, Any]],
+) -> None:
     # Up to the longest verification.
-    lookup = ("--lookup-block", "8", "--least-step-tokens", "1", "--max-step-tokens", "32")
-    programs = survey("v5e:1x1", "none", *lookup)["roles"]["verifier"]["programs"]
+    prompt_lookup = (
+        "--prompt-lookup-block",
+        "8",
+        "--least-step-tokens",
+        "1",
+        "--max-step-tokens",
+        "32",
+    )
+    programs = survey("v5e:1x1", "none", *prompt_lookup)["roles"]["verifier"]["programs"]
     verifications = [each for each in programs if each["kind"] == "verify"]
     assert [(each["rows"], each["tokens"]) for each in verifications] == [(1, 1), (4, 4 * 8)]
 

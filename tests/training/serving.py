@@ -64,9 +64,9 @@ def _walks(
             known = tuple((*rows[slot].prompt, *rows[slot].response)[sent[slot] : position])
             steps.append(ContextRow(slot, sent[slot], new, anchor, drafted, known))
             sent[slot] = position
-        for slot, proposal in zip(going, method.step(steps), strict=True):
+        for slot, draft in zip(going, method.step(steps), strict=True):
             wanted = rows[slot].response[anchors[slot] + 1 :]
-            right = [a == b for a, b in zip(proposal.token_ids, wanted, strict=False)]
+            right = [a == b for a, b in zip(draft.token_ids, wanted, strict=False)]
             walks[slot].append(1 + (right.index(False) if False in right else drafted))
             anchors[slot] += walks[slot][-1]
     return walks

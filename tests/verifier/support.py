@@ -10,7 +10,7 @@ from flax import nnx
 from google.rpc.status_pb2 import Status
 from jaxtyping import Array, Float, Int
 from prometheus_client import CollectorRegistry
-from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
+from tests.fakes.drafting import DraftRule, ScriptedMethod, SessionLink
 from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.attention import DenseAttend
@@ -43,7 +43,7 @@ TINY_ENGINE = EngineSettings(
     num_pages=64,
     scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=96),
     draft_policy="fixed",
-    lookup=False,
+    prompt_lookup=False,
     draft_timeout_seconds=0.02,
 )
 
@@ -142,18 +142,18 @@ def nothing(position: int, anchor: int, length: int) -> list[int]:
     return []
 
 
-def scripted(propose: Propose = nothing, **shape: Any) -> ScriptedMethod:
+def scripted(draft: DraftRule = nothing, **shape: Any) -> ScriptedMethod:
     """Return a draft method for the tiny target that drafts what it is told to."""
     fits = {"layer_ids": LAYER_IDS, "hidden_size": CONFIG.hidden_size}
-    return ScriptedMethod(propose, **{**fits, "vocab_size": CONFIG.vocab_size, **shape})
+    return ScriptedMethod(draft, **{**fits, "vocab_size": CONFIG.vocab_size, **shape})
 
 
-def link_to(propose: Propose) -> SessionLink:
-    return SessionLink(scripted(propose))
+def link_to(draft: DraftRule) -> SessionLink:
+    return SessionLink(scripted(draft))
 
 
 def wrong(position: int, anchor: int, length: int) -> list[int]:
-    """Draft a token that the tiny target is never seen to say after `anchor`."""
+    """DraftRule a token that the tiny target is never seen to say after `anchor`."""
     return [(anchor + 1) % 256] * length
 
 

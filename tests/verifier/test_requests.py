@@ -48,7 +48,7 @@ def test_everything_is_taken_over() -> None:
         stop_token_ids=[7, 8, 7],
         log_probs=2,
         max_draft_tokens=4,
-        lookup_disabled=True,
+        prompt_lookup_disabled=True,
         background=True,
     )
     assert request == GenerationRequest(
@@ -60,7 +60,7 @@ def test_everything_is_taken_over() -> None:
         stop_token_ids=frozenset({7, 8}),
         log_probs=2,
         max_draft_tokens=4,
-        lookup=False,
+        prompt_lookup=False,
         background=True,
     )
 
@@ -69,7 +69,7 @@ def test_absent_is_not_zero() -> None:
     absent, zero = parse(), parse(log_probs=0, max_draft_tokens=0)
     assert (absent.log_probs, absent.max_draft_tokens) == (None, None)
     assert (zero.log_probs, zero.max_draft_tokens) == (0, 0)
-    assert absent.lookup
+    assert absent.prompt_lookup
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def finished_sequence() -> Sequence:
     )
     sequence.usage.count_verification(3, 1)
     sequence.usage.count_verification(0, 0)
-    sequence.usage.count_verification(2, 2, DraftSource.LOOKUP)
+    sequence.usage.count_verification(2, 2, DraftSource.PROMPT_LOOKUP)
     return sequence
 
 
@@ -179,7 +179,7 @@ def test_usage_by_hand() -> None:
     assert list(usage.drafted_per_position) == [2, 2, 1]
     assert list(usage.accepted_per_position) == [2, 1, 0]
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 3)
-    assert (usage.lookup_drafted_tokens, usage.lookup_accepted_tokens) == (2, 2)
+    assert (usage.prompt_lookup_drafted_tokens, usage.prompt_lookup_accepted_tokens) == (2, 2)
     seconds = {
         name: getattr(usage, name).ToNanoseconds() / 1e9
         for name in (

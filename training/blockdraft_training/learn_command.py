@@ -40,7 +40,7 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from blockdraft_drafter.learning.recordings import Recordings
+    from blockdraft_drafter.learning.samples import Recordings
 
     directory = _folder(_LIST, args)
     store = VersionStore(directory)
@@ -104,7 +104,7 @@ def _add_clear_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _clear(args: argparse.Namespace) -> int:
-    from blockdraft_drafter.learning.recordings import Recordings
+    from blockdraft_drafter.learning.samples import Recordings
 
     directory = _folder(_CLEAR, args)
     told = f"{directory}: {Recordings(directory / 'recordings', 0).clear()} recordings deleted"

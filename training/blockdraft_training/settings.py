@@ -171,7 +171,7 @@ class TrainSettings:
     )
     hot_vocabulary: int = setting(
         8192,
-        "the loss runs over, and the drafter proposes, only so many ids, the corpus' most frequent "
+        "the loss runs over, and the drafter drafts, only so many ids, the corpus' most frequent "
         "ones; 0: any",
         minimum=0,
     )

@@ -31,7 +31,7 @@ class FeatureSpec:
 def target_pass(
     decoder: Decoder,
     token_ids: Int[Array, "batch length"],
-    answer_starts: Int[Array, " batch"],
+    completion_starts: Int[Array, " batch"],
     answer_length: int,
     spec: FeatureSpec,
 ) -> tuple[
@@ -50,7 +50,7 @@ def target_pass(
     attend = DenseAttend(batch, length)
     output = decoder(token_ids.reshape(-1), positions, caches, attend, spec.layer_ids)
     # The choice of a token is scored at the position before it.
-    scored = answer_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
+    scored = completion_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
     hidden = output.hidden.reshape(batch, length, -1)
     hidden = jnp.take_along_axis(hidden, scored[..., None], axis=1, mode="clip")
     logits = decoder.logits(hidden.reshape(batch * answer_length, -1))

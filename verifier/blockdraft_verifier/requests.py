@@ -72,7 +72,7 @@ def parse_request(
         stop_token_ids=frozenset(message.stop_token_ids),
         log_probs=message.log_probs if message.HasField("log_probs") else None,
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
-        lookup=not message.lookup_disabled,
+        prompt_lookup=not message.prompt_lookup_disabled,
         replay=message.replay,
         cache_salt=message.cache_salt,
         background=message.background,
@@ -136,8 +136,8 @@ def usage_message(sequence: Sequence) -> pb.TokenUsage:
         draft_time=_duration(usage.draft_seconds),
         transport_time=_duration(usage.transport_seconds),
         host_time=_duration(last - first - known),
-        lookup_drafted_tokens=usage.lookup_drafted,
-        lookup_accepted_tokens=usage.lookup_accepted,
+        prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
+        prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
     )
 
 

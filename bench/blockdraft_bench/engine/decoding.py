@@ -1,6 +1,6 @@
 """The engine of the verifier, with or without drafting, as a function from requests to answers.
 
-Targets and drafters are loaded into one process, with room for every proposal in full.
+Targets and drafters are loaded into one process, with room for every draft in full.
 """
 
 import functools
@@ -126,7 +126,7 @@ class _Recorder:
         if event.finish_reason is None:
             return
         # By the engine's clock, which is the same: in this process an event is told only after
-        # the next proposal was drafted, so the first draft would not count as time of decoding.
+        # the next draft was drafted, so the first draft would not count as time of decoding.
         usage = event.usage
         assert usage is not None
         assert usage.first_token_time is not None
@@ -236,11 +236,13 @@ def load_pair(
     draft_policy: DraftPolicy,
     *,
     block_size: int,
-    lookup: bool = False,
+    prompt_lookup: bool = False,
 ) -> InProcessDecoder:
     """Load a target and one drafter for it; `warm_up` is yet to come."""
     loaded = load_drafting(target, drafter, capacity, block_size=block_size)
-    return join(*load_target(target, capacity), loaded, capacity, draft_policy, lookup=lookup)
+    return join(
+        *load_target(target, capacity), loaded, capacity, draft_policy, prompt_lookup=prompt_lookup
+    )
 
 
 def load_target(target: str, capacity: Capacity) -> tuple[Decoder, Checkpoint]:
@@ -276,24 +278,24 @@ def join(
     capacity: Capacity,
     draft_policy: DraftPolicy,
     *,
-    lookup: bool,
+    prompt_lookup: bool,
 ) -> InProcessDecoder:
-    """Join a target with a drafter, lookup, both or neither; `warm_up` is yet to come."""
-    block_size = largest_block(drafter, lookup=lookup)
-    config = engine_settings(capacity, block_size, draft_policy, lookup=lookup)
+    """Join a target with a drafter, prompt lookup, both or neither; `warm_up` is yet to come."""
+    block_size = largest_block(drafter, prompt_lookup=prompt_lookup)
+    config = engine_settings(capacity, block_size, draft_policy, prompt_lookup=prompt_lookup)
     return InProcessDecoder(decoder, checkpoint, drafter, config)
 
 
-def largest_block(drafter: LoadedMethod | None, *, lookup: bool) -> int:
+def largest_block(drafter: LoadedMethod | None, *, prompt_lookup: bool) -> int:
     """Return the most tokens of a verification, the target's newest token included."""
     own = 1 if drafter is None else drafter.method.spec.block_size
-    return max(own, EngineSettings().lookup_block) if lookup else own
+    return max(own, EngineSettings().prompt_lookup_block) if prompt_lookup else own
 
 
 def engine_settings(
-    capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, lookup: bool
+    capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, prompt_lookup: bool
 ) -> EngineSettings:
-    """Return limits under which no proposal is cut short and nobody is preempted.
+    """Return limits under which no draft is cut short and nobody is preempted.
 
     A step has room for a whole block of every sequence and one more token, which the scheduler
     keeps for a waiting prompt; the cache holds every sequence at full length.
@@ -310,12 +312,12 @@ def engine_settings(
         num_pages=capacity.concurrency * (-(-capacity.context_tokens // page_size) + 1),
         dtype=capacity.dtype,
         draft_policy=draft_policy,
-        lookup=lookup,
+        prompt_lookup=prompt_lookup,
     )
 
 
-def whole_proposal(wanted: int | None, block_size: int) -> int:
-    """Return the tokens of a whole proposal: `wanted`, or all that a block holds."""
+def whole_draft(wanted: int | None, block_size: int) -> int:
+    """Return the tokens of a whole draft: `wanted`, or all that a block holds."""
     most = block_size - 1
     if wanted is not None and not 1 <= wanted <= most:
         raise BenchUsageError(

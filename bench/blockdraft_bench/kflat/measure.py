@@ -149,7 +149,7 @@ class StepTimer:
         self._page_size = config.page_size
         self._vocab_size = decoder.config.vocab_size
         self._runner = ModelRunner(decoder, config)
-        # Each sequence verifies all its tokens as one proposal, so that all have logits.
+        # Each sequence verifies all its tokens as one draft, so that all have logits.
         largest = max(shape.tokens_per_sequence for shape in shapes)
         self._runner.warm_up(NO_FEATURES, largest, progress)
 

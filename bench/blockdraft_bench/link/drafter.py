@@ -18,7 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_drafter.method import ContextRow, MethodSpec, Proposal
+from blockdraft_drafter.method import ContextRow, Draft, MethodSpec
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
@@ -41,14 +41,14 @@ STOP_SECONDS = 10.0
 
 
 class InstantMethod:
-    """A `DraftMethod` that neither keeps features nor computes: its proposals are made before."""
+    """A `DraftMethod` that neither keeps features nor computes: its drafts are made before."""
 
     # Not zero, which a cost model would take for unknown.
     step_seconds: Sequence[float] = (1e-6,)
     shortest_step_seconds: Sequence[float] = ()
 
     def __init__(self, width: int, max_sequences: int) -> None:
-        """Make a proposal of every length, for features of a width."""
+        """Make a draft of every length, for features of a width."""
         self.spec = MethodSpec(
             name="instant",
             block_size=BLOCK_SIZE,
@@ -64,14 +64,14 @@ class InstantMethod:
         )
         rng = np.random.default_rng(0)
         tokens = tuple(rng.integers(VOCAB_SIZE, size=BLOCK_SIZE - 1).tolist())
-        self._proposals = [Proposal(tokens[:length]) for length in range(BLOCK_SIZE)]
+        self._drafts = [Draft(tokens[:length]) for length in range(BLOCK_SIZE)]
 
     def warm_up(self) -> None:
         """There is nothing to compile."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
-        """Return a made-up proposal of the wanted length for each row."""
-        return [self._proposals[row.draft_length] for row in rows]
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+        """Return a made-up draft of the wanted length for each row."""
+        return [self._drafts[row.draft_length] for row in rows]
 
 
 @contextlib.contextmanager

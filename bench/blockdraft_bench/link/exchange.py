@@ -30,7 +30,7 @@ DRAFT_LENGTH = BLOCK_SIZE - 1
 class ExchangeTimes:
     """What one round trip took, in seconds."""
 
-    round_trip: float  # from before the request until all proposals were taken in
+    round_trip: float  # from before the request until all drafts were taken in
     verifier_host: float  # what of it the verifier did not spend waiting for an answer
     drafter_host: float  # what the drafter needed for its answers, its draft method left out
 
@@ -114,7 +114,7 @@ class Exchange:
         self._last_id = 0
 
     def step(self) -> ExchangeTimes:
-        """Commit positions of every sequence, send their features and wait for all proposals.
+        """Commit positions of every sequence, send their features and wait for all drafts.
 
         Sequences that have no room for more are replaced first. The step that tells the drafter
         does not count.
@@ -150,7 +150,7 @@ class Exchange:
     def _commit(self, sequence: Sequence) -> None:
         """Advance a sequence as the engine does after a step that gained as many tokens."""
         start, end = sequence.committed, sequence.committed + ROWS
-        sequence.proposal = None
+        sequence.draft = None
         sequence.tokens.extend(self._made_up_tokens(ROWS))
         missing = -(-end // PAGE_SIZE) - len(sequence.pages)
         sequence.pages.extend(self._pages.allocate(missing))
@@ -161,9 +161,9 @@ class Exchange:
         if self._repairs:
             raise BenchError(f"verifier and drafter got out of step: {', '.join(self._repairs)}")
         for sequence in self._sequences:
-            proposal = sequence.proposal
-            if proposal is None or len(proposal.token_ids) != DRAFT_LENGTH:
-                raise BenchError("the drafter did not propose for every sequence")
+            draft = sequence.draft
+            if draft is None or len(draft.token_ids) != DRAFT_LENGTH:
+                raise BenchError("the drafter did not draft for every sequence")
 
     def _made_up_tokens(self, count: int) -> tuple[int, ...]:
         return tuple(self._tokens.choices(range(VOCAB_SIZE), k=count))

@@ -51,7 +51,7 @@ def measure(settings: LinkSettings, run: Run) -> Result:
     rows = [row_of(point, times) for point, times in samples.items()]
     caption = (
         "The link between verifier and drafter, two processes without models: milliseconds of a "
-        f"step, proposals of {DRAFT_LENGTH} tokens, medians of {settings.runs} round "
+        f"step, drafts of {DRAFT_LENGTH} tokens, medians of {settings.runs} round "
         "trips."
     )
     return Result({}, rows, page(caption, link_table(rows)), None)

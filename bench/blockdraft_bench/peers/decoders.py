@@ -249,8 +249,8 @@ class Peers:
             export_huggingface(target, directory)
         script = HERE / "run_transformers.py"
         process = self._start(python, "-P", script, directory, dtype, threads)
-        for name, lookup_tokens in ((GENERATE, 0), (PROMPT_LOOKUP, PROMPT_LOOKUP_TOKENS)):
-            decode = functools.partial(process.decode, lookup_tokens=lookup_tokens)
+        for name, prompt_lookup_tokens in ((GENERATE, 0), (PROMPT_LOOKUP, PROMPT_LOOKUP_TOKENS)):
+            decode = functools.partial(process.decode, prompt_lookup_tokens=prompt_lookup_tokens)
             self.decoders[Variant(TRANSFORMERS, name, dtype)] = decode
 
     def _start(self, *command: object) -> PeerProcess:

@@ -47,7 +47,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
             capacity,
             "adaptive",
             block_size=DrafterSettings().block_size,
-            lookup=True,
+            prompt_lookup=True,
         )
         stack.enter_context(closing(ours))
         plain, drafted = (Variant(BLOCKDRAFT, name, dtype) for name in (PLAIN, DRAFTED))
@@ -83,7 +83,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
     rows = compare(rounds, plain=plain, drafted=drafted)
     versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
     caption = (
-        f"Target {target}; {drafter}, beside lookup; {versions}. {prepared.count} prompts, greedy, "
+        f"Target {target}; {drafter}, beside prompt lookup; {versions}. {prepared.count} prompts, greedy, "
         f"answers of at most {prompts.max_tokens} tokens, one at a time; {threads} threads. "
         f"Medians of {settings.rounds} rounds, quartiles in parentheses."
     )

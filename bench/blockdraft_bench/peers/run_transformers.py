@@ -35,16 +35,21 @@ class Listener:
 
 
 def answer(
-    model: Any, *, prompt: list[int], max_tokens: int, stop: list[int], lookup_tokens: int = 0
+    model: Any,
+    *,
+    prompt: list[int],
+    max_tokens: int,
+    stop: list[int],
+    prompt_lookup_tokens: int = 0,
 ) -> dict[str, Any]:
-    """Generate greedily; prompt lookup copies at most `lookup_tokens` at a time, 0 for none."""
+    """Generate greedily; prompt lookup copies at most `prompt_lookup_tokens` at a time, 0 for none."""
     config = GenerationConfig(
         do_sample=False,
         max_new_tokens=max_tokens,
         # An empty list is no stop token to some versions and an error to others.
         eos_token_id=stop or None,
         pad_token_id=min(stop, default=0),
-        prompt_lookup_num_tokens=lookup_tokens or None,
+        prompt_lookup_num_tokens=prompt_lookup_tokens or None,
     )
     listener = Listener()
     prompt_ids = torch.tensor([prompt])

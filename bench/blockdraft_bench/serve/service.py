@@ -118,7 +118,7 @@ def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> l
     arguments += ["--no-drafter"] if service.no_drafter else ["--drafter", service.drafter]
     if learn_dir is not None:
         arguments += ["--learn", "--learn-dir", str(learn_dir)]
-    return [*arguments, "--lookup" if engine.lookup else "--no-lookup"]
+    return [*arguments, "--prompt-lookup" if engine.prompt_lookup else "--no-prompt-lookup"]
 
 
 def pool_of_requests(prepared: Prepared, settings: ServeSettings) -> list[GenerationRequest]:

@@ -130,7 +130,7 @@ class ServiceSettings:
     server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     no_drafter: bool = setting(False, "start the service without a drafter")
-    lookup: bool = setting(False, "let the service started here draft by lookup too")
+    prompt_lookup: bool = setting(False, "let the service started here draft by prompt lookup too")
     dtype: Dtype = setting("auto", DTYPE_HELP)
     draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     max_sequences: int | None = setting(
@@ -190,7 +190,7 @@ class ServeSettings:
             num_pages=sequences * (-(-context_tokens // page_size) + 1),
             dtype=self.service.dtype,
             draft_policy=self.service.draft_policy,
-            lookup=self.service.lookup,
+            prompt_lookup=self.service.prompt_lookup,
         )
 
     @property

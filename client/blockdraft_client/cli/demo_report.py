@@ -54,7 +54,7 @@ class DemoReport:
         acceptance_length: τ over all drafted runs; None if they took no step.
         acceptance_per_position: Share of accepted tokens per draft position, over those runs.
         target: Name of the target.
-        drafter: Method and fingerprint of the drafter; None if there is none, and lookup drafts.
+        drafter: Method and fingerprint of the drafter; None if there is none, and prompt lookup drafts.
         trained: Whether the drafter was trained for the target.
     """
 

@@ -100,7 +100,7 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
 
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
 
-    speculation = (args.max_draft_tokens, args.no_draft, args.no_lookup, args.no_learn)
+    speculation = (args.max_draft_tokens, args.no_draft, args.no_prompt_lookup, args.no_learn)
     others = (args.prompt, args.system, args.priority, *speculation)
     given = [value for value in others if value is not None]
     if given or given_sampling(args) or args.chat or args.raw or args.model:

@@ -120,7 +120,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, text in (
         ("--ignore-eos", "go on past the model's own end of text"),
         ("--no-draft", "decode one token at a time"),
-        ("--no-lookup", "draft nothing that was looked up in prompt and answer"),
+        ("--no-prompt-lookup", "draft nothing that was looked up in prompt and answer"),
         ("--no-learn", "keep prompt and answer out of what a drafter that learns records"),
     ):
         group.add_argument(flag, action="store_const", const=True, help=text)
@@ -147,7 +147,7 @@ def stream_answer(client: "Client", args: argparse.Namespace, prompt: Prompt) ->
     speculation = SpeculationParams(
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,
-        lookup_disabled=bool(args.no_lookup),
+        prompt_lookup_disabled=bool(args.no_prompt_lookup),
         learning_disabled=bool(args.no_learn),
     )
     return client.stream(

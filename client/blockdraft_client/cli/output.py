@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 _USAGE = (
     *("prompt_tokens", "cached_prompt_tokens", "output_tokens", "verification_steps"),
-    *("drafted_tokens", "accepted_tokens", "lookup_drafted_tokens", "lookup_accepted_tokens"),
+    *(
+        "drafted_tokens",
+        "accepted_tokens",
+        "prompt_lookup_drafted_tokens",
+        "prompt_lookup_accepted_tokens",
+    ),
     *("acceptance_length", "acceptance_rate", "queue_seconds", "prefill_seconds"),
     *("decode_seconds", "time_to_first_token_seconds", "tokens_per_second"),
 )

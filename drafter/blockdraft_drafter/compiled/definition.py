@@ -47,7 +47,7 @@ class DraftConfig:
     block_size: int  # tokens per block, the anchor included
     target_layer_ids: tuple[int, ...]  # target layers whose outputs, concatenated, are a feature
     num_target_layers: int  # decoder layers of the target
-    # Tokens the drafter can propose, the target's frequent ones: of a small target the output head
+    # Tokens the drafter can draft, the target's frequent ones: of a small target the output head
     # is most of a draft's cost. None for all.
     draft_vocab_size: int | None = None
     # The target the drafter was trained for, or None if not recorded.
@@ -250,7 +250,7 @@ class Drafter(Generic[Model]):
     definition: MethodDefinition[Model]
     model: Model
     fingerprint: str  # 16 hexadecimal digits over the configuration and all weights
-    # Int[ndarray, "draft"], target ids the drafter can propose; None for all.
+    # Int[ndarray, "draft"], target ids the drafter can draft; None for all.
     draft_ids: np.ndarray | None = None
     # Float[ndarray, "vocab hidden"], its own embedding; None for the target's.
     embedding: np.ndarray | None = None

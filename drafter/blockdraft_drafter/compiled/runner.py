@@ -23,10 +23,10 @@ from blockdraft_drafter.compiled.packing import (
 from blockdraft_drafter.compiled.programs import Drafted, DraftWeights, Kind, Room
 from blockdraft_drafter.method import (
     ContextRow,
-    ContextsLostError,
+    Draft,
+    DraftCacheLostError,
     MethodLostError,
     MethodSpec,
-    Proposal,
     all_finite,
 )
 from blockdraft_models.decoder.sharding import Placement
@@ -104,7 +104,7 @@ class CompiledMethod:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         """Append each row's features to its slot, then draft for the rows that ask for it."""
         try:
             return self._step(rows)
@@ -117,7 +117,7 @@ class CompiledMethod:
             except jax.errors.JaxRuntimeError as again:
                 message = f"no new context buffer after a failed draft step: {again}"
                 raise MethodLostError(message) from error
-            raise ContextsLostError(f"the draft step failed: {error}") from error
+            raise DraftCacheLostError(f"the draft step failed: {error}") from error
 
     def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
         """Return what `swap` takes; any thread may ask. ValueError if the steps cannot take it."""
@@ -159,7 +159,7 @@ class CompiledMethod:
             self._programs.weights,
         )
 
-    def _step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def _step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
         fused = size * self._programs.features_per_block
@@ -169,14 +169,14 @@ class CompiledMethod:
             count = max(next_power_of_two(part.slots.shape[0]), least)
             self._append(self._pad(part, count))
         if not drafting:
-            return [Proposal()] * len(rows)
+            return [Draft()] * len(rows)
         drafted = self._draft(self._pad(last, fused), pack_blocks(drafting, size))
-        proposals = []
+        drafts = []
         blocks = zip(drafted.token_ids.tolist(), drafted.counts.tolist(), strict=True)
         for row in rows:
             tokens, count = next(blocks) if row.draft_length else ([], 0)
-            proposals.append(Proposal(tuple(tokens[: min(row.draft_length, count)])))
-        return proposals
+            drafts.append(Draft(tuple(tokens[: min(row.draft_length, count)])))
+        return drafts
 
     def _nowhere(self, draft_length: int) -> ContextRow:
         """Return a row that appends nothing and drafts from no sequence."""

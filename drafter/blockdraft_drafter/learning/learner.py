@@ -53,10 +53,10 @@ class Learner:
         self._method, self._store, self._load = method, store, load
         self._recorder, self._metrics = recorder, recorder.metrics
         spec = method.spec
-        # Of the version that drafts: why it must go back, how many of its proposals were verified,
+        # Of the version that drafts: why it must go back, how many of its drafts were verified,
         # and whether it is known to serve.
         self._too_bad: str | None = None
-        self._proposals, self._confirmed = 0, False
+        self._drafts, self._confirmed = 0, False
         self._serve(version.number, spec.fingerprint, trained=spec.trained)
         self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
@@ -70,12 +70,12 @@ class Learner:
         return StreamLearner(self, self._recorder)
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """Count a verified proposal of a version that brought tokens, the target's own included.
+        """Count a verified draft of a version that brought tokens, the target's own included.
 
         The context was `own_context` if this version made all of it.
         """
         self._metrics.verified(version, gained, own_context=own_context)
-        self._proposals += version == self.serving.number
+        self._drafts += version == self.serving.number
 
     def ended(self, version: int, ended: Ended) -> None:
         """Take in a sequence that one version drafted for from beginning to end."""
@@ -127,7 +127,7 @@ class Learner:
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             self._roll_back(reason)
-        if self._proposals >= trials.ENOUGH_PROPOSALS and not self._confirmed:
+        if self._drafts >= trials.ENOUGH_DRAFTS and not self._confirmed:
             self._confirmed = True
             self._confirm()
         journal = Journal.read(self._store.directory)
@@ -198,7 +198,7 @@ class Learner:
         self._ended = {before: old, number: known}
         # One that is gone back to is compared with nothing: it was good before.
         self._probation = Probation(tuple(old) if number > before else ())
-        self._too_bad, self._proposals, self._confirmed = None, 0, False
+        self._too_bad, self._drafts, self._confirmed = None, 0, False
         self._metrics.changed("swapped")
         logger.info("drafting with version %d instead of %d", number, before)
 
@@ -219,7 +219,7 @@ class _Watched:
     gained: int = 0
     steps: int = 0
     drafted_by: int = 0
-    proposal: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
 
 
 class StreamLearner:
@@ -236,11 +236,11 @@ class StreamLearner:
         self,
         message: drafter_pb2.SequenceDraft,
         features: NDArray[Any],
-        proposal: Sequence[int],
+        draft: Sequence[int],
     ) -> None:
         """A sequence's part of a step is done: features were appended, and something drafted.
 
-        The proposal is empty if nothing was.
+        The draft is empty if nothing was.
         """
         serving = self._learner.serving.number
         if message.context_start == 0:
@@ -248,19 +248,19 @@ class StreamLearner:
         watched = self._watched.get(message.sequence_id)
         if watched is None:
             return
-        watched.recording.append(message.context_start, features, message.token_ids)
+        watched.sample.append(message.context_start, features, message.token_ids)
         if len(features):
             self._compare(watched, message)
         watched.changed |= watched.version != serving
-        if proposal:
-            watched.proposal, watched.drafted_by = tuple(proposal), serving
+        if draft:
+            watched.draft, watched.drafted_by = tuple(draft), serving
 
     def released(self, sequence_id: int) -> None:
         """A context is not needed any more: what was recorded of it is kept."""
         watched = self._watched.pop(sequence_id, None)
         if watched is None:
             return
-        watched.recording.end()
+        watched.sample.end()
         if watched.steps and not watched.changed:
             self._learner.ended(watched.version, Ended(watched.gained, watched.steps))
 
@@ -273,27 +273,27 @@ class StreamLearner:
     def close(self) -> None:
         """The stream has ended, and all its sequences with it."""
         for watched in self._watched.values():
-            watched.recording.end()
+            watched.sample.end()
         self._watched.clear()
 
     def _begin(self, message: drafter_pb2.SequenceDraft, serving: int) -> None:
         """A context begins; what was gathered of it before is wrong."""
         before = self._watched.get(message.sequence_id)
         if before is not None:
-            before.recording.drop()
+            before.sample.drop()
         allowed = None
-        if message.HasField("recording"):
-            allowed = (message.recording.answer_start, message.recording.temperature)
+        if message.HasField("sample"):
+            allowed = (message.sample.completion_start, message.sample.temperature)
         recording = self._recorder.begin(message.request_id, allowed)
         self._watched[message.sequence_id] = _Watched(serving, recording)
 
     def _compare(self, watched: _Watched, message: drafter_pb2.SequenceDraft) -> None:
-        proposal, watched.proposal = watched.proposal, ()
-        if not proposal:
+        draft, watched.draft = watched.draft, ()
+        if not draft:
             return
         # The first of them is the anchor that was drafted from.
         committed = (*message.token_ids[1:], message.anchor_token_id)
-        accepted = accepted_of(proposal, committed, message.feature_rows)
+        accepted = accepted_of(draft, committed, message.feature_rows)
         if accepted is None:
             return
         watched.gained += 1 + accepted

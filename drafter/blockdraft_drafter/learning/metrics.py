@@ -57,13 +57,13 @@ class LearningMetrics:
         )
         self._gained = counter(
             "version_gained_tokens",
-            "Tokens gained by verified proposals, the target's own included, by version, and by "
+            "Tokens gained by verified drafts, the target's own included, by version, and by "
             "whether it made the whole context (own) or a version before it a part (older).",
             *("version", "context"),
         )
         self._verified = counter(
             "version_verifications",
-            "Verified proposals, by version and context.",
+            "Verified drafts, by version and context.",
             *("version", "context"),
         )
         changes = counter(
@@ -104,7 +104,7 @@ class LearningMetrics:
         self._journal: Journal | None = None
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """Count a proposal of a version that was verified; see `StreamLearner`."""
+        """Count a draft of a version that was verified; see `StreamLearner`."""
         labels = str(version), "own" if own_context else "older"
         self._gained.labels(*labels).inc(gained)
         self._verified.labels(*labels).inc()

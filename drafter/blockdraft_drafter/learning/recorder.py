@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.learning.metrics import LearningMetrics
-from blockdraft_drafter.learning.recordings import (
+from blockdraft_drafter.learning.samples import (
     NoRoomError,
     RecordingError,
     RecordingFile,
@@ -133,7 +133,7 @@ class Recorder:
         sequence.file.finish(
             np.array(sequence.token_ids, np.int32),
             **self._origin,
-            answer_start=min(sequence.answer_start, len(sequence.token_ids)),
+            completion_start=min(sequence.completion_start, len(sequence.token_ids)),
             temperature=sequence.temperature,
             recorded_at=time.time(),
         )
@@ -144,9 +144,9 @@ class Recorder:
 class GrowingRecording:
     """A sequence that has not ended; called on the event loop."""
 
-    def __init__(self, recorder: Recorder, answer_start: int, temperature: float) -> None:
+    def __init__(self, recorder: Recorder, completion_start: int, temperature: float) -> None:
         """Gather nothing yet."""
-        self.answer_start, self.temperature = answer_start, temperature
+        self.completion_start, self.temperature = completion_start, temperature
         self.token_ids: list[int] = []
         # Whether nothing will come of it; said by whoever notices.
         self.lost = False

@@ -1,6 +1,6 @@
 """Whether the weights that serve accept as much as those before them did; no I/O.
 
-Only the drafter's own proposals count, of sequences that were drafted for by one version from
+Only the drafter's own drafts count, of sequences that were drafted for by one version from
 beginning to end. Steps of one sequence are alike, so a sequence and not a step is what varies: τ is
 a ratio of sums over sequences, and its variance that of a ratio estimator.
 """
@@ -24,7 +24,7 @@ MIN_SEQUENCES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One sequence's part of τ: tokens gained by so many steps with proposals of the drafter."""
+    """One sequence's part of τ: tokens gained by so many steps with drafts of the drafter."""
 
     gained: int
     steps: int
@@ -64,14 +64,14 @@ def confidence_worse(new: Tau, old: Tau) -> float:
     return NormalDist().cdf((old.mean - new.mean) / spread)
 
 
-def accepted_of(proposal: Sequence[int], committed: Sequence[int], rows: int) -> int | None:
-    """Return how many tokens of a proposal were accepted; None if it was not verified.
+def accepted_of(draft: Sequence[int], committed: Sequence[int], rows: int) -> int | None:
+    """Return how many tokens of a draft were accepted; None if it was not verified.
 
     `committed` are the tokens that did follow its anchor, the next anchor included, and `rows` how
     many positions were committed since, that of the anchor included.
     """
     agreeing = 0
-    for drafted, token in zip(proposal, committed, strict=False):
+    for drafted, token in zip(draft, committed, strict=False):
         if drafted != token:
             break
         agreeing += 1

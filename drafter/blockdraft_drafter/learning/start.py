@@ -15,7 +15,7 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
-from blockdraft_drafter.learning.recordings import RAW, Recordings
+from blockdraft_drafter.learning.samples import RAW, Recordings
 from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import (
     Version,

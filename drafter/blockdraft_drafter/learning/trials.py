@@ -18,8 +18,8 @@ from blockdraft_drafter.learning.versions import VersionError, to_disk
 
 logger = logging.getLogger(__name__)
 
-# Verified proposals of a version that has served: a few answers, after what loading it can do.
-ENOUGH_PROPOSALS = 64
+# Verified drafts of a version that has served: a few answers, after what loading it can do.
+ENOUGH_DRAFTS = 64
 # A process may be killed for another reason just then; not twice in a row.
 MOST_DEATHS = 2
 

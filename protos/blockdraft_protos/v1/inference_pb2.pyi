@@ -685,13 +685,13 @@ class SpeculationOptions(_message.Message):
 
     DISABLED_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
-    LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
     LEARNING_DISABLED_FIELD_NUMBER: _builtins.int
     disabled: _builtins.bool
     """Decodes one token at a time."""
     max_draft_tokens: _builtins.int
     """Most tokens to draft per step; >= 0. Unset means as many as the verifier takes."""
-    lookup_disabled: _builtins.bool
+    prompt_lookup_disabled: _builtins.bool
     """Drafts nothing that was looked up in prompt and answer; the drafter is asked as before."""
     learning_disabled: _builtins.bool
     """Keeps prompt and answer out of what a drafter that learns while it serves records."""
@@ -700,12 +700,12 @@ class SpeculationOptions(_message.Message):
         *,
         disabled: _builtins.bool = ...,
         max_draft_tokens: _builtins.int | None = ...,
-        lookup_disabled: _builtins.bool = ...,
+        prompt_lookup_disabled: _builtins.bool = ...,
         learning_disabled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "disabled", b"disabled", "learning_disabled", b"learning_disabled", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "disabled", b"disabled", "learning_disabled", b"learning_disabled", "max_draft_tokens", b"max_draft_tokens", "prompt_lookup_disabled", b"prompt_lookup_disabled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
@@ -793,27 +793,27 @@ class Usage(_message.Message):
     PREFILL_TIME_FIELD_NUMBER: _builtins.int
     DECODE_TIME_FIELD_NUMBER: _builtins.int
     STEP_TIMES_FIELD_NUMBER: _builtins.int
-    LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
-    LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
     """Tokens generated, the stopping one included."""
     drafted_tokens: _builtins.int
-    """Tokens proposed, by the drafter and by lookup."""
+    """Tokens drafted, by the drafter and by prompt lookup."""
     accepted_tokens: _builtins.int
-    """Proposed tokens that were correct."""
+    """Drafted tokens that were correct."""
     verification_steps: _builtins.int
     """Forward passes of the target after the prompt."""
     cached_prompt_tokens: _builtins.int
     """Prompt tokens whose computation was reused from an earlier request."""
-    lookup_drafted_tokens: _builtins.int
-    """How many of drafted_tokens were found by lookup."""
-    lookup_accepted_tokens: _builtins.int
-    """How many of accepted_tokens were found by lookup."""
+    prompt_lookup_drafted_tokens: _builtins.int
+    """How many of drafted_tokens were found by prompt lookup."""
+    prompt_lookup_accepted_tokens: _builtins.int
+    """How many of accepted_tokens were found by prompt lookup."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was proposed, first position first."""
+        """How often each draft position was drafted, first position first."""
 
     @_builtins.property
     def accepted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -850,12 +850,12 @@ class Usage(_message.Message):
         prefill_time: _duration_pb2.Duration | None = ...,
         decode_time: _duration_pb2.Duration | None = ...,
         step_times: Global___StepTimes | None = ...,
-        lookup_drafted_tokens: _builtins.int = ...,
-        lookup_accepted_tokens: _builtins.int = ...,
+        prompt_lookup_drafted_tokens: _builtins.int = ...,
+        prompt_lookup_accepted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "step_times", b"step_times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "lookup_accepted_tokens", b"lookup_accepted_tokens", "lookup_drafted_tokens", b"lookup_drafted_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,7 @@ class SequenceRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
-    LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
@@ -108,7 +108,7 @@ class SequenceRequest(_message.Message):
     """Number of alternatives to report for each token, 0 to 20; unset means no log probabilities."""
     max_draft_tokens: _builtins.int
     """Most tokens to draft per step; 0 decodes plainly; unset means as many as the verifier takes."""
-    lookup_disabled: _builtins.bool
+    prompt_lookup_disabled: _builtins.bool
     """Drafts nothing that was looked up in prompt and answer."""
     replay: _builtins.bool
     """Whether an earlier attempt at this request broke off. Places are kept for such sequences, which
@@ -153,7 +153,7 @@ class SequenceRequest(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         log_probs: _builtins.int | None = ...,
         max_draft_tokens: _builtins.int | None = ...,
-        lookup_disabled: _builtins.bool = ...,
+        prompt_lookup_disabled: _builtins.bool = ...,
         replay: _builtins.bool = ...,
         cache_salt: _builtins.bytes = ...,
         background: _builtins.bool = ...,
@@ -161,7 +161,7 @@ class SequenceRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "lookup_disabled", b"lookup_disabled", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -371,27 +371,27 @@ class TokenUsage(_message.Message):
     DRAFT_TIME_FIELD_NUMBER: _builtins.int
     TRANSPORT_TIME_FIELD_NUMBER: _builtins.int
     HOST_TIME_FIELD_NUMBER: _builtins.int
-    LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
-    LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
     """Tokens generated, without those of earlier attempts."""
     drafted_tokens: _builtins.int
-    """Tokens proposed, by the drafter and by lookup."""
+    """Tokens drafted, by the drafter and by prompt lookup."""
     accepted_tokens: _builtins.int
-    """Proposed tokens that were correct."""
+    """Drafted tokens that were correct."""
     verification_steps: _builtins.int
     """Forward passes of the target after the prompt."""
     cached_prompt_tokens: _builtins.int
     """Prompt tokens whose computation was reused."""
-    lookup_drafted_tokens: _builtins.int
-    """How many of drafted_tokens were found by lookup."""
-    lookup_accepted_tokens: _builtins.int
-    """How many of accepted_tokens were found by lookup."""
+    prompt_lookup_drafted_tokens: _builtins.int
+    """How many of drafted_tokens were found by prompt lookup."""
+    prompt_lookup_accepted_tokens: _builtins.int
+    """How many of accepted_tokens were found by prompt lookup."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was proposed, first position first."""
+        """How often each draft position was drafted, first position first."""
 
     @_builtins.property
     def accepted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -443,12 +443,12 @@ class TokenUsage(_message.Message):
         draft_time: _duration_pb2.Duration | None = ...,
         transport_time: _duration_pb2.Duration | None = ...,
         host_time: _duration_pb2.Duration | None = ...,
-        lookup_drafted_tokens: _builtins.int = ...,
-        lookup_accepted_tokens: _builtins.int = ...,
+        prompt_lookup_drafted_tokens: _builtins.int = ...,
+        prompt_lookup_accepted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "draft_time", b"draft_time", "host_time", b"host_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "transport_time", b"transport_time", "verify_time", b"verify_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "draft_time", b"draft_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "host_time", b"host_time", "lookup_accepted_tokens", b"lookup_accepted_tokens", "lookup_drafted_tokens", b"lookup_drafted_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "transport_time", b"transport_time", "verification_steps", b"verification_steps", "verify_time", b"verify_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "draft_time", b"draft_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "host_time", b"host_time", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "transport_time", b"transport_time", "verification_steps", b"verification_steps", "verify_time", b"verify_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

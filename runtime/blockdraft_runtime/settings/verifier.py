@@ -80,13 +80,13 @@ class EngineSettings:
         "`adaptive` drafts as far as measurements say it pays, zero included; `fixed` always as "
         "far as allowed",
     )
-    lookup: bool = setting(
+    prompt_lookup: bool = setting(
         True,
         "also drafts what followed earlier in prompt and answer, where that pays; needs no drafter",
         common=True,
     )
-    # Most tokens of a verification of what lookup found, the target's newest token included.
-    lookup_block: int = 16
+    # Most tokens of a verification of what prompt lookup found, the target's newest token included.
+    prompt_lookup_block: int = 16
     draft_groups: Literal[1, 2] = setting(
         1,
         "`2` verifies one half of the sequences while the other is drafted for; meant for a "
@@ -100,7 +100,7 @@ class EngineSettings:
     )
     draft_patience_seconds: float = setting(
         0.02,
-        "how long a step waits for a proposal at least; longer where drafting usually takes longer "
+        "how long a step waits for a draft at least; longer where drafting usually takes longer "
         "and pays, never longer than --draft-timeout",
         flag="draft-patience",
         minimum=0,

@@ -1,4 +1,4 @@
-"""The link without a wire, failures that are not hidden, and the room a proposal has."""
+"""The link without a wire, failures that are not hidden, and the room a draft has."""
 
 import pytest
 from tests.drafter.fake_method import SPEC, FakeMethod
@@ -7,10 +7,10 @@ from blockdraft_bench.engine.decoding import (
     Capacity,
     InProcessTransport,
     engine_settings,
-    whole_proposal,
+    whole_draft,
 )
 from blockdraft_bench.errors import BenchError, BenchUsageError
-from blockdraft_drafter.method import ContextsLostError
+from blockdraft_drafter.method import DraftCacheLostError
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool, StepOutOfOrderError
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -45,7 +45,7 @@ def test_answers_every_request_once_and_gives_contexts_back() -> None:
     transport.send(draft_request())
     answer = transport.receive(0.0)
     assert answer is not None
-    assert len(answer.proposals[0].token_ids) == 3
+    assert len(answer.drafts[0].token_ids) == 3
     assert transport.receive(0.0) is None
     assert drafter.pool.used == 1
     transport.close()
@@ -61,23 +61,23 @@ def test_failures_of_the_drafter_are_raised() -> None:
     assert isinstance(drafter.method, FakeMethod)
     drafter.method.fail_next = True
     transport.send(draft_request())
-    with pytest.raises(ContextsLostError):
+    with pytest.raises(DraftCacheLostError):
         transport.receive(0.0)
     with pytest.raises(BenchError, match="out of step"):
         transport.lost(transport)
 
 
-def test_a_whole_proposal_is_a_block_less_its_anchor() -> None:
-    assert whole_proposal(None, 8) == 7
-    assert whole_proposal(3, 8) == 3
+def test_a_whole_draft_is_a_block_less_its_anchor() -> None:
+    assert whole_draft(None, 8) == 7
+    assert whole_draft(3, 8) == 3
     for wrong in (0, 8):
         with pytest.raises(BenchUsageError, match="1 to 7"):
-            whole_proposal(wrong, 8)
+            whole_draft(wrong, 8)
 
 
 def test_every_sequence_has_room_for_its_block_and_its_whole_length() -> None:
     settings = engine_settings(
-        Capacity(32, 100, "float32"), block_size=16, draft_policy="fixed", lookup=False
+        Capacity(32, 100, "float32"), block_size=16, draft_policy="fixed", prompt_lookup=False
     )
     assert settings.scheduler.max_sequences == 32
     # A block of each, and one token more for a waiting prompt.

@@ -147,7 +147,7 @@ def test_decodes_every_sample_by_every_method(pair: ScriptedPair) -> None:
 
 def test_sampled_answers_are_those_of_plain_decoding_too(pair: ScriptedPair) -> None:
     # Something for any answer, also for those that no script knows.
-    pair.method.propose = lambda position, anchor, length: [anchor] * length
+    pair.method.draft = lambda position, anchor, length: [anchor] * length
     greedy, sampled = measure(pair, (0.0, 1.0))
     assert sampled.temperature == 1.0
     for index in range(len(PROMPTS.prompts)):
@@ -158,14 +158,14 @@ def test_sampled_answers_are_those_of_plain_decoding_too(pair: ScriptedPair) -> 
 
 def test_times_are_those_of_decoding(pair: ScriptedPair) -> None:
     draft_seconds = 0.03
-    propose = pair.method.propose
+    draft = pair.method.draft
 
     def slow(position: int, anchor: int, length: int) -> Sequence[int]:
         if length:
             time.sleep(draft_seconds)
-        return propose(position, anchor, length)
+        return draft(position, anchor, length)
 
-    pair.method.propose = slow
+    pair.method.draft = slow
     request = GenerationRequest("one", PROMPTS.prompts[0].token_ids, max_output_tokens=1 + 4)
     started = time.perf_counter()
     decoded = pair.decoder.decode_alone(request)
@@ -196,16 +196,16 @@ def test_prompts_are_computed_in_full(pair: ScriptedPair, monkeypatch: pytest.Mo
 
 def test_a_compilation_while_being_timed_is_an_error(pair: ScriptedPair, tmp_path: Path) -> None:
     calls = 0
-    propose = pair.method.propose
+    draft = pair.method.draft
 
     def compiling(position: int, anchor: int, length: int) -> Sequence[int]:
         nonlocal calls
         calls += 1
         # A new shape each time, so that neither the warm-up nor an earlier call has compiled it.
         jax.jit(lambda x: x * 3)(np.zeros(1000 + calls, np.float32)).block_until_ready()
-        return propose(position, anchor, length)
+        return draft(position, anchor, length)
 
-    pair.method.propose = compiling
+    pair.method.draft = compiling
     path = tmp_path / "samples.jsonl"
     with pytest.raises(BenchError, match="were compiled while being timed"):
         measure(pair, path=path)

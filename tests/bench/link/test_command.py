@@ -27,7 +27,7 @@ def test_measures_and_reports(reported: Callable[..., tuple[dict[str, Any], Path
         assert 0 < row["drafter_host_ms"] < row["round_trip_ms"]
     page = (output / "link.md").read_text("utf-8")
     assert page.count("\n|") == 2 + 12
-    assert "proposals of 15 tokens, medians of 2 round trips" in page
+    assert "drafts of 15 tokens, medians of 2 round trips" in page
 
 
 def test_says_which_settings_it_had_wherever_they_came_from(

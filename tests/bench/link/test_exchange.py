@@ -11,7 +11,7 @@ from blockdraft_bench.engine.decoding import InProcessTransport
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Draft
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -25,7 +25,7 @@ class RecordingMethod(InstantMethod):
         super().__init__(width, max_sequences)
         self.steps: list[list[ContextRow]] = []
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
         self.steps.append(list(rows))
         return super().step(rows)
 
@@ -51,7 +51,7 @@ class SlowWire(InProcessTransport):
             answer.timings.total_time.FromSeconds(3)
             answer.timings.compute_time.FromSeconds(1)
             if self.fault == "forget":
-                del answer.proposals[1]
+                del answer.drafts[1]
         return answer
 
 
@@ -94,13 +94,13 @@ def test_sends_the_new_positions_of_every_sequence_once() -> None:
 
 def test_a_drafter_without_room_ends_it() -> None:
     exchange, *_ = parts(slots=2)
-    with pytest.raises(BenchError, match="did not propose for every sequence"):
+    with pytest.raises(BenchError, match="did not draft for every sequence"):
         exchange.step()
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("forget", "out of step: missing_answer"), ("break", "stream to the drafter broke")],
+    [("forget", "out of step: missing_response"), ("break", "stream to the drafter broke")],
 )
 def test_faults_end_it(fault: str, message: str) -> None:
     exchange, wire, *_ = parts()

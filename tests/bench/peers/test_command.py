@@ -42,12 +42,12 @@ def test_every_round_measures_every_decoder(
         "transformers generate",
         "transformers prompt_lookup",
     ]
-    plain, drafted, generate, lookup = rows
+    plain, drafted, generate, prompt_lookup = rows
     assert plain["plain_ratio"] == drafted["drafted_ratio"] == {
         "median": 1.0, "quartiles": [1.0, 1.0]
     }  # fmt: skip
     assert plain["identical_share"] == drafted["identical_share"] == 1.0
-    for row in (generate, lookup):
+    for row in (generate, prompt_lookup):
         # 13 tokens, two of them first, the others in 3 s.
         assert row["tokens"] == 3 * 2 * 13
         assert row["tokens_per_second"]["median"] == pytest.approx(11 / 3)

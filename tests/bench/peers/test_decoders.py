@@ -107,12 +107,12 @@ def test_transformers(tmp_path: Path) -> None:
         peers = Peers(stack)
         peers.start_transformers(path, "float32", threads=1)
         assert {"torch", "transformers"} == set(peers.versions)
-        generate, lookup = peers.decoders
+        generate, prompt_lookup = peers.decoders
         assert generate == Variant("transformers", "generate", "float32")
-        assert lookup == Variant("transformers", "prompt_lookup", "float32")
+        assert prompt_lookup == Variant("transformers", "prompt_lookup", "float32")
         check(peers.decoders[generate])
         # It drafts before it has read the prompt.
-        check(peers.decoders[lookup], range(1, LENGTH))
+        check(peers.decoders[prompt_lookup], range(1, LENGTH))
 
 
 @pytest.mark.smollm2
@@ -148,7 +148,7 @@ def test_a_peer_is_asked_in_lines(tmp_path: Path) -> None:
         whole = peer.decode(asked((1,), 5))
         assert whole == Answer((100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2)
         assert whole.timed_tokens == 3
-        assert peer.decode(asked((1,), 5), lookup_tokens=10).token_ids[0] == 110
+        assert peer.decode(asked((1,), 5), prompt_lookup_tokens=10).token_ids[0] == 110
         # What follows a stop token is cut, and its time with it.
         cut = peer.decode(asked((1,), 5, 102))
         assert cut == Answer((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)

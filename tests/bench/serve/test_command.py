@@ -127,16 +127,16 @@ def test_measures_a_running_service_and_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_lookup_alone(
+def test_prompt_lookup_alone(
     bench: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: Capture
 ) -> None:
     echo = tmp_path_factory.mktemp("echo")
     write_echoing_target(echo)
     load = ("--concurrency", "1", "--requests", "2", "--max-sequences", "1", "--json")
-    assert bench(*load, "--target", str(echo), "--no-drafter", "--lookup") == 0
+    assert bench(*load, "--target", str(echo), "--no-drafter", "--prompt-lookup") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["drafter"] is None
-    assert report["service"]["engine"]["lookup"] is True
+    assert report["service"]["engine"]["prompt_lookup"] is True
     drafted, plain = report["results"]
     assert drafted["acceptance_length"] > 2.0
     assert plain["acceptance_length"] == 1.0
@@ -153,7 +153,7 @@ def test_a_target_for_which_no_drafter_is_known_is_not_waited_for(target: Path) 
 
 
 def write_echoing_target(directory: Path) -> None:
-    """Write a target that gives back the token it was given, so that lookup is always right."""
+    """Write a target that gives back the token it was given, so that prompt lookup is always right."""
     decoder = Decoder(tiny_config(), dtype=jnp.float32, rngs=nnx.Rngs(0))
     # What the layers add is nothing beside the embedding, which is the head too.
     decoder.embedding.table[...] = 1e4 * decoder.embedding.table[...]

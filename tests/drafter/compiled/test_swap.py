@@ -12,7 +12,7 @@ from tests.drafter.builders import drafter_config, make_method, random_drafter, 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Draft
 
 CONFIG = drafter_config()
 WIDTH = CONFIG.feature_width
@@ -25,10 +25,10 @@ def method_of(seed: int, compiled: list[int] | None = None, **room: Any) -> Comp
     return make_method(drafter, target_parts(), lambda: count.append(1), **small, **room)
 
 
-def drafted(method: CompiledMethod) -> Proposal:
+def drafted(method: CompiledMethod) -> Draft:
     features = np.random.default_rng(0).standard_normal((20, WIDTH)).astype(np.float32)
-    [proposal] = method.step([ContextRow(0, 0, features, 5, 3)])
-    return proposal
+    [draft] = method.step([ContextRow(0, 0, features, 5, 3)])
+    return draft
 
 
 def test_other_weights_draft_as_if_they_had_been_there_from_the_start() -> None:

@@ -30,7 +30,7 @@ from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
-from blockdraft_drafter.method import ContextRow, ContextsLostError, MethodLostError, Proposal
+from blockdraft_drafter.method import ContextRow, Draft, DraftCacheLostError, MethodLostError
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -80,13 +80,13 @@ class Setup:
 
     def check(
         self,
-        proposal: Proposal,
+        draft: Draft,
         features: NDArray[Any],
         anchor: int,
         sampling: Sampling = GREEDY,
     ) -> None:
         tokens, _ = self.expected(features, anchor, sampling)
-        assert list(proposal.token_ids) == tokens[: len(proposal.token_ids)].tolist()
+        assert list(draft.token_ids) == tokens[: len(draft.token_ids)].tolist()
 
 
 def make_setup(architecture: str, tied: bool = True, warm: bool = False, **overrides: Any) -> Setup:
@@ -173,10 +173,10 @@ def test_drafts_equal_the_reference_at_every_length(
     # 128 is the width of an attention chunk; the lengths lie on both sides of its edge.
     for length in (0, 1, 5, 30, 60, 90, 120, 127, 128, 129, 140):
         row = ContextRow(1, sent, features[sent:length], 7, full)
-        (proposal,) = setup.method.step([row])
+        (draft,) = setup.method.step([row])
         sent = length
-        setup.check(proposal, features[:length], 7)
-        drafts.add(proposal.token_ids)
+        setup.check(draft, features[:length], 7)
+        drafts.add(draft.token_ids)
     assert len(drafts) > 3, "the drafts should depend on the context"
 
 
@@ -194,11 +194,11 @@ def test_sampled_drafts_equal_the_reference(
         for _ in range(3):
             sampling = random_sampling(options)
             row = ContextRow(1, sent, features[sent:length], 7, full, sampling=sampling)
-            (proposal,) = setup.method.step([row])
+            (draft,) = setup.method.step([row])
             sent = length
-            setup.check(proposal, features[:length], 7, sampling)
+            setup.check(draft, features[:length], 7, sampling)
             greedy = setup.expected(features[:length], 7)[0].tolist()
-            different += list(proposal.token_ids) != greedy
+            different += list(draft.token_ids) != greedy
     assert different > 5, "the noise should matter"
 
 
@@ -223,10 +223,10 @@ def test_arrival_order_batch_and_slot_do_not_matter(
             new = features[slot][start : sent[slot]]
             sampling = random_sampling(options)
             rows.append(ContextRow(slot, start, new, 9, wanted, sampling=sampling))
-        proposals = setup.method.step(rows)
-        for row, proposal in zip(rows, proposals, strict=True):
-            assert len(proposal.token_ids) == row.draft_length
-            setup.check(proposal, features[row.slot][: sent[row.slot]], 9, row.sampling)
+        drafts = setup.method.step(rows)
+        for row, draft in zip(rows, drafts, strict=True):
+            assert len(draft.token_ids) == row.draft_length
+            setup.check(draft, features[row.slot][: sent[row.slot]], 9, row.sampling)
     assert not setup.recompiled
 
 
@@ -241,8 +241,8 @@ def test_a_slot_is_used_to_its_last_position_and_shows_nothing_of_it_later(
         (ContextRow(3, 288, long[288:], 5, 3), long),
         (ContextRow(3, 0, short, 5, 3), short),
     ):
-        (proposal,) = setup.method.step([row])
-        setup.check(proposal, features, 5)
+        (draft,) = setup.method.step([row])
+        setup.check(draft, features, 5)
 
 
 def test_padding_touches_no_slot(setups: Callable[..., Setup]) -> None:
@@ -271,7 +271,7 @@ def test_a_shape_missed_by_warm_up_is_counted() -> None:
     assert setup.recompiled == [True]
 
 
-def proposals(draft_ids: np.ndarray | None, *, tied: bool) -> list[tuple[int, ...]]:
+def drafts(draft_ids: np.ndarray | None, *, tied: bool) -> list[tuple[int, ...]]:
     """Draft from a few anchors over one random context."""
     size = None if draft_ids is None else len(draft_ids)
     drafter = random_drafter(drafter_config(draft_vocab_size=size))
@@ -279,16 +279,16 @@ def proposals(draft_ids: np.ndarray | None, *, tied: bool) -> list[tuple[int, ..
     setup = Setup(drafter, make_method(drafter, target_parts(tied=tied)), tied, [])
     features = features_of(setup, 9, 3)
     rows = [ContextRow(slot, 0, features, anchor, 3) for slot, anchor in enumerate((5, 17, 40))]
-    return [proposal.token_ids for proposal in setup.method.step(rows)]
+    return [draft.token_ids for draft in setup.method.step(rows)]
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_proposes_the_likeliest_of_its_own_vocabulary(tied: bool) -> None:
-    free = proposals(None, tied=tied)
+def test_drafts_the_likeliest_of_its_own_vocabulary(tied: bool) -> None:
+    free = drafts(None, tied=tied)
     likeliest = np.unique(np.concatenate([np.array(tokens) for tokens in free]))
-    assert proposals(likeliest.astype(np.int32), tied=tied) == free
+    assert drafts(likeliest.astype(np.int32), tied=tied) == free
     without = np.setdiff1d(np.arange(VOCAB), likeliest[:1]).astype(np.int32)
-    for tokens, unrestricted in zip(proposals(without, tied=tied), free, strict=True):
+    for tokens, unrestricted in zip(drafts(without, tied=tied), free, strict=True):
         assert likeliest[0] not in tokens
         for token, wanted in zip(tokens, unrestricted, strict=True):
             assert token == wanted or wanted == likeliest[0]
@@ -300,9 +300,9 @@ def test_bfloat16_features_enter_as_they_are() -> None:
     method = make_method(drafter, target_parts(), feature_dtype=bfloat16)
     features = np.random.default_rng(0).standard_normal((10, method.spec.feature_width))
     rounded = features.astype(bfloat16)
-    (proposal,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
+    (draft,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
     setup = Setup(drafter, method, True, [])
-    setup.check(proposal, rounded.astype(np.float32), 5)
+    setup.check(draft, rounded.astype(np.float32), 5)
 
 
 @pytest.mark.parametrize("architecture", ["published", "from_anchor_markov"])
@@ -316,8 +316,8 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
     features = features_of(raw, 40, 1)
     projected = np.asarray(jax.device_put(spec.projection)(jnp.asarray(features)))
     for start, stop, wanted in ((0, 9, 3), (9, 9, 2), (9, 40, 3)):
-        (proposal,) = method.step([ContextRow(1, start, projected[start:stop], 5, wanted)])
-        raw.check(proposal, features[:stop], 5)
+        (draft,) = method.step([ContextRow(1, start, projected[start:stop], 5, wanted)])
+        raw.check(draft, features[:stop], 5)
 
 
 def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
@@ -347,10 +347,10 @@ def test_a_failed_step_loses_contexts_and_without_room_for_others_the_method(
 
     with monkeypatch.context() as patched:
         patched.setitem(setup.method._executables, ("draft", 1), fail)
-        with pytest.raises(ContextsLostError, match="RESOURCE_EXHAUSTED"):
+        with pytest.raises(DraftCacheLostError, match="RESOURCE_EXHAUSTED"):
             setup.method.step([row])
-    (proposal,) = setup.method.step([row])
-    setup.check(proposal, row.features, 5)
+    (draft,) = setup.method.step([row])
+    setup.check(draft, row.features, 5)
 
     monkeypatch.setitem(setup.method._executables, ("draft", 1), fail)
     monkeypatch.setattr(buffer, "allocate", fail)

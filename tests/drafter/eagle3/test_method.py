@@ -27,7 +27,7 @@ from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Draft
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 
@@ -88,8 +88,8 @@ def expected(
     return chosen, np.array(log_chances)
 
 
-def check(proposal: Proposal, chosen: list[int]) -> None:
-    assert list(proposal.token_ids) == chosen[: len(proposal.token_ids)]
+def check(draft: Draft, chosen: list[int]) -> None:
+    assert list(draft.token_ids) == chosen[: len(draft.token_ids)]
 
 
 def passes_made(drafted: Drafted) -> int:
@@ -129,8 +129,8 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     # Nothing new to append: drafting starts from what was kept of the last position.
     both = method.step([row(0, 9, 9, CHAIN_SIZE - 1), row(2, 140, 140, 3)])
     greedy = {s: expected(drafter, features[s], tokens[s], tied=tied)[0] for s in lengths}
-    for slot, proposal in zip(lengths, both, strict=True):
-        check(proposal, greedy[slot])
+    for slot, draft in zip(lengths, both, strict=True):
+        check(draft, greedy[slot])
     assert len(both[0].token_ids) == CHAIN_SIZE - 1
     assert len(both[1].token_ids) == 3
     # Sampled ones beside greedy ones, in the same program.
@@ -140,11 +140,11 @@ def test_drafts_equal_the_reference(variant: str) -> None:
             replace(row(slot, length, length, CHAIN_SIZE - 1), sampling=random_sampling(options))
             for slot, length in lengths.items()
         ]
-        for one, proposal in zip(mixed, method.step(mixed), strict=True):
+        for one, draft in zip(mixed, method.step(mixed), strict=True):
             slot, sampling = one.slot, one.sampling
             known = features[slot], tokens[slot]
-            check(proposal, expected(drafter, *known, tied=tied, sampling=sampling)[0])
-            different += list(proposal.token_ids) != greedy[slot]
+            check(draft, expected(drafter, *known, tied=tied, sampling=sampling)[0])
+            different += list(draft.token_ids) != greedy[slot]
     assert different > 1, "the noise should matter"
     assert not recompiled
     if variant == "published":
@@ -166,12 +166,12 @@ class Pair:
             ContextRow(slot, 6, nothing, tokens[6], length, least_chance=least)
             for (slot, tokens), length in zip(self.tokens.items(), wanted, strict=True)
         ]
-        proposals = self.method.step(rows)
-        for slot, proposal in zip(self.tokens, proposals, strict=True):
-            check(proposal, self.whole[slot][0])
+        drafts = self.method.step(rows)
+        for slot, draft in zip(self.tokens, drafts, strict=True):
+            check(draft, self.whole[slot][0])
         new = self.method._pad(flatten_features(rows), 2 * self.method._programs.features_per_block)
         passes = passes_made(self.method._draft(new, pack_blocks(rows, 2)))
-        return [len(proposal.token_ids) for proposal in proposals], passes
+        return [len(draft.token_ids) for draft in drafts], passes
 
 
 @pytest.fixture(scope="module")
@@ -223,8 +223,8 @@ def test_projected_features_give_the_same_drafts() -> None:
     for start, stop in ((0, 12), (12, 12), (12, 20)):
         ids = tuple(tokens[start:stop])
         row = ContextRow(0, start, projected[start:stop], tokens[stop], 4, ids)
-        [proposal] = method.step([row])
-        check(proposal, expected(drafter, features[:stop], tokens[: stop + 1])[0])
+        [draft] = method.step([row])
+        check(draft, expected(drafter, features[:stop], tokens[: stop + 1])[0])
 
 
 def test_a_slot_forgets_its_last_sequence() -> None:
@@ -234,8 +234,8 @@ def test_a_slot_forgets_its_last_sequence() -> None:
     width = method.spec.feature_width
     old, new = (rng.standard_normal((n, width)).astype(np.float32) for n in (30, 2))
     method.step([ContextRow(1, 0, old, 7, 4, (3,) * 30)])
-    [proposal] = method.step([ContextRow(1, 0, new, 9, 4, (5, 6))])
-    check(proposal, expected(drafter, new, [5, 6, 9])[0])
+    [draft] = method.step([ContextRow(1, 0, new, 9, 4, (5, 6))])
+    check(draft, expected(drafter, new, [5, 6, 9])[0])
     # Nothing is known of a sequence of one token: a draft from an anchor alone is still a draft,
     # and does not depend on whose slot it was.
     alone = [method.step([ContextRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]

@@ -8,7 +8,7 @@ import numpy as np
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning.recorder import Recorder
-from blockdraft_drafter.learning.recordings import RAW, Recording, RecordingFile, Recordings
+from blockdraft_drafter.learning.samples import RAW, Recording, RecordingFile, Recordings
 
 
 def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
@@ -21,7 +21,7 @@ def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
         "target_fingerprint": "target",
         "feature_form": RAW,
         "layer_ids": (1, 2),
-        "answer_start": 5,
+        "completion_start": 5,
     }
     return Recording(**{**fields, **changes})
 
@@ -37,7 +37,7 @@ class Kept(Recordings):
 
     def add(self, added: Recording) -> str:
         """Write a recording and return its name."""
-        names = ("target_fingerprint", "feature_form", "layer_ids", "answer_start")
+        names = ("target_fingerprint", "feature_form", "layer_ids", "completion_start")
         about = {name: getattr(added, name) for name in (*names, "temperature", "recorded_at")}
         with closing(RecordingFile(self)) as file:
             file.append(added.features)

@@ -20,7 +20,7 @@ from blockdraft_drafter.learning import recorder as module
 from blockdraft_drafter.learning.learner import Learner, StreamLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
-from blockdraft_drafter.learning.recordings import Recording, RecordingFile, Recordings
+from blockdraft_drafter.learning.samples import Recording, RecordingFile, Recordings
 from blockdraft_protos.v1 import drafter_pb2
 
 ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
@@ -53,7 +53,7 @@ class Recorded:
 
     def counts(self) -> dict[str, float]:
         samples = [s for metric in self.registry.collect() for s in metric.samples]
-        name = "blockdraft_drafter_recordings_total"
+        name = "blockdraft_drafter_training_samples_total"
         return {s.labels["outcome"]: s.value for s in samples if s.name == name and s.value}
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -100,7 +100,7 @@ def test_a_sequence_is_written_when_its_context_is_released(recorded: Recorded) 
     [found] = recorded.found()
     assert found.token_ids.tolist() == list(range(20))
     np.testing.assert_array_equal(found.features, features(0, 20))
-    assert (found.answer_start, found.temperature) == (5, 0.5)
+    assert (found.completion_start, found.temperature) == (5, 0.5)
     assert found.target_fingerprint == ORIGIN["target_fingerprint"]
     assert (found.feature_form, found.layer_ids) == ("raw", (1, 2))
     assert recorded.counts() == {"written": 1}
@@ -122,7 +122,7 @@ def test_what_is_excluded_or_begins_anew_leaves_nothing(recorded: Recorded) -> N
         message = drafter_pb2.SequenceDraft(sequence_id=sequence_id, request_id="r")
         message.token_ids.extend(range(rows))
         if allowed:
-            message.recording.answer_start = 4
+            message.sample.completion_start = 4
         stream.stepped(message, features(0, rows), ())
 
     begin(1, 30, allowed=False)

@@ -87,9 +87,9 @@ async def test_the_streams_of_one_that_died_go_on_at_one_that_came() -> None:
 
 async def test_a_failing_look_up_changes_nothing_but_a_metric() -> None:
     async with named(FakeVerifier()) as (server, resolver):
-        assert server.metric("lookup_failures_total") == 0
+        assert server.metric("name_resolution_failures_total") == 0
         resolver.addresses = frozenset()
-        await until(lambda: server.metric("lookup_failures_total") > 1)
+        await until(lambda: server.metric("name_resolution_failures_total") > 1)
         await server.generate(max_output_tokens=1)
         assert server.metric("verifiers", state="healthy") == 1
 

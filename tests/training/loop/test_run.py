@@ -59,9 +59,9 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     # Replaying the answers all at once says the same.
     drafter = load_drafter(DFLASH, tmp_path / "drafter", pair.checkpoint, dtype=jnp.float32)
     assert drafter.draft_ids is not None
-    proposable = np.zeros(pair.decoder.config.vocab_size, int)
-    proposable[drafter.draft_ids] = 1
-    hot = HotVocabulary.of(proposable, len(drafter.draft_ids))
+    draftable = np.zeros(pair.decoder.config.vocab_size, int)
+    draftable[drafter.draft_ids] = 1
+    hot = HotVocabulary.of(draftable, len(drafter.draft_ids))
     builder = BatchBuilder.of(pair.rows, cache)
     validate = make_validation(
         DFlashRecipe(settings),

@@ -1,4 +1,4 @@
-"""What training predicts is what the serving drafter proposes."""
+"""What training predicts is what the serving drafter drafts."""
 
 from dataclasses import replace
 from functools import partial
@@ -54,7 +54,7 @@ def predict(
     ],
     ids=str,
 )
-def test_predictions_in_training_are_proposals_in_serving(
+def test_predictions_in_training_are_drafts_in_serving(
     pair: Pair, tmp_path: Path, from_anchor: bool, vocabulary: int | None, rank: int
 ) -> None:
     target = pair.decoder.config
@@ -96,17 +96,17 @@ def test_predictions_in_training_are_proposals_in_serving(
         steps = np.random.default_rng(row).integers(1, 8 if row else 2, LENGTH)
         for anchor in np.unique(np.minimum(PROMPT - 1 + np.cumsum(steps), LENGTH - 1)).tolist():
             new = features[row, sent:anchor]
-            (proposal,) = method.step(
+            (draft,) = method.step(
                 [ContextRow(row, sent, new, int(token_ids[row, anchor]), BLOCK_SIZE - 1)]
             )
             # Each token is predicted after those before it, so they must be the drafted ones.
             inside = min(BLOCK_SIZE - 1, LENGTH - 1 - anchor)
             said = token_ids.copy()
-            said[row, anchor + 1 : anchor + 1 + inside] = proposal.token_ids[:inside]
+            said[row, anchor + 1 : anchor + 1 + inside] = draft.token_ids[:inside]
             anchors = jnp.full((ROWS, 1), anchor)
             predicted = predict(graph, state, frozen, replace(batch, token_ids=said), anchors)
             wanted = predicted[row, 0, : inside + 1].tolist()
-            assert list(proposal.token_ids)[: inside + 1] == wanted
-            drafts.add(proposal.token_ids)
+            assert list(draft.token_ids)[: inside + 1] == wanted
+            drafts.add(draft.token_ids)
             sent = anchor
     assert len(drafts) > 20, "the drafts should depend on the context"

@@ -24,7 +24,7 @@ from tests.training.pair import Pair
 from blockdraft_drafter.checkpoint import load_drafter
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.recordings import Recording
+from blockdraft_drafter.learning.samples import Recording
 from blockdraft_drafter.learning.versions import VersionStore, copy_checkpoint
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints

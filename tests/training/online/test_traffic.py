@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.drafter.learning.kept import Kept, recording
 
-from blockdraft_drafter.learning.recordings import Recording
+from blockdraft_drafter.learning.samples import Recording
 from blockdraft_training.online.settings import LearnSettings, Schedule
 from blockdraft_training.online.traffic import (
     Form,
@@ -99,7 +99,7 @@ def test_everything_is_learned_from_so_often_and_then_waited_for(kept: Kept) -> 
         ({"layer_ids": (1, 3)}, "features of other layers"),
         ({"feature_form": "theirs"}, "another projection"),
         ({"token_ids": np.full(20, 100, np.int32)}, "tokens outside the vocabulary"),
-        ({"answer_start": 19}, "no answer"),
+        ({"completion_start": 19}, "no answer"),
         (
             {"features": np.full((20, 8), np.nan, ml_dtypes.bfloat16)},
             "features that are no numbers",
@@ -141,20 +141,20 @@ def test_raw_and_projected_features_are_never_mixed(kept: Kept) -> None:
 
 
 def test_of_a_long_sequence_what_is_around_the_beginning_of_the_answer_is_kept() -> None:
-    long = recording(0, tokens=400, answer_start=300)
+    long = recording(0, tokens=400, completion_start=300)
     short = cut(long, 64)
     assert len(short.token_ids) == len(short.features) == 64
-    assert short.answer_start == 16
+    assert short.completion_start == 16
     assert (short.token_ids == long.token_ids[284:348]).all()
     assert (short.features == long.features[284:348]).all()
-    at_the_end = cut(recording(0, tokens=400, answer_start=390), 64)
-    assert at_the_end.answer_start == 54
-    unknown = cut(recording(0, tokens=400, answer_start=-1), 64)
-    assert unknown.answer_start == -1
+    at_the_end = cut(recording(0, tokens=400, completion_start=390), 64)
+    assert at_the_end.completion_start == 54
+    unknown = cut(recording(0, tokens=400, completion_start=-1), 64)
+    assert unknown.completion_start == -1
 
 
 def test_where_the_answer_is_unknown_every_token_is_learned() -> None:
-    row = row_of(recording(0, answer_start=-1))
+    row = row_of(recording(0, completion_start=-1))
     assert len(row.prompt) == 1
     assert len(row.response) == 19
     assert len(row_of(recording(0)).prompt) == 5

@@ -11,7 +11,7 @@ from tests.drafter.learning.kept import Kept
 from tests.training.pair import Pair
 
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.recordings import RAW, Recording
+from blockdraft_drafter.learning.samples import RAW, Recording
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.learner import Learner
@@ -62,7 +62,7 @@ def projected(recording: Recording, model: DFlash) -> Recording:
         recording.target_fingerprint,
         model.projection.fingerprint(),
         recording.layer_ids,
-        recording.answer_start,
+        recording.completion_start,
     )
 
 

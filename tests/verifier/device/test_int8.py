@@ -44,7 +44,7 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
             tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
         expected.append(tokens)
 
-    def propose(position: int, anchor: int, length: int) -> list[int]:
+    def draft(position: int, anchor: int, length: int) -> list[int]:
         fits = [tokens for tokens in expected if tokens[position : position + 1] == [anchor]]
         right = fits[0][position + 1 : position + 1 + length] if fits else []
         # Every third draft is wrong.
@@ -52,7 +52,7 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
 
     drafting = make_engine(
         ScannedDecoder(decoder) if scanned else decoder,
-        link_to(propose),
+        link_to(draft),
         replace(TINY_ENGINE, scheduler=SMALL),
     )
     drafted = decode(drafting, requests)

@@ -15,7 +15,7 @@ from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageW
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
 
 VOCAB = 50
 PAGE_SIZE, PAGES_EACH = 4, 10
@@ -148,7 +148,7 @@ class Bench:
         sent = self.wire.sent[request]
         response = pb.DraftResponse(step_id=sent.step_id)
         for part in sent.sequences:
-            response.proposals.add(
+            response.drafts.add(
                 sequence_id=part.sequence_id,
                 context_length=part.context_start + part.feature_rows,
                 token_ids=range(7, 7 + part.draft_length),
@@ -171,7 +171,7 @@ class Bench:
         self.sync.request(wanted, wait)
 
     def asked(self, sequence: Sequence, draft_length: int = 3, wait: float = TIMEOUT) -> int:
-        """Ask for a proposal; return the id of the context."""
+        """Ask for a draft; return the id of the context."""
         self.sync.request([(sequence, draft_length)], wait)
         return self.sync.contexts[sequence].context_id
 
@@ -180,7 +180,7 @@ class Bench:
         before = self.repairs.copy()
         self.asked(sequence)
         self.take()
-        assert sequence.proposal == Proposal((7, 8, 9))
+        assert sequence.draft == Draft((7, 8, 9))
         assert not sequence.awaiting_draft
         assert self.sync.contexts[sequence].length == sequence.committed
         assert self.repairs == before
@@ -192,6 +192,6 @@ def refuse(
     expected: int,
     code: pb.SequenceErrorCode.ValueType = pb.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH,
 ) -> None:
-    [proposal] = [p for p in response.proposals if p.sequence_id == context_id]
-    response.proposals.remove(proposal)
+    [draft] = [p for p in response.drafts if p.sequence_id == context_id]
+    response.drafts.remove(draft)
     response.sequence_errors.add(sequence_id=context_id, code=code, expected_context_start=expected)

@@ -4,13 +4,13 @@ import pytest
 from tests.verifier.drafting.by_hand import TIMEOUT, Bench
 
 from blockdraft_verifier.drafting.sync import LEAVING_ALONE
-from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 WAIT = TIMEOUT / 8
 
 
 def miss(bench: Bench) -> Sequence:
-    """Return a sequence whose proposal did not come in time."""
+    """Return a sequence whose draft did not come in time."""
     sequence = bench.sequence(5)
     bench.asked(sequence, wait=WAIT)
     times = bench.sync.collect(wait="all")
@@ -51,30 +51,30 @@ def test_what_is_there_is_in_time_whenever_somebody_looks(bench: Bench) -> None:
     bench.answer()
     bench.wire.waited += 2 * TIMEOUT
     assert not bench.sync.collect(wait="none").missed
-    assert sequence.proposal == Proposal((7, 8, 9))
+    assert sequence.draft == Draft((7, 8, 9))
     assert not bench.repairs
 
 
-def test_a_late_proposal_for_who_went_on_is_nothing(bench: Bench) -> None:
+def test_a_late_draft_for_who_went_on_is_nothing(bench: Bench) -> None:
     sequence = miss(bench)
     bench.advance(sequence, 1)
     times = bench.take(change=lambda r: r.timings.compute_time.FromMilliseconds(1))
-    assert sequence.proposal is None
+    assert sequence.draft is None
     assert not bench.repairs
     [late] = times.late
-    assert (late.proposals, late.computed) == (1, 0.001)
+    assert (late.drafts, late.computed) == (1, 0.001)
     assert late.elapsed == pytest.approx(WAIT)
     # What is learned of late answers must not look like a wait of this step.
-    assert (times.computed, times.answers, times.proposals) == (0.0, 0, 0)
+    assert (times.computed, times.answers, times.drafts) == (0.0, 0, 0)
     bench.wire.waited += LEAVING_ALONE.max_seconds
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 5
 
 
-def test_a_late_proposal_is_taken_by_who_has_not_gone_on(bench: Bench) -> None:
+def test_a_late_draft_is_taken_by_who_has_not_gone_on(bench: Bench) -> None:
     sequence = miss(bench)
     bench.take(wait="none")
-    assert sequence.proposal == Proposal((7, 8, 9))
+    assert sequence.draft == Draft((7, 8, 9))
 
 
 def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> None:
@@ -96,7 +96,7 @@ def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
     sequence = miss(bench)
     bench.take(wait="none")
     bench.advance(sequence, 1)
-    sequence.proposal = None
+    sequence.draft = None
     bench.asked(sequence)
     assert len(bench.wire.sent) == 1
     bench.wire.waited += LEAVING_ALONE.initial_seconds
@@ -104,7 +104,7 @@ def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
     assert len(bench.wire.sent) == 2
 
 
-def test_pauses_double_up_to_the_longest_until_proposals_come_in_time(bench: Bench) -> None:
+def test_pauses_double_up_to_the_longest_until_drafts_come_in_time(bench: Bench) -> None:
     sync = bench.sync
     assert sync.left_alone_seconds == 0.0
     longest = LEAVING_ALONE.initial_seconds

@@ -33,7 +33,7 @@ def test_features_go_many_at_a_time_without_being_asked_for(bench: Bench) -> Non
     part = bench.part(sequence)
     assert (part.context_start, part.feature_rows, part.draft_length) == (0, 9, 0)
     assert list(part.token_ids) == sequence.tokens[:9]
-    assert (part.recording.answer_start, part.recording.temperature) == (3, 0.5)
+    assert (part.sample.completion_start, part.sample.temperature) == (3, 0.5)
     assert not sequence.awaiting_draft
     bench.take()
     bench.advance(sequence, 7)
@@ -44,7 +44,7 @@ def test_features_go_many_at_a_time_without_being_asked_for(bench: Bench) -> Non
     part = bench.part(sequence)
     assert (part.context_start, part.feature_rows) == (9, 8)
     # Once is enough.
-    assert not part.HasField("recording")
+    assert not part.HasField("sample")
 
 
 def test_the_last_features_go_when_a_sequence_has_ended(bench: Bench) -> None:
@@ -68,7 +68,7 @@ def test_of_what_is_excluded_nothing_is_sent_to_learn_from(bench: Bench) -> None
     assert not bench.wire.sent
     # Its drafts are as good as anybody's, and say that it must not be recorded.
     bench.request((excluded, 3))
-    assert not bench.part(excluded).HasField("recording")
+    assert not bench.part(excluded).HasField("sample")
 
 
 def test_a_drafter_that_does_not_learn_is_told_and_sent_nothing(bench: Bench) -> None:
@@ -77,7 +77,7 @@ def test_a_drafter_that_does_not_learn_is_told_and_sent_nothing(bench: Bench) ->
     bench.sync.send_to_learn([sequence])
     assert not bench.wire.sent
     bench.request((sequence, 3))
-    assert not bench.part(sequence).HasField("recording")
+    assert not bench.part(sequence).HasField("sample")
 
 
 def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

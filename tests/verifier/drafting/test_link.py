@@ -136,7 +136,7 @@ def drafted_through_memory(transport: DraftTransport) -> list[int]:
         transport.send(request)
         answer = transport.receive(PATIENCE_SECONDS)
         assert answer is not None
-        lengths.append(answer.proposals[0].context_length)
+        lengths.append(answer.drafts[0].context_length)
     return lengths
 
 

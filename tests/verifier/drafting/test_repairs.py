@@ -11,7 +11,7 @@ from tests.verifier.drafting.by_hand import (
 )
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 
 @pytest.mark.parametrize("length", [4, 6, 0])
@@ -23,11 +23,11 @@ def test_another_context_length_builds_the_context_anew(
     old = bench.asked(sequence, draft_length)
 
     def lie(response: pb.DraftResponse) -> None:
-        response.proposals[0].context_length = length
+        response.drafts[0].context_length = length
 
     bench.take(change=lie)
     assert bench.repairs == {"context_mismatch": 1}
-    assert sequence.proposal is None
+    assert sequence.draft is None
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0
@@ -35,15 +35,15 @@ def test_another_context_length_builds_the_context_anew(
     assert list(bench.wire.sent[-1].released_sequence_ids) == [old]
 
 
-def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) -> None:
+def test_a_missing_response_builds_that_context_anew_and_no_other(bench: Bench) -> None:
     lost, kept = bench.sequence(5), bench.sequence(6)
     bench.request((lost, 3), (kept, 3))
-    bench.take(change=lambda response: response.proposals.remove(response.proposals[0]))
-    assert bench.repairs == {"missing_answer": 1}
-    assert lost.proposal is None
+    bench.take(change=lambda response: response.drafts.remove(response.drafts[0]))
+    assert bench.repairs == {"missing_response": 1}
+    assert lost.draft is None
     assert not lost.awaiting_draft
-    assert kept.proposal is not None
-    kept.proposal = None
+    assert kept.draft is not None
+    kept.draft = None
     bench.assert_usual_again(lost)
     assert bench.part(lost).context_start == 0
     bench.assert_usual_again(kept)
@@ -61,21 +61,21 @@ def test_a_missing_answer_builds_that_context_anew_and_no_other(bench: Bench) ->
         ([1, 2, 3, 4], False),
     ],
 )
-def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits: bool) -> None:
+def test_malformed_drafts_are_not_taken(bench: Bench, tokens: list[int], fits: bool) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
 
     def swap(response: pb.DraftResponse) -> None:
-        response.proposals[0].token_ids[:] = tokens
+        response.drafts[0].token_ids[:] = tokens
 
     bench.take(change=swap)
     assert not sequence.awaiting_draft
     if fits:
-        assert sequence.proposal == Proposal(tuple(tokens), ended_early=len(tokens) < 3)
+        assert sequence.draft == Draft(tuple(tokens), ended_early=len(tokens) < 3)
         assert not bench.repairs
     else:
-        assert sequence.proposal is None
-        assert bench.repairs == {"malformed_proposal": 1}
+        assert sequence.draft is None
+        assert bench.repairs == {"malformed_draft": 1}
         bench.assert_usual_again(sequence)
         assert bench.part(sequence).context_start == 0
 
@@ -83,23 +83,23 @@ def test_malformed_proposals_are_not_taken(bench: Bench, tokens: list[int], fits
 def test_tokens_nobody_asked_for_are_malformed(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
-    bench.answer(change=lambda response: response.proposals[0].token_ids.append(1))
+    bench.answer(change=lambda response: response.drafts[0].token_ids.append(1))
     bench.sync.collect(wait="none")
-    assert sequence.proposal is None
-    assert bench.repairs == {"malformed_proposal": 1}
+    assert sequence.draft is None
+    assert bench.repairs == {"malformed_draft": 1}
 
 
-def test_a_repeated_answer_is_ignored(bench: Bench) -> None:
+def test_a_repeated_response_is_ignored(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
     bench.take()
-    sequence.proposal = None
+    sequence.draft = None
     bench.advance(sequence, 1)
     bench.asked(sequence)
     bench.answer(0)
     bench.take(1)
-    assert bench.repairs == {"repeated_answer": 1}
-    assert sequence.proposal is not None
+    assert bench.repairs == {"repeated_response": 1}
+    assert sequence.draft is not None
     assert bench.sync.contexts[sequence].length == 6
 
 
@@ -119,8 +119,8 @@ def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expe
     bench.advance(sequence, 3)
     context_id = bench.asked(sequence)
     bench.take(change=lambda response: refuse(response, context_id, expected))
-    assert bench.repairs == {"resent_context": 1}
-    assert sequence.proposal is None
+    assert bench.repairs == {"resent_features": 1}
+    assert sequence.draft is None
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == expected
@@ -156,7 +156,7 @@ def test_a_late_answer_ends_the_stream(bench: Bench, waited: float, kept: bool) 
     times = bench.sync.collect(wait="all")
     assert times.waited == pytest.approx(waited)
     if kept:
-        assert sequence.proposal is not None
+        assert sequence.draft is not None
         assert not bench.repairs
     else:
         assert_lost(bench, sequence)

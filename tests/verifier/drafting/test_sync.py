@@ -14,7 +14,7 @@ from blockdraft_models.decoder.sampling import pack_sampling, seed_words
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting import outgoing
-from blockdraft_verifier.scheduling.sequence import Proposal
+from blockdraft_verifier.scheduling.sequence import Draft
 
 
 def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> None:
@@ -25,8 +25,8 @@ def test_features_go_once_in_order_and_the_anchor_with_them(bench: Bench) -> Non
     assert part.anchor_token_id == sequence.anchor
     assert sequence.awaiting_draft
     bench.take()
-    assert sequence.proposal == Proposal((7, 8, 9))
-    sequence.proposal = None
+    assert sequence.draft == Draft((7, 8, 9))
+    sequence.draft = None
     bench.advance(sequence, 3)
     bench.assert_usual_again(sequence)
     part = bench.part(sequence)
@@ -56,7 +56,7 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
     bench.asked(sequence, 0)
     assert not sequence.awaiting_draft
     assert bench.take().waited == 0.0
-    assert sequence.proposal is None
+    assert sequence.draft is None
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).feature_rows == 0
 
@@ -69,7 +69,7 @@ def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> No
     bench.take(change=lambda response: refuse(response, context_id, 0, full))
     assert not refused.draftable
     assert not refused.awaiting_draft
-    assert other.proposal is not None
+    assert other.draft is not None
     assert not bench.repairs
     bench.request((refused, 3))
     assert len(bench.wire.sent) == 1
@@ -80,7 +80,7 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
     sequence = bench.sequence(29)
     old = bench.asked(sequence)
     bench.take()
-    sequence.proposal = None
+    sequence.draft = None
     bench.advance(sequence, committed - 29)
     bench.request((sequence, 3))
     assert sequence.draftable == fits
@@ -105,15 +105,15 @@ def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
 
 
 def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
-    proposed, refused = bench.sequence(3), bench.sequence(3)
-    bench.request((proposed, 3), (refused, 3))
+    drafted, refused = bench.sequence(3), bench.sequence(3)
+    bench.request((drafted, 3), (refused, 3))
     context_id = bench.sync.contexts[refused].context_id
-    for sequence in (proposed, refused):
+    for sequence in (drafted, refused):
         bench.sync.contexts.release(sequence)
         assert not sequence.awaiting_draft
     bench.answer(change=lambda response: refuse(response, context_id, 0))
     bench.sync.collect(wait="none")
-    assert proposed.proposal is None
+    assert drafted.draft is None
     assert not bench.repairs
 
 
@@ -137,7 +137,7 @@ def test_what_does_not_fit_one_request_catches_up_while_nobody_waits(
     assert not sequence.awaiting_draft
     for index in range(1 + len(rows)):
         bench.take(index)
-    assert short.proposal == Proposal((7, 8, 9))
+    assert short.draft == Draft((7, 8, 9))
     bench.assert_usual_again(sequence)
 
 
@@ -166,7 +166,7 @@ def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPa
         bench.take(index)
     bench.assert_usual_again(sequences[2])
     assert rows()[4:] == [[1]]
-    assert all(sequence.proposal is not None for sequence in sequences)
+    assert all(sequence.draft is not None for sequence in sequences)
     assert not bench.repairs
 
 
@@ -190,11 +190,11 @@ def test_waiting_for_any_takes_one_answer(bench: Bench) -> None:
     bench.asked(behind, 0)
     bench.asked(first)
     bench.asked(second)
-    # An answer that brings no proposal is not what anybody waits for.
+    # An answer that brings no draft is not what anybody waits for.
     bench.answer(0)
     bench.answer(1)
     bench.sync.collect(wait="any")
-    assert first.proposal is not None
+    assert first.draft is not None
     assert second.awaiting_draft
     assert bench.wire.waited == 0.0
     bench.sync.collect(wait="none")

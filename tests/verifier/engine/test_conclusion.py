@@ -67,11 +67,11 @@ def test_a_step_is_told_during_the_next_and_the_last_at_once(engine: Engine, dia
 
 
 def test_whoever_waits_for_drafts_is_told_first(diary: Diary) -> None:
-    def propose(position: int, anchor: int, length: int) -> list[int]:
+    def draft(position: int, anchor: int, length: int) -> list[int]:
         diary.entries.append("drafts")
         return [0] * length
 
-    engine = engine_over(WritingRunner(diary), link=link_to(propose))
+    engine = engine_over(WritingRunner(diary), link=link_to(draft))
     engine.submit(REQUEST, diary.hear)
     finish(engine)
     engine.stop()

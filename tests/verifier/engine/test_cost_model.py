@@ -8,7 +8,7 @@ import pytest
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, expected_drafts
 from blockdraft_verifier.engine.cost_model import (
-    FIRST_PROPOSALS,
+    FIRST_DRAFTS,
     NO_PROMPTS,
     CostModel,
     WaitingPrompts,
@@ -117,13 +117,13 @@ def test_an_unknown_sequence_gets_a_few_tries() -> None:
     costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
     heir = poor.successor()
     assert best(costs, [heir], 7) == 0
-    for _ in range(FIRST_PROPOSALS):
+    for _ in range(FIRST_DRAFTS):
         assert costs.try_length([heir], poor, 7) > 0
         heir.update(7, 0)
     assert costs.try_length([heir], poor, 7) == 0
     # One for whom drafts are right goes on.
     lucky = poor.successor()
-    for _ in range(FIRST_PROPOSALS):
+    for _ in range(FIRST_DRAFTS):
         lucky.update(7, 4)
     assert best(costs, [lucky], 7) > 0
     # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.

@@ -135,7 +135,7 @@ TRUE_MS = {
         pytest.param(16, "for long", marks=pytest.mark.slow),
     ],
 )
-def test_a_noisy_machine_costs_lookup_little(rows: int, slow: str) -> None:
+def test_a_noisy_machine_costs_prompt_lookup_little(rows: int, slow: str) -> None:
     """Tokens per second in virtual time, against knowing what every step takes.
 
     At warm-up, without contexts, the widest steps were the fastest by comparison. With a mean
@@ -160,7 +160,7 @@ def _decoded(
     *,
     learns: bool,
 ) -> float:
-    """Return the tokens per second of 600 steps that draft by lookup."""
+    """Return the tokens per second of 600 steps that draft by prompt_lookup."""
     text, machine = random.Random(seed), random.Random(seed + 1)
     begins, lasts = {"never": (0.0, 1), "for long": (0.004, 60), "often": (0.03, 8)}[slow]
     seconds, gained, slowness, left = 0.0, 0, 1.0, 0
@@ -172,20 +172,20 @@ def _decoded(
         left = max(0, left - 1)
         offers = [Offer(_found(text)) for _ in range(rows)]
         shares = fastest(costs, offers, must_draft=False)
-        tokens = rows + sum(share.lookup for share in shares)
+        tokens = rows + sum(share.prompt_lookup for share in shares)
         took = true[bucket_for(tuple(sorted(true)), rows, tokens)]
         took *= slowness * machine.lognormvariate(0.0, 0.06)
         seconds += took
         for offer, share in zip(offers, shares, strict=True):
             alive = text.random()
-            gained += 1 + sum(alive < each for each in offer.survival[: share.lookup])
+            gained += 1 + sum(alive < each for each in offer.survival[: share.prompt_lookup])
         if learns:
             costs.steps.observe(rows, tokens, took)
     return gained / seconds
 
 
 def _found(text: random.Random) -> list[float]:
-    """Return how likely the tokens found by lookup are right: mostly there are none."""
+    """Return how likely the tokens found by prompt lookup are right: mostly there are none."""
     if text.random() > 0.25:
         return []
     right = text.choice((0.1, 0.2, 0.3, 0.4, 0.6, 0.9))
@@ -219,7 +219,7 @@ def test_a_chain_costs_by_its_tokens() -> None:
         [0.2, 0.4, 0.6, 0.8, 1.0]
     )
     assert [costs.seconds(2, length) for length in (1, 5)] == pytest.approx([0.8, 2.0])
-    # More than the drafter can: lookup may ask for longer ones.
+    # More than the drafter can: prompt lookup may ask for longer ones.
     assert costs.seconds(1, 9) == 1.0
 
 

@@ -1,7 +1,7 @@
 """What the policy decides, in virtual time, over services as they were measured.
 
 Nothing is computed: texts are made up, every step and draft takes what it was measured to take, and
-scheduler, lookup and policy are the real ones. The decisions of each service are on record, as a
+scheduler, prompt lookup and policy are the real ones. The decisions of each service are on record, as a
 hash, with the tokens per second they come to: to write the same policy in other words changes
 neither. Who changes a decision on purpose records the new hashes and compares the speeds, of which
 none may be 2 % less: `python -m tests.verifier.engine.test_decisions`.
@@ -22,7 +22,7 @@ from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
 
 # Seconds of steps by tokens: SmolLM2-135M in bfloat16 on two cores of a Zen 4, and a chip.
 CPU = {1: 0.042, 2: 0.0425, 4: 0.043, 8: 0.05, 16: 0.052, 32: 0.068, 64: 0.104}
@@ -70,7 +70,7 @@ class Service:
         self.scenario = scenario
         limits = SchedulerSettings(scenario.callers, max(scenario.steps), 256)
         settings = EngineSettings(
-            num_pages=1024, scheduler=limits, draft_policy=scenario.policy, lookup_block=8
+            num_pages=1024, scheduler=limits, draft_policy=scenario.policy, prompt_lookup_block=8
         )
         self.scheduler = Scheduler(limits, PageAllocator(1024, settings.page_size))
         self.buckets = tuple(
@@ -137,7 +137,7 @@ class Service:
                 self.ask()
         running = self.scheduler.running
         wanted = self.lengths.wanted(running, self.block, self.scheduler.prompt_tokens)
-        found = [(s.sequence_id, s.proposal.token_ids) for s in running if s.proposal is not None]
+        found = [(s.sequence_id, s.draft.token_ids) for s in running if s.draft is not None]
         asked = [(sequence, length) for sequence, length in wanted if length]
         decision = [(sequence.sequence_id, length) for sequence, length in wanted], found
         self.decided.update(repr((decision, round(self.lengths.wait_seconds(wanted), 9))).encode())
@@ -156,7 +156,7 @@ class Service:
                 goes_on = self.scenario.goes_on
                 if goes_on is not None and self.random.random() > goes_on:
                     break
-            sequence.proposal = Proposal(tuple(drafted), ended_early=len(drafted) < length)
+            sequence.draft = Draft(tuple(drafted), ended_early=len(drafted) < length)
             longest = max(longest, len(drafted))
         computed = self.drafts[min((len(asked) - 1).bit_length(), 4)]
         if self.scenario.goes_on is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.drafter.requests import context_lengths
-from tests.fakes.drafting import Propose, ScriptedMethod, SessionLink
+from tests.fakes.drafting import DraftRule, ScriptedMethod, SessionLink
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.verifier.support import (
     CONFIG,
@@ -24,7 +24,7 @@ from tests.verifier.support import (
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
-from blockdraft_verifier.drafting.contexts import MAX_REFUSALS
+from blockdraft_verifier.drafting.draft_caches import MAX_REFUSALS
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 
@@ -52,17 +52,17 @@ def _reset(link: SessionLink, method: ScriptedMethod) -> Iterator[None]:
     method.drafted_from.clear()
 
 
-def oracle(requests: list[GenerationRequest], outputs: list[list[int]], rate: float) -> Propose:
+def oracle(requests: list[GenerationRequest], outputs: list[list[int]], rate: float) -> DraftRule:
     """Return a script that drafts what some known output says, each token right at `rate`."""
     rng = random.Random(0)
     known = [[*request.prompt, *output] for request, output in zip(requests, outputs, strict=True)]
 
-    def propose(position: int, anchor: int, length: int) -> list[int]:
+    def draft(position: int, anchor: int, length: int) -> list[int]:
         fits = [tokens for tokens in known if tokens[position : position + 1] == [anchor]]
         following = fits[0][position + 1 : position + 1 + length] if fits else []
         return [token if rng.random() < rate else (token + 1) % 256 for token in following]
 
-    return propose
+    return draft
 
 
 def test_greedy_output_is_that_of_the_reference(decoder: Decoder, plain: Engine) -> None:
@@ -81,7 +81,7 @@ def test_drafting_never_changes_the_output(
 ) -> None:
     requests = random_requests(2)
     expected = [outcome.tokens for outcome in decode(plain, requests)]
-    method.propose = oracle(requests, expected, right)
+    method.draft = oracle(requests, expected, right)
     outcomes = decode(drafting, requests)
     assert [outcome.tokens for outcome in outcomes] == expected
     accepted = sum(sum(outcome.usage.accepted_per_position) for outcome in outcomes)
@@ -93,7 +93,7 @@ def test_a_perfect_drafter_gains_a_whole_block_per_step(
 ) -> None:
     request = GenerationRequest("one", (5, 6, 7), max_output_tokens=13)
     [expected] = decode(plain, [request])
-    method.propose = oracle([request], [expected.tokens], 1.0)
+    method.draft = oracle([request], [expected.tokens], 1.0)
     [outcome] = decode(drafting, [request])
     assert outcome.tokens == expected.tokens
     # 1 token from the prompt, then 4 per step: 3 drafted and the bonus.
@@ -102,7 +102,7 @@ def test_a_perfect_drafter_gains_a_whole_block_per_step(
     assert steps == [(0, 0), (3, 3), (3, 3), (3, 3)]
     usage = outcome.usage
     assert usage.verification_steps == 3
-    # The last proposal may not overshoot, so its third token was still needed.
+    # The last draft may not overshoot, so its third token was still needed.
     assert usage.accepted_per_position == [3, 3, 3]
 
 
@@ -140,7 +140,7 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
 ) -> None:
     request = GenerationRequest("a", tuple(range(100, 130)), max_output_tokens=8)
     [first] = decode(drafting, [request])
-    method.propose = oracle([request], [first.tokens], 1.0)
+    method.draft = oracle([request], [first.tokens], 1.0)
     [second] = decode(drafting, [request])
     assert second.tokens == first.tokens
     usage = second.usage
@@ -222,7 +222,7 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
 ) -> None:
     requests = random_requests(10 + seed, count=6)
     expected = [outcome.tokens for outcome in decode(plain, requests)]
-    method.propose = oracle(requests, expected, 0.8)
+    method.draft = oracle(requests, expected, 0.8)
     repairs = drafting.metrics.repair_count()
     link._random.seed(seed)
     link.fault_rate = 0.3
@@ -256,7 +256,7 @@ def assert_in_sync(engine: Engine, link: SessionLink) -> None:
     assert link.transport is not None or not list(sync.contexts)
     for context in sync.contexts:
         sequence = context.sequence
-        if sequence.proposal is not None:
+        if sequence.draft is not None:
             assert link.transport is not None
             held = context_lengths(link.transport.session)[context.context_id]
             assert held == context.length == sequence.committed
@@ -267,7 +267,7 @@ def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
 ) -> None:
     request = GenerationRequest("long", (1, 2, 3), max_output_tokens=40)
     [expected] = decode(plain, [request])
-    method.propose = oracle([request], [expected.tokens], 1.0)
+    method.draft = oracle([request], [expected.tokens], 1.0)
     outcome = Outcome()
     drafting.submit(request, outcome)
     for _ in range(3):
@@ -306,7 +306,7 @@ def test_a_drafter_that_comes_late_is_taken_up(
 ) -> None:
     request = GenerationRequest("late", (1, 2, 3), max_output_tokens=30)
     [expected] = decode(plain, [request])
-    method.propose = oracle([request], [expected.tokens], 1.0)
+    method.draft = oracle([request], [expected.tokens], 1.0)
     link = SessionLink(method, down=True)
     engine = make_engine(decoder, link)
     assert engine.drafter is None
@@ -331,7 +331,7 @@ def test_stop_tokens_and_limits(plain: Engine, drafting: Engine, method: Scripte
     request = GenerationRequest("stop", (9, 8, 7), max_output_tokens=30)
     [whole] = decode(plain, [request])
     assert whole.events[-1].finish_reason is FinishReason.LENGTH
-    method.propose = oracle([request], [whole.tokens], 1.0)
+    method.draft = oracle([request], [whole.tokens], 1.0)
     for stop in sorted(set(whole.tokens)):
         stopped = replace(request, stop_token_ids=frozenset({stop}))
         [outcome] = decode(drafting, [stopped])
@@ -351,7 +351,7 @@ def test_speculation_can_be_turned_off_and_bounded(
 ) -> None:
     request = GenerationRequest("b", (4, 4, 4), max_output_tokens=9)
     [expected] = decode(plain, [request])
-    method.propose = oracle([request], [expected.tokens], 1.0)
+    method.draft = oracle([request], [expected.tokens], 1.0)
     for most, gains in ((0, {1}), (1, {1, 2}), (2, {1, 3, 2})):
         [outcome] = decode(drafting, [replace(request, max_draft_tokens=most)])
         assert outcome.tokens == expected.tokens

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes.drafting import Propose
+from tests.fakes.drafting import DraftRule
 from tests.verifier.support import (
     TINY_ENGINE,
     MadeUpRunner,
@@ -20,9 +20,9 @@ from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 
-def engine_with(propose: Propose, **settings: Any) -> Engine:
+def engine_with(draft: DraftRule, **settings: Any) -> Engine:
     config = replace(TINY_ENGINE, **settings)
-    return engine_over(MadeUpRunner(config), config, link_to(propose))
+    return engine_over(MadeUpRunner(config), config, link_to(draft))
 
 
 def test_two_groups_say_what_one_says() -> None:

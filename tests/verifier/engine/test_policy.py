@@ -27,10 +27,10 @@ from blockdraft_verifier.engine.policy import (
 )
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import (
+    Draft,
     DraftSource,
     FinishReason,
     GenerationRequest,
-    Proposal,
     Sequence,
 )
 
@@ -56,7 +56,7 @@ def decoding(lengths: DraftLengths, *, output: int = 20, **options: Any) -> Sequ
 
 
 def test_drafts_leave_room_for_prompts() -> None:
-    lengths = DraftLengths(EngineSettings(draft_policy="adaptive", lookup=False))
+    lengths = DraftLengths(EngineSettings(draft_policy="adaptive", prompt_lookup=False))
     # Verifying is free up to the largest step, which four drafted tokens fill.
     lengths.costs = CostModel({Bucket(2, tokens, tokens): 1.0 for tokens in (1, 5)})
     lengths.costs.drafts = DraftCosts(8, (0.1,))
@@ -92,10 +92,10 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
         {"finish_reason": FinishReason.STOP},
         {"draftable": False},
         {"awaiting_draft": True},
-        {"proposal": Proposal((4,))},
+        {"draft": Draft((4,))},
     ],
 )
-def test_who_cannot_use_a_proposal_is_left_out(change: dict[str, Any]) -> None:
+def test_who_cannot_use_a_draft_is_left_out(change: dict[str, Any]) -> None:
     lengths = made()
     sequence = decoding(lengths)
     for name, value in change.items():
@@ -167,7 +167,7 @@ def test_what_was_caught_up_is_not_charged_to_drafting() -> None:
     lengths = made()
     assert lengths.costs is not None
     before = lengths.costs.drafts.seconds(1, 7)
-    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, proposals=1, longest=7)
+    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, drafts=1, longest=7)
     lengths.observe_drafting(replace(usual, backlogged=True))
     assert lengths.costs.drafts.seconds(1, 7) == before
     lengths.observe_drafting(usual)
@@ -178,9 +178,7 @@ def test_a_late_answer_teaches() -> None:
     lengths = made()
     assert lengths.costs is not None
     before = lengths.costs.drafts.seconds(1, 7)
-    late = DraftTimes(
-        missed=1, late=[LateAnswer(proposals=1, longest=7, computed=1.0, elapsed=3.0)]
-    )
+    late = DraftTimes(missed=1, late=[LateAnswer(drafts=1, longest=7, computed=1.0, elapsed=3.0)])
     for _ in range(100):
         lengths.observe_drafting(late)
     assert lengths.costs.drafts.seconds(1, 7) == pytest.approx(3.0, rel=0.01) != before
@@ -207,18 +205,18 @@ class Run:
         lengths.add(self.sequence)
 
     def step(self) -> None:
-        """Verify what was proposed, if anything."""
+        """Verify what was drafted, if anything."""
         sequence, costs = self.sequence, self.lengths.costs
         assert costs is not None
         sequence.committed = len(sequence.tokens) - 1
-        proposal = sequence.proposal or Proposal(())
-        drafted, sequence.proposal = proposal.token_ids, None
+        draft = sequence.draft or Draft(())
+        drafted, sequence.draft = draft.token_ids, None
         known = len(sequence.tokens)
         accepted = 0
         while accepted < len(drafted) and drafted[accepted] == self.answer[known + accepted]:
             accepted += 1
         gained = tuple(self.answer[known : known + accepted + 1])
-        row = Row(sequence, known - 1, (0, *drafted), len(drafted), proposal.source)
+        row = Row(sequence, known - 1, (0, *drafted), len(drafted), draft.source)
         sequence.tokens.extend(gained)
         sequence.committed = len(sequence.tokens) - 1
         seconds = costs.verify_seconds(1, 1 + len(drafted))
@@ -235,7 +233,7 @@ class Run:
         return self.seconds
 
 
-def lookups(seconds: dict[int, float]) -> DraftLengths:
+def prompt_lookups(seconds: dict[int, float]) -> DraftLengths:
     lengths = DraftLengths(EngineSettings())
     lengths.use_blocks(1)
     lengths.costs = CostModel({Bucket(1, tokens, tokens): cost for tokens, cost in seconds.items()})
@@ -249,7 +247,7 @@ RISING = {1: 1.0, 2: 1.26, 4: 1.31, 8: 1.54, 16: 1.9, 32: 2.84}
 @pytest.mark.parametrize("alphabet", [3, 30, 1000])
 def test_a_text_without_repetitions_is_not_slowed(alphabet: int) -> None:
     rng = random.Random(alphabet)
-    lengths = lookups(RISING)
+    lengths = prompt_lookups(RISING)
     tokens = 0
     seconds = 0.0
     for _ in range(3):
@@ -264,7 +262,7 @@ def test_a_text_without_repetitions_is_not_slowed(alphabet: int) -> None:
 def test_a_copy_is_many_times_as_fast() -> None:
     rng = random.Random(0)
     prompt = [rng.randrange(1000) for _ in range(400)]
-    lengths = lookups(RISING)
+    lengths = prompt_lookups(RISING)
     first, second = (Run(lengths, prompt, prompt[10:310]).all() for _ in range(2))
     assert first < 300 / 3
     # What was learned of the first helps the second from its first tokens on.
@@ -273,29 +271,29 @@ def test_a_copy_is_many_times_as_fast() -> None:
 
 
 def test_a_long_prompt_is_indexed_piece_by_piece() -> None:
-    lengths = lookups(RISING)
+    lengths = prompt_lookups(RISING)
     rng = random.Random(0)
     prompt = [rng.randrange(10**6) for _ in range(3 * INDEXED_PER_STEP)]
     run = Run(lengths, prompt, prompt[:100])
     behind = []
     for _ in range(5):
         run.step()
-        lookup = lengths._known[run.sequence].lookup
-        assert lookup is not None
-        behind.append(lookup.behind)
+        prompt_lookup = lengths._known[run.sequence].prompt_lookup
+        assert prompt_lookup is not None
+        behind.append(prompt_lookup.behind)
     assert behind[0] == len(run.answer[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
     assert behind[:1] > behind[1:2] > behind[2:3]
     assert behind[-1] == 0
 
 
-def test_what_lookup_proposed_says_nothing_of_the_drafter() -> None:
+def test_what_prompt_lookup_drafted_says_nothing_of_the_drafter() -> None:
     lengths = made("adaptive")
     sequence = decoding(lengths)
-    row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.LOOKUP)
+    row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.PROMPT_LOOKUP)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
     for known in (lengths._overall, lengths._known[sequence]):
-        assert known.drafts.proposals == 0
+        assert known.drafts.drafts == 0
 
 
 def test_the_context_of_who_copies_is_kept_up() -> None:
@@ -309,7 +307,7 @@ def test_the_context_of_who_copies_is_kept_up() -> None:
         known.matches = MatchAcceptance([1.0] * len(PRIOR_OF_MATCHES))
     wanted = lengths.wanted([copying, other], BLOCK_SIZE, 0)
     assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
-    assert copying.proposal is not None
-    assert copying.proposal.source is DraftSource.LOOKUP
-    assert copying.proposal.token_ids[:4] == (3, 1, 2, 3)
-    assert other.proposal is None
+    assert copying.draft is not None
+    assert copying.draft.source is DraftSource.PROMPT_LOOKUP
+    assert copying.draft.token_ids[:4] == (3, 1, 2, 3)
+    assert other.draft is None

@@ -24,7 +24,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_drafter.compiled.programs import draft_tokens
-from blockdraft_drafter.method import ContextRow, Proposal
+from blockdraft_drafter.method import ContextRow, Draft
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
@@ -70,8 +70,8 @@ class KnowingMethod(ScriptedMethod):
         self._decoder = decoder
         self._tokens: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Proposal]:
-        proposals = []
+    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+        drafts = []
         for row in rows:
             known = self._tokens.get(row.slot, [])[: row.context_length]
             self._tokens[row.slot] = known = [*known, *row.token_ids]
@@ -87,8 +87,8 @@ class KnowingMethod(ScriptedMethod):
                 position = np.array([len(text)], np.int32)
                 token, _ = draft(logits, position, options, None, sharpness=1.0)
                 text.append(int(token[0]))
-            proposals.append(Proposal(tuple(text[len(known) + 1 :])))
-        return proposals
+            drafts.append(Draft(tuple(text[len(known) + 1 :])))
+        return drafts
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_drafts_that_end_early_leave_room_and_take_less_time() -> None:
     costs.drafts = DraftCosts(8, (0.7,), (0.1,))
     ending = [1.0, *[0.5] * 6]
     found = survival(0.5, 7)
-    # Lookup gains 1.99 tokens in 1 s; drafts 2.4 in 1.4 s, 3 in 1.7 s, and 3 in 1.4 s.
+    # Prompt lookup gains 1.99 tokens in 1 s; drafts 2.4 in 1.4 s, 3 in 1.7 s, and 3 in 1.4 s.
     assert choose(costs, Offer(found, ending, 1.4)) == [Share(7)]
     assert choose(costs, Offer(found, whole(7), 2.0)) == [Share(7)]
     assert choose(costs, Offer(found, ending, 2.0)) == [Share(draft=7)]
@@ -147,4 +147,6 @@ def test_nothing_that_could_be_chosen_is_faster(seed: int) -> None:
 
     ways = itertools.product(*(range(len(offer.survival) + 1) for offer in offers))
     chosen = fastest(costs, offers, must_draft=False)
-    assert rate(tuple(share.lookup for share in chosen)) == pytest.approx(max(map(rate, ways)))
+    assert rate(tuple(share.prompt_lookup for share in chosen)) == pytest.approx(
+        max(map(rate, ways))
+    )

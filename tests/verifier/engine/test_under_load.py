@@ -19,7 +19,7 @@ from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Service:
     def __post_init__(self) -> None:
         settings = EngineSettings(
             num_pages=4096,
-            lookup=False,
+            prompt_lookup=False,
             scheduler=SchedulerSettings(self.machine.rows, max(self.machine.steps), 2048),
         )
         self.random = random.Random(0)
@@ -134,7 +134,7 @@ class Service:
         if asked:
             self.now += self.machine.drafts[(len(asked) - 1).bit_length()]
         for sequence, length in asked:
-            sequence.proposal = Proposal((2,) * length)
+            sequence.draft = Draft((2,) * length)
         return seconds, self.machine.steps[bucket_for(self.buckets, 1, alone).tokens]
 
     def right(self, row: Row) -> int:

@@ -35,12 +35,14 @@ from blockdraft_verifier.self_test import enforce, self_test
 BFLOAT16 = replace(
     TINY_ENGINE,
     dtype="bfloat16",
-    lookup=True,
-    lookup_block=4,
+    prompt_lookup=True,
+    prompt_lookup_block=4,
     scheduler=replace(TINY_ENGINE.scheduler, max_step_tokens=8),
 )
 # Fewer still, for targets that are at fault in any of them.
-SMALL = replace(BFLOAT16, lookup=False, scheduler=replace(BFLOAT16.scheduler, max_step_tokens=4))
+SMALL = replace(
+    BFLOAT16, prompt_lookup=False, scheduler=replace(BFLOAT16.scheduler, max_step_tokens=4)
+)
 
 
 class ShapeDependent(Decoder):
@@ -70,7 +72,7 @@ class RowDependent(Decoder):
 def compiled(decoder: Decoder, settings: EngineSettings = BFLOAT16) -> ModelRunner:
     """Return what an engine without a drafter compiles."""
     runner = ModelRunner(decoder, settings)
-    runner.compile(NO_FEATURES, settings.lookup_block if settings.lookup else 1)
+    runner.compile(NO_FEATURES, settings.prompt_lookup_block if settings.prompt_lookup else 1)
     return runner
 
 
@@ -131,7 +133,7 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
     assert plain.exactness is None
     assert tested.exactness is not None
     assert tested.exactness.exact
-    [family] = tested.metrics.rounding_classes.collect()
+    [family] = tested.metrics.numerics_classes.collect()
     assert family.samples[0].value == 1
     requests = random_requests(3, count=6)
     for one, other in zip(decode(plain, requests), decode(tested, requests), strict=True):
@@ -175,7 +177,7 @@ def test_what_no_padding_mends_is_refused() -> None:
     engine = enforced(RowDependent, allow_inexact=True)
     assert engine.exactness is not None
     assert not engine.exactness.exact
-    [family] = engine.metrics.rounding_classes.collect()
+    [family] = engine.metrics.numerics_classes.collect()
     assert family.samples[0].labels == {"dtype": "bfloat16"}
     assert family.samples[0].value > 1
 

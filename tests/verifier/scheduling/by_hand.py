@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 VOCAB = 11
 
@@ -15,13 +15,13 @@ def next_token(tokens: list[int]) -> int:
     return (sum(tokens) + len(tokens)) % VOCAB
 
 
-def draft(rng: random.Random, tokens: list[int], rate: float) -> Proposal:
+def draft(rng: random.Random, tokens: list[int], rate: float) -> Draft:
     """Return some tokens to follow `tokens`, each right at `rate`."""
     drafted = list(tokens)
     for _ in range(rng.randint(0, 5)):
         right = rng.random() < rate
         drafted.append((next_token(drafted) + (not right)) % VOCAB)
-    return Proposal(tuple(drafted[len(tokens) :]))
+    return Draft(tuple(drafted[len(tokens) :]))
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Driver:
         before = len(sequence.tokens)
         result = RowResult(accepted, next_token(tokens[: known_end + accepted]))
         progress = self.scheduler.commit(row, result)
-        assert sequence.proposal is None
+        assert sequence.draft is None
         assert tuple(sequence.tokens[before:]) == progress.new_tokens
         assert sequence.committed == row.start + progress.committed_count
         assert bool(progress.new_tokens) == (known_end == before)

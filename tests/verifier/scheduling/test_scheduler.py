@@ -15,9 +15,9 @@ from blockdraft_verifier.scheduling.scheduler import (
     prefill_chunk,
 )
 from blockdraft_verifier.scheduling.sequence import (
+    Draft,
     FinishReason,
     GenerationRequest,
-    Proposal,
     Sequence,
 )
 
@@ -97,11 +97,11 @@ def test_every_request_ends_right_whatever_the_limits(
         if idle and not arriving and not any(s.awaiting_draft for s in running):
             break
         for sequence in running:
-            # A proposal comes at once, later, or not at all.
-            if sequence.decoding and sequence.proposal is None and rng.random() < 0.8:
+            # A draft comes at once, later, or not at all.
+            if sequence.decoding and sequence.draft is None and rng.random() < 0.8:
                 sequence.awaiting_draft = rng.random() < 0.3
                 if not sequence.awaiting_draft:
-                    sequence.proposal = draft(rng, sequence.tokens, rate)
+                    sequence.draft = draft(rng, sequence.tokens, rate)
     assert not driver.scheduler.running
     assert not driver.scheduler.waiting
     assert pages.used == 0
@@ -219,7 +219,7 @@ def test_drafts_do_not_starve_a_prompt() -> None:
     driver.add(late := new(2, [5] * 6, 2))
     for _ in range(6):
         for sequence in old:
-            sequence.proposal = Proposal((VOCAB,) * 5)
+            sequence.draft = Draft((VOCAB,) * 5)
         driver.step()
     assert late.output_count > 0
 
@@ -237,7 +237,7 @@ def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
     assert first.decoding
     assert not asked  # nobody is held up
     driver.add(*(new(number, range(8), 4) for number in (1, 2)))
-    first.proposal = Proposal((0, 0))
+    first.draft = Draft((0, 0))
     rows = driver.step(prompt_room=room)
     assert asked == [(1, 3, 0)]
     assert [len(row.token_ids) for row in rows] == [3, 5]
@@ -267,7 +267,7 @@ def test_drafts_share_the_budget() -> None:
     driver.add(*(new(number, [number]) for number in range(3)))
     driver.step()
     for sequence in driver.scheduler.running:
-        sequence.proposal = Proposal((VOCAB,) * 9)
+        sequence.draft = Draft((VOCAB,) * 9)
     # The first may take what the others do not need for one token each.
     assert [row.draft_count for row in driver.step()] == [5, 0, 0]
 
@@ -277,7 +277,7 @@ def test_the_last_token_is_not_drafted(max_output: int, drafted: int) -> None:
     driver = Driver(scheduler())
     driver.add(sequence := new(0, [1, 2], max_output))
     driver.step()
-    sequence.proposal = Proposal((VOCAB,) * 3)
+    sequence.draft = Draft((VOCAB,) * 3)
     assert [row.draft_count for row in driver.step()] == [drafted]
 
 
@@ -289,7 +289,7 @@ def test_drafts_stay_in_the_context(prompt_length: int, drafted: int) -> None:
     driver.add(sequence := new(0, [1] * prompt_length))
     while not sequence.decoding:
         driver.step()
-    sequence.proposal = Proposal((VOCAB,) * 3)
+    sequence.draft = Draft((VOCAB,) * 3)
     assert [row.draft_count for row in driver.step()] == [drafted]
 
 
@@ -298,7 +298,7 @@ def test_what_had_no_room_is_no_early_end(ends: bool, max_output: int) -> None:
     driver = Driver(scheduler())
     driver.add(sequence := new(0, [1, 2], max_output))
     driver.step()
-    sequence.proposal = Proposal((VOCAB,) * 3, ended_early=ends)
+    sequence.draft = Draft((VOCAB,) * 3, ended_early=ends)
     [row] = driver.step()
     assert row.draft_count == min(3, max_output - 2)
     assert row.ended_early == (ends and row.draft_count == 3)
@@ -313,7 +313,7 @@ def test_tokens_after_a_stop_token_are_dropped() -> None:
     request = GenerationRequest("s", (1, 2), stop_token_ids=frozenset({tokens[4]}))
     driver.add(sequence := Sequence(0, request, 0.0))
     driver.step()
-    sequence.proposal = Proposal(tuple(tokens[3:6]))
+    sequence.draft = Draft(tuple(tokens[3:6]))
     driver.step()
     assert sequence.tokens == tokens[:5]
     assert sequence.finish_reason is FinishReason.STOP

@@ -71,7 +71,7 @@ def drafted_tokens(
     batch: SequenceBatch,
     anchors: Int[Array, "batch blocks"],
 ) -> Int[Array, "batch blocks slots"]:
-    """Return what the drafter proposes for every slot, target ids of its draft vocabulary.
+    """Return what the drafter drafts for every slot, target ids of its draft vocabulary.
 
     Each after the true tokens before it: see `tokens_before`.
     """

@@ -52,7 +52,7 @@ class TrainedDrafter:
     """What a run made."""
 
     model: DraftModel  # the drafter
-    draft_ids: np.ndarray | None  # target ids it can propose, or None for all
+    draft_ids: np.ndarray | None  # target ids it can draft, or None for all
     target: Checkpoint  # what it drafts for
     history: Sequence[dict[str, Any]]  # every reading
     rows: int  # rows trained on

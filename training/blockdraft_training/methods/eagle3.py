@@ -177,7 +177,7 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
     def from_drafter(
         self, config: Eagle3Config, earlier: Drafter[Eagle3], draft_ids: np.ndarray | None
     ) -> Eagle3:
-        """Return a model that starts from an earlier drafter, whatever that can propose."""
+        """Return a model that starts from an earlier drafter, whatever that can draft."""
         if earlier.embedding is not None or earlier.head is not None:
             raise TrainingError(f"{self.settings.init} has an embedding or a head of its own")
         earlier.model.config = config

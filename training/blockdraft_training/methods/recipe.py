@@ -47,7 +47,7 @@ class Recipe(ABC, Generic[Config, Model]):
     ) -> Model:
         """Return the model before the first step, in float32.
 
-        `draft_ids` is what it shall be able to propose, None for all.
+        `draft_ids` is what it shall be able to draft, None for all.
         """
         settings = self.settings
         given = {

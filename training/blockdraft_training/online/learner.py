@@ -20,7 +20,7 @@ from flax import nnx
 
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.recordings import Recordings
+from blockdraft_drafter.learning.samples import Recordings
 from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head

@@ -35,7 +35,7 @@ class Schedule:
     layers: int = 2  # draft layers of a drafter made from nothing
     block_size: int = 8  # its tokens per block, the anchor included
     feature_layers: tuple[int, ...] = ()  # its target layers; empty for five, spread evenly
-    hot_vocabulary: int = 8192  # ids that it can propose; 0 for all
+    hot_vocabulary: int = 8192  # ids that it can draft; 0 for all
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def add_version(
 def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -> Version:
     """Add a drafter made of the target's own layers.
 
-    What it can propose are the smallest ids, which in vocabularies of merges are the most frequent.
+    What it can draft are the smallest ids, which in vocabularies of merges are the most frequent.
     """
     logger.info("there is no drafter: one is made from the target's own layers")
     settings = recipe.settings

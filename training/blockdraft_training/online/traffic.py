@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Int
 
-from blockdraft_drafter.learning.recordings import (
+from blockdraft_drafter.learning.samples import (
     RAW,
     Recording,
     RecordingError,
@@ -62,7 +62,7 @@ class Form:
             return "tokens outside the vocabulary"
         if not np.isfinite(recording.features).all():
             return "features that are no numbers"
-        if len(ids) - max(recording.answer_start, 1) < _LEAST_ANSWER:
+        if len(ids) - max(recording.completion_start, 1) < _LEAST_ANSWER:
             return "no answer"
         return None
 
@@ -214,7 +214,7 @@ def _slice(recordings: Sequence[Recording]) -> Slice | None:
 
 def prompt_digest(recording: Recording) -> bytes:
     """Return the digest of a recording's prompt; of all of it where its prompt's end is unknown."""
-    start = recording.answer_start
+    start = recording.completion_start
     return digest(recording.token_ids[:start] if start > 0 else recording.token_ids)
 
 
@@ -231,21 +231,21 @@ def cut(recording: Recording, length: int) -> Recording:
     tokens = len(recording.token_ids)
     if tokens <= length:
         return recording
-    start = max(recording.answer_start, 0)
+    start = max(recording.completion_start, 0)
     begin = min(max(start - length // 4, 0), tokens - length)
     kept = slice(begin, begin + length)
     return replace(
         recording,
         token_ids=recording.token_ids[kept],
         features=recording.features[kept],
-        answer_start=-1 if recording.answer_start < 0 else start - begin,
+        completion_start=-1 if recording.completion_start < 0 else start - begin,
     )
 
 
 def row_of(recording: Recording) -> CorpusRow:
     """Return a recording's tokens as a row; of one whose answer is unknown all but the first."""
     ids = recording.token_ids.tolist()
-    start = max(recording.answer_start, 1)
+    start = max(recording.completion_start, 1)
     return CorpusRow("", "recorded", recording.temperature, tuple(ids[:start]), tuple(ids[start:]))
 
 

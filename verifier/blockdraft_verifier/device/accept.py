@@ -1,4 +1,4 @@
-"""What the target chooses at each position, and how much of a proposal agrees with it.
+"""What the target chooses at each position, and how much of a draft agrees with it.
 
 Glossary:
 

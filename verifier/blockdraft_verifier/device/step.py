@@ -53,7 +53,7 @@ def run_step(
     max_drafts: int,
     feature_dtype: DTypeLike,
 ) -> tuple[StepOutputs, LayerCaches]:
-    """Run the target over a ragged batch, verify its proposals, and return the updated caches too.
+    """Run the target over a ragged batch, verify its drafts, and return the updated caches too.
 
     The caller donates `caches`. No row has more than `max_drafts` drafted tokens.
     """

@@ -1,6 +1,6 @@
 """What goes into a request: features that contexts lack, and for whom to draft.
 
-A request for proposals brings what the last steps committed. A context that lacks more than one
+A request for drafts brings what the last steps committed. A context that lacks more than one
 request may bring (a prompt, or everything after the drafter came back) is sent piece by piece in
 requests of its own, a bounded number of bytes at a time, while its sequence is decoded plainly.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore, Positions
-from blockdraft_verifier.drafting.contexts import Context
+from blockdraft_verifier.drafting.draft_caches import Context
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
-# next request for proposals in the drafter's queue, so there is little of it at a time.
+# next request for drafts in the drafter's queue, so there is little of it at a time.
 MAX_DRAFT_BYTES = 16 * 1024 * 1024
 MAX_CATCH_UP_BYTES = 4 * 1024 * 1024
 # Of a sequence for which nothing is drafted, a drafter that learns gets so many positions at once:
@@ -42,7 +42,7 @@ class Part:
 def divide(
     wanted: Iterable[tuple[Context, int]], drafter: DrafterDescription
 ) -> tuple[list[Part], list[Context]]:
-    """Return the parts of a request for proposals, and the contexts that must catch up first.
+    """Return the parts of a request for drafts, and the contexts that must catch up first.
 
     `wanted` says how many tokens to draft for each context; 0 only sends features.
     """
@@ -127,12 +127,12 @@ def to_request(
     return request
 
 
-def to_recording(request: GenerationRequest) -> pb.SequenceRecording | None:
+def to_recording(request: GenerationRequest) -> pb.SampleOptions | None:
     """Return what a drafter that learns may know of a request; None if it is to record nothing."""
     if not request.recordable:
         return None
-    return pb.SequenceRecording(
-        answer_start=len(request.prompt), temperature=request.sampling.temperature
+    return pb.SampleOptions(
+        completion_start=len(request.prompt), temperature=request.sampling.temperature
     )
 
 

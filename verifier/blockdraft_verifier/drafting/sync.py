@@ -7,7 +7,7 @@ context length. Whatever goes wrong (a lost, repeated, reordered or cut message,
 up as a difference, is counted, and is repaired by sending the missing features again from the
 feature store; meanwhile the sequence decodes plainly. Output never depends on any of this.
 
-Nor does anybody wait for long. Sequences wait for a proposal until the deadline that came with the
+Nor does anybody wait for long. Sequences wait for a draft until the deadline that came with the
 request; then they are decoded plainly, and the drafter is asked nothing until it has answered and
 some time has passed. What it is sent is bounded at any time.
 """
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.drafting.contexts import Context, Contexts, PendingStep
+from blockdraft_verifier.drafting.draft_caches import Context, Contexts, PendingStep
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink, DraftTransport, TransportError
 from blockdraft_verifier.drafting.outgoing import (
@@ -44,9 +44,9 @@ LEAVING_ALONE = BackoffPolicy(initial_seconds=0.05, max_seconds=30.0)
 
 
 class LateAnswer(NamedTuple):
-    """Proposals that nobody waited for any more; times in seconds, `elapsed` since the request."""
+    """Drafts that nobody waited for any more; times in seconds, `elapsed` since the request."""
 
-    proposals: int
+    drafts: int
     longest: int
     computed: float
     elapsed: float
@@ -58,8 +58,8 @@ class DraftTimes:
 
     waited: float = 0.0  # seconds until the answers were there, or nobody waited any more
     computed: float = 0.0  # seconds the drafter computed what was waited for
-    answers: int = 0  # answers that came in time, with `proposals` of up to `longest` tokens
-    proposals: int = 0
+    answers: int = 0  # answers that came in time, with `drafts` of up to `longest` tokens
+    drafts: int = 0
     longest: int = 0
     # Whether they took in more features than one verification commits, so that they took longer
     # than usual.
@@ -79,7 +79,7 @@ class DraftTimes:
 
 
 class DraftSync:
-    """Keeps the drafter in step and turns its answers into proposals."""
+    """Keeps the drafter in step and turns its answers into drafts."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class DraftSync:
             try:
                 # Nothing is to be answered, so only the end of the stream can be heard of.
                 if self._transport.receive(0.0) is not None:
-                    self._on_repair("repeated_answer")
+                    self._on_repair("repeated_response")
             except TransportError as error:
                 self._lose_transport(error)
         transport = self._link.current()
@@ -149,10 +149,10 @@ class DraftSync:
         *,
         least_chance: float = 0.0,
     ) -> None:
-        """Ask for proposals, then send on what other contexts lack.
+        """Ask for drafts, then send on what other contexts lack.
 
         `wanted` says how many tokens to draft for each sequence; 0 only sends features. They wait
-        for their proposals for at most `wait_seconds`; see `to_request` for `least_chance`.
+        for their drafts for at most `wait_seconds`; see `to_request` for `least_chance`.
         """
         drafter = self._drafter_to_ask()
         if drafter is None:
@@ -194,7 +194,7 @@ class DraftSync:
     def collect(self, *, wait: Literal["none", "any", "all"]) -> DraftTimes:
         """Take in answers, and let nobody wait beyond a deadline.
 
-        "none" takes those that are there; "any" waits for one if sequences wait for proposals;
+        "none" takes those that are there; "any" waits for one if sequences wait for drafts;
         "all" waits until no sequence does.
         """
         times = DraftTimes()
@@ -211,7 +211,7 @@ class DraftSync:
                     response = self._transport.receive(left)
                 if response is not None:
                     self._take(response, times)
-                    if wait == "any" and times.proposals:
+                    if wait == "any" and times.drafts:
                         wait = "none"
         except TransportError as error:
             self._lose_transport(error)
@@ -277,7 +277,7 @@ class DraftSync:
             self._lose_transport(error)
 
     def _seconds_left(self) -> float | None:
-        """Return how long somebody still waits for a proposal, or None if nobody does."""
+        """Return how long somebody still waits for a draft, or None if nobody does."""
         deadlines = [step.deadline for step in self._pending if step.deadline is not None]
         if not deadlines or not self.contexts.awaiting:
             return None
@@ -302,7 +302,7 @@ class DraftSync:
         """Take one answer in, or raise `TransportError` if one before it is missing."""
         step = self._pending[0]
         if response.step_id < step.step_id:
-            self._on_repair("repeated_answer")
+            self._on_repair("repeated_response")
             return
         if response.step_id > step.step_id:
             raise TransportError(f"answer {response.step_id} came before {step.step_id}")
@@ -328,15 +328,15 @@ class DraftSync:
 
     def _count(self, step: PendingStep, response: pb.DraftResponse, times: DraftTimes) -> None:
         computed = response.timings.compute_time.ToTimedelta().total_seconds()
-        lengths = [len(proposal.token_ids) for proposal in response.proposals]
-        proposals, longest = sum(length > 0 for length in lengths), max(lengths, default=0)
+        lengths = [len(draft.token_ids) for draft in response.drafts]
+        drafts, longest = sum(length > 0 for length in lengths), max(lengths, default=0)
         if step.late:
             elapsed = self._clock() - step.sent_at
-            times.late.append(LateAnswer(proposals, longest, computed, elapsed))
+            times.late.append(LateAnswer(drafts, longest, computed, elapsed))
             return
         times.answers += 1
         times.computed += computed
-        times.proposals += proposals
+        times.drafts += drafts
         times.longest = max(times.longest, longest)
         if step.draft_length and self.description is not None:
             self._leaving_alone.reset()

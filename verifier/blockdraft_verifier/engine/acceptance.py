@@ -1,9 +1,9 @@
-"""How often proposed tokens are right, learned from what came; no I/O, no clock.
+"""How often drafted tokens are right, learned from what came; no I/O, no clock.
 
 Of drafts each position counts. A drafter may end a draft before it has as many tokens as were asked
 for, so there are two things to learn of a position: how likely it is that a draft goes on to it,
 which says what drafts cost, and how likely a token is gained there. Where a draft has ended, none
-is. Of what lookup finds counts the length of the match.
+is. Of what prompt lookup finds counts the length of the match.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_verifier.lookup import LONGEST_MATCH, Outcome
+from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, Outcome
 
-# With this weight the last ~20 proposals decide an estimate.
+# With this weight the last ~20 drafts decide an estimate.
 LEARNING_RATE = 0.05
-# What an estimate starts from counts as much as so many proposals, so the first ones teach most.
+# What an estimate starts from counts as much as so many drafts, so the first ones teach most.
 PRIOR_WEIGHT = 4
 # From so many trials on, a mean would move less than that.
 SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
@@ -28,7 +28,7 @@ PRIOR_ACCEPTANCE = 0.8
 # A drafter whose first token is right less often than this is not worth a try.
 HOPELESS_ACCEPTANCE = 0.1
 # Of matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. On the low side: each step teaches, whether
-# or not anything was proposed, so that a wrong guess here costs a few tokens' gain and no time.
+# or not anything was drafted, so that a wrong guess here costs a few tokens' gain and no time.
 PRIOR_OF_MATCHES = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8)
 
 
@@ -52,8 +52,8 @@ class AcceptanceEstimate:
     asked: list[int] = field(default_factory=list)  # how often each of these was put to the test
 
     @property
-    def proposals(self) -> int:
-        """Number of proposals learned from."""
+    def drafts(self) -> int:
+        """Number of drafts learned from."""
         return self.trials[0] if self.trials else 0
 
     @property

@@ -24,10 +24,10 @@ from blockdraft_verifier.engine.costs import DraftCosts, StepTimes
 
 # What is lost to rounding in sums of probabilities.
 ROUNDING = 1e-9
-# A sequence gets so many proposals before the others' acceptance can decide against drafting: text
+# A sequence gets so many drafts before the others' acceptance can decide against drafting: text
 # differs, and one that is never drafted for can never show it, unless all others were hopeless.
-FIRST_PROPOSALS = 4
-# A proposal is waited for so many times as long as it usually takes,
+FIRST_DRAFTS = 4
+# A draft is waited for so many times as long as it usually takes,
 WAIT_FACTOR = 2.0
 # and in any case for such a share of a plain step, which nobody notices.
 WAIT_SHARE = 0.5
@@ -187,7 +187,7 @@ class CostModel:
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
         """Return how far to draft to learn more where that does not seem to pay; 0 for nothing."""
-        unknown = sum(estimate.proposals < FIRST_PROPOSALS for estimate in estimates)
+        unknown = sum(estimate.drafts < FIRST_DRAFTS for estimate in estimates)
         perfect = [AcceptanceEstimate([1.0] * most)] * len(estimates)
         if overall.hopeless or 2 * unknown <= len(estimates):
             return 0
@@ -198,7 +198,7 @@ class CostModel:
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
     ) -> float:
-        """Return how long to wait for proposals, before decoding plainly is the better choice."""
+        """Return how long to wait for drafts, before decoding plainly is the better choice."""
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)

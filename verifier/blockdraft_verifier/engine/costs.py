@@ -153,7 +153,7 @@ class DraftCosts:
             self._whole[self._index(rows)] += TIME_LEARNING_RATE * error
 
     def seconds(self, rows: int, length: int | float) -> float:
-        """Return the seconds of proposals for `rows` sequences, transport included."""
+        """Return the seconds of drafts for `rows` sequences, transport included."""
         if not length or not self._whole:
             return 0.0
         return self._computed(rows, length) + self._transport

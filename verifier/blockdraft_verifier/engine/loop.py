@@ -1,4 +1,4 @@
-"""The engine loop: collect proposals, plan, verify, commit, ask for the next proposals.
+"""The engine loop: collect drafts, plan, verify, commit, ask for the next drafts.
 
 One thread runs it and owns everything it touches; other threads talk to it through `submit` and
 `cancel`, and hear from it through the listener they submitted with.
@@ -165,7 +165,7 @@ class Engine:
         """
         started = self._clock()
         self._drain_inbox()
-        times = self._collect_proposals()
+        times = self._collect_drafts()
         rows, preempted = self._plan()
         if not rows and self.drafts is not None and self.drafts.contexts.awaiting:
             times = self._collect("any")
@@ -261,7 +261,7 @@ class Engine:
         self.metrics.publish_exactness(self.exactness)
         return measured.without(self.exactness.padded)
 
-    def _collect_proposals(self) -> DraftTimes:
+    def _collect_drafts(self) -> DraftTimes:
         if self.drafts is None:
             return DraftTimes()
         arrived = self.drafts.poll()
@@ -303,7 +303,7 @@ class Engine:
             self._features.write(row.sequence.pages, row.start, features[: change.committed_count])
 
     def _request_drafts(self) -> None:
-        """Propose what lookup found, send new features, and ask for proposals where that pays."""
+        """Draft what prompt lookup found, send new features, and ask for drafts where that pays."""
         drafter = self.drafter if self._features is not None else None
         block_size = drafter.block_size if drafter is not None else 1
         prompt_tokens = self.scheduler.prompt_tokens

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from blockdraft_verifier.drafting.contexts import REPAIR_CAUSES
+from blockdraft_verifier.drafting.draft_caches import REPAIR_CAUSES
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.scheduler import Progress
@@ -56,7 +56,7 @@ class VerifierMetrics:
         self.output_tokens = counter("output_tokens", "Tokens generated.")
         self.drafts = counter(
             "drafts",
-            "Proposals verified, of at least one token, by source: drafter, lookup.",
+            "Drafts verified, of at least one token, by source: drafter, prompt_lookup.",
             "source",
         )
         self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
@@ -78,7 +78,7 @@ class VerifierMetrics:
             self.repairs.labels(cause)
         self.late_drafts = counter(
             "late_drafts",
-            "Requests for proposals that were not answered in time; nobody waited on.",
+            "Requests for drafts that were not answered in time; nobody waited on.",
         )
         self.preemptions = counter("preemptions", "Sequences that gave their pages back.")
         self.cached_tokens = counter(
@@ -88,8 +88,8 @@ class VerifierMetrics:
         self.recompilations = counter(
             "recompilations", "Executables compiled after warm-up; anything but 0 is a defect."
         )
-        self.rounding_classes = gauge(
-            "rounding_classes",
+        self.numerics_classes = gauge(
+            "numerics_classes",
             "Ways in which the served steps round, by the self-test; 1 is exact.",
             "dtype",
         )
@@ -170,7 +170,7 @@ class VerifierMetrics:
 
     def publish_exactness(self, exactness: Exactness) -> None:
         """Publish what the self-test found."""
-        self.rounding_classes.labels(exactness.dtype).set(len(exactness.classes))
+        self.numerics_classes.labels(exactness.dtype).set(len(exactness.classes))
         self.padded_shapes.set(len(exactness.padded))
 
     def publish_load(self, load: Load, *, attached: bool) -> None:

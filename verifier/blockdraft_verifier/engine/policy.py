@@ -1,8 +1,8 @@
 """What is drafted for each sequence: how far, by whom, and when although it does not seem to pay.
 
 `DraftLengths.wanted` is the decision, made after each step for the next one. All decoding sequences
-get one draft length, the one that the cost model finds best without lookup. Then lookup's tokens
-compete with it. The step's tokens are what all sequences share: so the tokens found by lookup, of
+get one draft length, the one that the cost model finds best without prompt lookup. Then prompt lookup's tokens
+compete with it. The step's tokens are what all sequences share: so the tokens found by prompt lookup, of
 all of them, are taken in order of how likely they are to be right, as many as fill the step that
 is worth most. A step is padded up to a compiled size, and filling it costs nothing, unless prompts
 wait for room. It is decided by what every step teaches:
@@ -10,7 +10,7 @@ wait for room. It is decided by what every step teaches:
 | What | Where | Learned |
 |---|---|---|
 | how often drafted tokens are right | `AcceptanceEstimate` | of each sequence, and of all |
-| how often those found by lookup are | `MatchAcceptance` | of each sequence, and of all |
+| how often those found by prompt lookup are | `MatchAcceptance` | of each sequence, and of all |
 | what a step takes | `StepTimes` | of each shape, and of the machine |
 | what a draft takes | `DraftCosts` | of each number of sequences |
 """
@@ -29,9 +29,9 @@ from blockdraft_verifier.engine.acceptance import (
     expected_longest,
 )
 from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
-from blockdraft_verifier.lookup import SequenceLookup
+from blockdraft_verifier.prompt_lookup import PromptLookup
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
-from blockdraft_verifier.scheduling.sequence import DraftSource, Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, Sequence
 
 # Drafting that does not pay is tried again this often, in steps: text changes.
 EXPLORE_EVERY_STEPS = 64
@@ -48,11 +48,11 @@ INDEXED_PER_STEP = 1024
 
 @dataclass(slots=True)
 class Known:
-    """What is known of one sequence, or of all; `lookup` is None where nothing is looked up."""
+    """What is known of one sequence, or of all; `prompt lookup` is None where nothing is looked up."""
 
     drafts: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
     matches: MatchAcceptance = field(default_factory=MatchAcceptance)
-    lookup: SequenceLookup | None = None
+    prompt_lookup: PromptLookup | None = None
 
 
 class DraftLengths:
@@ -67,7 +67,7 @@ class DraftLengths:
         self.costs: CostModel | None = None
         self._policy = settings.draft_policy
         self._prompt_slowdown = settings.prompt_slowdown
-        self._lookup_block = settings.lookup_block if settings.lookup else 1
+        self._prompt_lookup_block = settings.prompt_lookup_block if settings.prompt_lookup else 1
         self._max_block = 1
         self._overall = Known()
         self._known: dict[Sequence, Known] = {}
@@ -78,7 +78,7 @@ class DraftLengths:
     def wanted(
         self, running: list[Sequence], block_size: int, prompt_tokens: int
     ) -> list[tuple[Sequence, int]]:
-        """Propose what lookup found where that is best, and return what to ask the drafter.
+        """Draft what prompt lookup found where that is best, and return what to ask the drafter.
 
         That is draft lengths, 0 where new features shall only be sent. The drafter's `block_size`
         is 1 if there is none to ask; of prompts `prompt_tokens` are to be computed.
@@ -89,7 +89,7 @@ class DraftLengths:
             for sequence in running
             if sequence.finish_reason is None
             and not sequence.awaiting_draft
-            and sequence.proposal is None
+            and sequence.draft is None
             and sequence.request.max_draft_tokens != 0
         ]
         # Contexts are kept up ahead of drafts, but not those of a drafter that is hardly asked.
@@ -105,10 +105,10 @@ class DraftLengths:
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, prompts, must_draft=is_try)
         for sequence, share in zip(decoding, shares, strict=True):
-            lookup = self._known[sequence].lookup
-            if share.lookup and lookup is not None:
-                tokens = lookup.continuation(share.lookup)
-                sequence.proposal = Proposal(tokens, source=DraftSource.LOOKUP)
+            prompt_lookup = self._known[sequence].prompt_lookup
+            if share.prompt_lookup and prompt_lookup is not None:
+                tokens = prompt_lookup.continuation(share.prompt_lookup)
+                sequence.draft = Draft(tokens, source=DraftSource.PROMPT_LOOKUP)
             # With nothing to draft its context is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
@@ -117,9 +117,13 @@ class DraftLengths:
     def _index(self, running: Iterable[Sequence]) -> None:
         """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
         left = INDEXED_PER_STEP
-        lookups = (self._known[sequence].lookup for sequence in running if sequence in self._known)
-        for lookup in sorted(filter(None, lookups), key=lambda lookup: lookup.behind):
-            left -= lookup.index(left)
+        prompt_lookups = (
+            self._known[sequence].prompt_lookup for sequence in running if sequence in self._known
+        )
+        for prompt_lookup in sorted(
+            filter(None, prompt_lookups), key=lambda prompt_lookup: prompt_lookup.behind
+        ):
+            left -= prompt_lookup.index(left)
 
     def _length(
         self,
@@ -128,7 +132,7 @@ class DraftLengths:
         most: int,
         prompts: WaitingPrompts,
     ) -> tuple[int, bool]:
-        """Return how many tokens to ask the drafter for of each, lookup left out of account.
+        """Return how many tokens to ask the drafter for of each, prompt lookup left out of account.
 
         And whether that is to learn more, although it may not pay.
         """
@@ -151,7 +155,7 @@ class DraftLengths:
         return tried, tried > 0 and (self._explores or tried != best)
 
     def _offer(self, sequence: Sequence, length: int) -> "Offer":
-        """Return what lookup and the drafter, asked for `length` tokens, have for a sequence."""
+        """Return what prompt lookup and the drafter, asked for `length` tokens, have for a sequence."""
         found = self._survival(sequence)
         if not sequence.draftable:
             return Offer(found)
@@ -161,7 +165,7 @@ class DraftLengths:
     def _shares(
         self, costs: CostModel, offers: list["Offer"], prompts: WaitingPrompts, *, must_draft: bool
     ) -> list["Share"]:
-        """Return which offers are taken; lookup must not prevent for ever that drafts are tried."""
+        """Return which offers are taken; prompt lookup must not prevent for ever that drafts are tried."""
         if not any(offer.survival for offer in offers):
             return [Share(draft=offer.draft_length) for offer in offers]
         if self._policy == "fixed":
@@ -170,18 +174,18 @@ class DraftLengths:
         return with_tries(shares, offers) if self._explores else shares
 
     def _survival(self, sequence: Sequence) -> list[float]:
-        """Return how likely the first 1, 2, ... tokens found by lookup are all right.
+        """Return how likely the first 1, 2, ... tokens found by prompt lookup are all right.
 
         What became of those found before is learned from.
         """
         known = self._known[sequence]
-        if known.lookup is None:
+        if known.prompt_lookup is None:
             return []
-        outcome = known.lookup.look()
+        outcome = known.prompt_lookup.look()
         if outcome is not None:
             known.matches.update(outcome)
             self._overall.matches.update(outcome)
-        match = known.lookup.match
+        match = known.prompt_lookup.match
         if match is None:
             return []
         return known.matches.survival(match.length, _limited(sequence, self._max_block - 1))
@@ -218,7 +222,7 @@ class DraftLengths:
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size, 1 without a drafter; return most tokens of a row."""
-        self._max_block = max(drafter_block, self._lookup_block)
+        self._max_block = max(drafter_block, self._prompt_lookup_block)
         return self._max_block
 
     def forget_acceptance(self) -> None:
@@ -227,11 +231,11 @@ class DraftLengths:
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
-        looks = self._lookup_block > 1 and sequence.request.lookup
+        looks = self._prompt_lookup_block > 1 and sequence.request.prompt_lookup
         self._known[sequence] = Known(
             self._overall.drafts.successor(),
             self._overall.matches.successor(),
-            SequenceLookup(sequence.tokens) if looks else None,
+            PromptLookup(sequence.tokens) if looks else None,
         )
 
     def forget(self, sequence: Sequence) -> None:
@@ -244,15 +248,15 @@ class DraftLengths:
             return
         drafts = self.costs.drafts
         # What had to be caught up first is not what drafting costs, nor is what only appends.
-        if times.proposals and not times.backlogged:
+        if times.drafts and not times.backlogged:
             drafts.observe_transport(times.transport)
             # Several answers were computed apart; their sum is the time of no batch.
             if times.answers == 1:
-                drafts.observe(times.proposals, times.longest, times.computed)
+                drafts.observe(times.drafts, times.longest, times.computed)
         for late in times.late:
             drafts.observe_transport(max(0.0, late.elapsed - late.computed))
-            if late.proposals:
-                drafts.observe(late.proposals, late.longest, late.computed)
+            if late.drafts:
+                drafts.observe(late.drafts, late.longest, late.computed)
 
     def observe_step(self, rows: Collection[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""
@@ -279,7 +283,7 @@ class DraftLengths:
 class Offer:
     """What could be verified of one sequence."""
 
-    # How likely the first 1, 2, ... tokens found by lookup are all right.
+    # How likely the first 1, 2, ... tokens found by prompt lookup are all right.
     survival: list[float] = field(default_factory=list)
     # How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
     draft_lasting: list[float] = field(default_factory=list)
@@ -292,15 +296,15 @@ class Offer:
 
     @property
     def prefers_drafter(self) -> bool:
-        """Whether the drafter is expected to be right more often; lookup costs nothing."""
+        """Whether the drafter is expected to be right more often; prompt lookup costs nothing."""
         return self.draft_gain > sum(self.survival)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one sequence gets: tokens found by lookup, or tokens to ask the drafter for."""
+    """What one sequence gets: tokens found by prompt lookup, or tokens to ask the drafter for."""
 
-    lookup: int = 0
+    prompt_lookup: int = 0
     draft: int = 0
 
 
@@ -347,7 +351,7 @@ def with_tries(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
 def _filled(
     costs: CostModel, offers: Rows[Offer], drafting: Rows[bool], prompts: WaitingPrompts
 ) -> tuple[list[Share], float]:
-    """Fill up a step in which some are drafted for with what lookup found for others; its worth."""
+    """Fill up a step in which some are drafted for with what prompt lookup found for others; its worth."""
     rows = len(offers)
     drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
     lasting = [offer.draft_lasting for offer in drafted]
@@ -373,8 +377,8 @@ def _filled(
     for _, index in found[:count]:
         taken[index] += 1
     shares = [
-        Share(draft=offer.draft_length) if drafts else Share(lookup)
-        for offer, drafts, lookup in zip(offers, drafting, taken, strict=True)
+        Share(draft=offer.draft_length) if drafts else Share(prompt_lookup)
+        for offer, drafts, prompt_lookup in zip(offers, drafting, taken, strict=True)
     ]
     return shares, worth(count)
 

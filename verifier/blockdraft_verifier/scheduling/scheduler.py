@@ -1,6 +1,6 @@
 """Which tokens of which sequences run in the next step; pure Python.
 
-Continuous batching: every step takes all decoding sequences first (anchor and proposal), then
+Continuous batching: every step takes all decoding sequences first (anchor and draft), then
 spends what is left of the token budget on prompts, oldest first, in chunks, which are small where
 they would hold the decoding sequences up. Who waits gets a place when its tenant's turn has come
 (`waiting`). When pages run out the youngest sequence is preempted: it gives its pages back and is
@@ -20,9 +20,9 @@ from blockdraft_verifier.scheduling.pages import (
     root_name,
 )
 from blockdraft_verifier.scheduling.sequence import (
+    Draft,
     DraftSource,
     FinishReason,
-    Proposal,
     Sequence,
     no_pages,
 )
@@ -118,7 +118,7 @@ class Scheduler:
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
-        Sequences whose proposal is still being drafted are left out.
+        Sequences whose draft is still being drafted are left out.
         """
         self._admit()
         rows: list[Row] = []
@@ -159,7 +159,7 @@ class Scheduler:
     def commit(self, row: Row, result: RowResult) -> Progress:
         """Advance a sequence by what the target said of its row."""
         sequence = row.sequence
-        sequence.proposal = None
+        sequence.draft = None
         if not row.chooses:
             sequence.committed += row.known_count
             self._name_pages(sequence)
@@ -228,17 +228,17 @@ class Scheduler:
         )
 
     def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
-        proposal = sequence.proposal or Proposal(())
-        drafted = proposal.token_ids
+        draft = sequence.draft or Draft(())
+        drafted = draft.token_ids
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of an answer comes from the target, so no draft is needed for it.
         count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
         start = sequence.committed
         if not self._grow(sequence, start + 1 + count, rows):
             return None
-        ended_early = proposal.ended_early and count == len(drafted)
+        ended_early = draft.ended_early and count == len(drafted)
         tokens = (sequence.anchor, *drafted[:count])
-        return Row(sequence, start, tokens, count, proposal.source, ended_early)
+        return Row(sequence, start, tokens, count, draft.source, ended_early)
 
     def _prefill_row(
         self, sequence: Sequence, used: int, budget: int, rows: list[Row]
@@ -279,7 +279,7 @@ class Scheduler:
         sequence.pages = no_pages()
         sequence.page_hashes = []
         sequence.committed = 0
-        sequence.proposal = None
+        sequence.draft = None
         sequence.awaiting_draft = False
 
     def _name_pages(self, sequence: Sequence) -> None:

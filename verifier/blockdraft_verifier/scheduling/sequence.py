@@ -6,7 +6,7 @@ Vocabulary (all lengths in tokens):
   committed.
 * `committed`: how many leading tokens have final K/V and features. While decoding it is
   `len(tokens) - 1`: everything but the anchor.
-* `proposal`: tokens drafted to follow the anchor, not yet verified.
+* `draft`: tokens drafted to follow the anchor, not yet verified.
 """
 
 import enum
@@ -39,7 +39,7 @@ class GenerationRequest:
     log_probs: int | None = None
     # Most tokens to draft per step, None for as many as were compiled for.
     max_draft_tokens: int | None = None
-    lookup: bool = True  # whether earlier text may be looked up for drafts
+    prompt_lookup: bool = True  # whether earlier text may be looked up for drafts
     replay: bool = False  # whether an earlier attempt broke off
     # What tells tenants apart: pages are shared only with sequences of the same one, and tenants
     # take turns in getting a place.
@@ -52,11 +52,11 @@ class DraftSource(enum.Enum):
     """Who drafted."""
 
     DRAFTER = "drafter"
-    LOOKUP = "lookup"
+    PROMPT_LOOKUP = "prompt_lookup"
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Draft:
     """Tokens drafted to follow the anchor of a sequence; `ended_early` if more were asked for."""
 
     token_ids: tuple[int, ...]
@@ -66,7 +66,7 @@ class Proposal:
 
 @dataclass(slots=True)
 class Usage:
-    """What a sequence has consumed so far; times in seconds, tokens found by lookup apart."""
+    """What a sequence has consumed so far; times in seconds, tokens found by prompt lookup apart."""
 
     cached_prompt_tokens: int = 0
     verification_steps: int = 0
@@ -76,8 +76,8 @@ class Usage:
     verify_seconds: float = 0.0
     draft_seconds: float = 0.0
     transport_seconds: float = 0.0
-    lookup_drafted: int = 0
-    lookup_accepted: int = 0
+    prompt_lookup_drafted: int = 0
+    prompt_lookup_accepted: int = 0
     # How often so many tokens were drafted and so many of them accepted.
     _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
@@ -86,14 +86,14 @@ class Usage:
     ) -> None:
         """Count one verification of `drafted` tokens of which the first `accepted` were right."""
         self.verification_steps += 1
-        if source is DraftSource.LOOKUP:
-            self.lookup_drafted += drafted
-            self.lookup_accepted += accepted
+        if source is DraftSource.PROMPT_LOOKUP:
+            self.prompt_lookup_drafted += drafted
+            self.prompt_lookup_accepted += accepted
         self._verified[drafted, accepted] += 1
 
     @property
     def drafted_per_position(self) -> list[int]:
-        """How often each draft position was proposed."""
+        """How often each draft position was drafted."""
         return self._count(lambda drafted, accepted: drafted)
 
     @property
@@ -118,8 +118,8 @@ def no_pages() -> MutableSequence[int]:
 class Sequence:
     """One request being decoded; only the engine's thread changes it.
 
-    The scheduler advances it, `drafting` sets its proposals and whether it is drafted for, the
-    policy its continuations by lookup, and the engine what it consumed.
+    The scheduler advances it, `drafting` sets its drafts and whether it is drafted for, the
+    policy its continuations by prompt lookup, and the engine what it consumed.
     """
 
     sequence_id: int  # number unique in this process; never reused
@@ -130,8 +130,8 @@ class Sequence:
     pages: MutableSequence[int] = field(default_factory=no_pages)
     # Identity of each full committed page's contents and prefix.
     page_hashes: list[bytes] = field(default_factory=list)
-    proposal: Proposal | None = None
-    awaiting_draft: bool = False  # whether the drafter is at work on its proposal
+    draft: Draft | None = None
+    awaiting_draft: bool = False  # whether the drafter is at work on its draft
     draftable: bool = True  # whether drafting for it is possible at all
     last_turn: int = 0  # number of its last turn; who waited longest is next
     finish_reason: FinishReason | None = None

@@ -42,7 +42,7 @@ class Outcome:
     missed: bool  # whether another token came after these
 
 
-class SequenceLookup:
+class PromptLookup:
     """All earlier occurrences in one sequence, and the one of its newest tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier import lookup as module
-from blockdraft_verifier.lookup import (
+from blockdraft_verifier import prompt_lookup as module
+from blockdraft_verifier.prompt_lookup import (
     LONGEST_MATCH,
     SHORTEST_MATCH,
     Match,
     Outcome,
-    SequenceLookup,
+    PromptLookup,
 )
 
 ALL = 10**9
@@ -36,32 +36,32 @@ def reference(tokens: list[int]) -> Match | None:
     return best
 
 
-def looked(lookup: SequenceLookup, candidates: int = module.CANDIDATES) -> Match | None:
+def looked(prompt_lookup: PromptLookup, candidates: int = module.CANDIDATES) -> Match | None:
     """Index all that there is, and return what is found among so many candidates."""
-    lookup.index(ALL)
+    prompt_lookup.index(ALL)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "CANDIDATES", candidates)
-        lookup.look()
-    return lookup.match
+        prompt_lookup.look()
+    return prompt_lookup.match
 
 
 @given(TOKENS, st.data())
 def test_the_longest_and_latest_occurrence_is_found(tokens: list[int], data: st.DataObject) -> None:
-    assert looked(SequenceLookup(tokens), ALL) == reference(tokens)
+    assert looked(PromptLookup(tokens), ALL) == reference(tokens)
     # Growing and indexing in pieces changes nothing.
     grown: list[int] = []
-    lookup = SequenceLookup(grown)
+    prompt_lookup = PromptLookup(grown)
     for token in tokens:
         grown.append(token)
-        lookup.index(data.draw(st.integers(0, 3)))
-    while lookup.behind:
-        assert lookup.index(2) <= 2
-    assert looked(lookup, ALL) == reference(tokens)
+        prompt_lookup.index(data.draw(st.integers(0, 3)))
+    while prompt_lookup.behind:
+        assert prompt_lookup.index(2) <= 2
+    assert looked(prompt_lookup, ALL) == reference(tokens)
 
 
 @given(TOKENS, st.integers(1, 8))
 def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> None:
-    found, longest = looked(SequenceLookup(tokens), candidates), reference(tokens)
+    found, longest = looked(PromptLookup(tokens), candidates), reference(tokens)
     assert (found is None) == (longest is None)
     if found is not None and longest is not None:
         assert SHORTEST_MATCH <= found.length <= longest.length
@@ -75,25 +75,25 @@ def test_what_is_known_is_found_however_far_back_it_is() -> None:
     text = [rng.randrange(2, 100) for _ in range(20)]
     # The pair that comes at the end occurs more often since than a search looks at.
     tokens = [*text, *([0, *text[8:10]] * 40), *text[:8]]
-    lookup = SequenceLookup(tokens)
-    assert looked(lookup, 4) == Match(8, 8, len(tokens))
+    prompt_lookup = PromptLookup(tokens)
+    assert looked(prompt_lookup, 4) == Match(8, 8, len(tokens))
     tokens += text[8:10]
     far = Match(10, 10, len(tokens))
-    assert looked(lookup, 4) == far
-    assert looked(SequenceLookup(tokens), 4) != far
+    assert looked(prompt_lookup, 4) == far
+    assert looked(PromptLookup(tokens), 4) != far
 
 
 @given(TOKENS, st.integers(0, 40))
 def test_a_continuation_is_what_followed_again_and_again(tokens: list[int], count: int) -> None:
-    lookup = SequenceLookup(tokens)
-    match = looked(lookup)
+    prompt_lookup = PromptLookup(tokens)
+    match = looked(prompt_lookup)
     if match is None:
-        assert lookup.continuation(count) == ()
+        assert prompt_lookup.continuation(count) == ()
     else:
         grown = list(tokens)
         for offset in range(count):
             grown.append(grown[match.position + offset])
-        assert list(lookup.continuation(count)) == grown[len(tokens) :]
+        assert list(prompt_lookup.continuation(count)) == grown[len(tokens) :]
 
 
 class Counting(list[int]):
@@ -115,44 +115,44 @@ def test_memory_is_linear_and_a_search_is_bounded(text: str) -> None:
         "cycle": lambda i: i % 9,
     }
     tokens = Counting(made[text](i) for i in range(4000))
-    lookup = SequenceLookup(tokens)
-    lookup.index(ALL)
-    assert len(lookup._earlier) == len(tokens) + 1
-    assert len(lookup._last) <= len(tokens)
+    prompt_lookup = PromptLookup(tokens)
+    prompt_lookup.index(ALL)
+    assert len(prompt_lookup._earlier) == len(tokens) + 1
+    assert len(prompt_lookup._last) <= len(tokens)
     tokens.reads = 0
-    lookup.look()
+    prompt_lookup.look()
     assert tokens.reads <= 4 + 2 * module.CANDIDATES * (LONGEST_MATCH + 1)
 
 
 def test_an_outcome_says_how_far_a_prediction_went() -> None:
     tokens = [1, 2, 3, 4, 5, 9, 1, 2]
-    lookup = SequenceLookup(tokens)
-    lookup.index(ALL)
-    assert lookup.look() is None
-    assert lookup.match is not None
-    assert lookup.match.length == 2
-    assert lookup.continuation(3) == (3, 4, 5)
+    prompt_lookup = PromptLookup(tokens)
+    prompt_lookup.index(ALL)
+    assert prompt_lookup.look() is None
+    assert prompt_lookup.match is not None
+    assert prompt_lookup.match.length == 2
+    assert prompt_lookup.continuation(3) == (3, 4, 5)
     # While nothing comes, nothing is learned.
-    assert lookup.look() is None
-    assert lookup.continuation(1) == (3,)
+    assert prompt_lookup.look() is None
+    assert prompt_lookup.continuation(1) == (3,)
     tokens += [3, 4, 8]
-    assert lookup.look() == Outcome(2, right=2, missed=True)
-    assert lookup.match is None
+    assert prompt_lookup.look() == Outcome(2, right=2, missed=True)
+    assert prompt_lookup.match is None
 
 
 def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
     rng = random.Random(0)
     text = [rng.randrange(1000) for _ in range(80)]
     tokens = [*text, *text[:3]]
-    lookup = SequenceLookup(tokens)
-    match = looked(lookup)
+    prompt_lookup = PromptLookup(tokens)
+    match = looked(prompt_lookup)
     for step in range(3, 70, 4):
         assert match is not None
         assert match.length == min(step, LONGEST_MATCH)
-        assert lookup.continuation(4) == tuple(text[step : step + 4])
+        assert prompt_lookup.continuation(4) == tuple(text[step : step + 4])
         tokens += text[step : step + 4]
-        assert lookup.look() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
-        match = lookup.match
+        assert prompt_lookup.look() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
+        match = prompt_lookup.match
 
 
 @given(
@@ -161,17 +161,17 @@ def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
 )
 def test_outcomes_agree_with_what_was_predicted(text: list[int], steps: list[int]) -> None:
     tokens = text[:3]
-    lookup = SequenceLookup(tokens)
-    match = looked(lookup)
+    prompt_lookup = PromptLookup(tokens)
+    match = looked(prompt_lookup)
     for step in steps:
         new = text[len(tokens) : len(tokens) + step]
-        predicted = lookup.continuation(len(new))
+        predicted = prompt_lookup.continuation(len(new))
         tokens += new
-        lookup.index(len(new))
-        outcome = lookup.look()
+        prompt_lookup.index(len(new))
+        outcome = prompt_lookup.look()
         if match is None or not new:
             assert outcome is None
         else:
             right = next((i for i, token in enumerate(new) if predicted[i] != token), len(new))
             assert outcome == Outcome(match.length, right, missed=right < len(new))
-        match = lookup.match
+        match = prompt_lookup.match

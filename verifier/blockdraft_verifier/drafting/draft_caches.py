@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.scheduling.sequence import Proposal, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 logger = logging.getLogger(__name__)
 
 # What `on_repair` is told.
 REPAIR_CAUSES = (
     "stream_broken",
-    "repeated_answer",
-    "missing_answer",
+    "repeated_response",
+    "missing_response",
     "context_mismatch",
-    "malformed_proposal",
-    "resent_context",
+    "malformed_draft",
+    "resent_features",
 )
-# A context refused this often without a proposal in between will be refused again.
+# A context refused this often without a draft in between will be refused again.
 MAX_REFUSALS = 3
 
 
@@ -42,7 +42,7 @@ class PendingStep:
 
     step_id: int
     sent_at: float
-    deadline: float | None  # until when sequences wait for its proposals; None if none do
+    deadline: float | None  # until when sequences wait for its drafts; None if none do
     feature_rows: int = 0
     late: bool = False  # whether the deadline passed
     # By context, positions it holds once this is done.
@@ -51,7 +51,7 @@ class PendingStep:
 
 
 class Contexts:
-    """All contexts at the drafter; a sequence without one waits for no proposal."""
+    """All contexts at the drafter; a sequence without one waits for no draft."""
 
     def __init__(self, vocab_size: int, on_repair: Callable[[str], None]) -> None:
         """Tell `on_repair` the cause of every difference; take token ids below `vocab_size`."""
@@ -73,7 +73,7 @@ class Contexts:
 
     @property
     def awaiting(self) -> bool:
-        """Whether any sequence waits for its proposal."""
+        """Whether any sequence waits for its draft."""
         return any(sequence.awaiting_draft for sequence in self._of_sequence)
 
     def open(self, sequence: Sequence) -> Context:
@@ -111,36 +111,34 @@ class Contexts:
         self.released = []
 
     def reconcile(self, response: pb.DraftResponse, step: PendingStep) -> None:
-        """Take over the proposals of the answer to a step; find and repair differences."""
+        """Take over the drafts of the answer to a step; find and repair differences."""
         unanswered = dict(step.expected_length)
         for error in response.sequence_errors:
             if unanswered.pop(error.sequence_id, None) is not None:
                 self._refused(error)
-        for proposal in response.proposals:
-            expected = unanswered.pop(proposal.sequence_id, None)
-            context = self.find(proposal.sequence_id)
+        for draft in response.drafts:
+            expected = unanswered.pop(draft.sequence_id, None)
+            context = self.find(draft.sequence_id)
             if expected is not None and context is not None:
-                draft_length = step.draft_length.get(proposal.sequence_id, 0)
-                self._proposed(context, proposal, expected, draft_length)
+                draft_length = step.draft_length.get(draft.sequence_id, 0)
+                self._drafted(context, draft, expected, draft_length)
         for context_id in unanswered:
             if (context := self.find(context_id)) is not None:
-                self._rebuild(context, "missing_answer")
+                self._rebuild(context, "missing_response")
 
-    def _proposed(
-        self, context: Context, proposal: pb.Proposal, expected: int, draft_length: int
-    ) -> None:
-        """Take a proposal over, unless anything about it is off."""
-        sequence, tokens = context.sequence, tuple(proposal.token_ids)
+    def _drafted(self, context: Context, draft: pb.Draft, expected: int, draft_length: int) -> None:
+        """Take a draft over, unless anything about it is off."""
+        sequence, tokens = context.sequence, tuple(draft.token_ids)
         known = not tokens or 0 <= min(tokens) <= max(tokens) < self._vocab_size
-        if proposal.context_length != expected:
+        if draft.context_length != expected:
             self._rebuild(context, "context_mismatch")
         elif len(tokens) > draft_length or not known:
-            self._rebuild(context, "malformed_proposal")
+            self._rebuild(context, "malformed_draft")
         elif draft_length > 0:
             context.refusals = 0
             # A sequence that did not wait has gone on without it.
             if sequence.committed == expected:
-                sequence.proposal = Proposal(tokens, ended_early=len(tokens) < draft_length)
+                sequence.draft = Draft(tokens, ended_early=len(tokens) < draft_length)
                 sequence.awaiting_draft = False
 
     def _refused(self, error: pb.SequenceError) -> None:
@@ -158,7 +156,7 @@ class Contexts:
             sequence.draftable = False
             self.release(sequence)
         elif 0 <= error.expected_context_start <= sequence.committed:
-            self._on_repair("resent_context")
+            self._on_repair("resent_features")
             context.length = error.expected_context_start
             sequence.awaiting_draft = False
         else:

@@ -1,4 +1,4 @@
-"""Lookup in the engine: the same answers, fewer steps where texts repeat, and who is counted."""
+"""Prompt lookup in the engine: the same answers, fewer steps where texts repeat, and who is counted."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.fakes.drafting import Propose
+from tests.fakes.drafting import DraftRule
 from tests.verifier.support import (
     TINY_ENGINE,
     MadeUpRunner,
@@ -26,7 +26,7 @@ from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 LONG = GenerationRequest("long", (1, 2, 3), max_output_tokens=90)
-LOOKUP = replace(TINY_ENGINE, lookup=True, lookup_block=4)
+PROMPT_LOOKUP = replace(TINY_ENGINE, prompt_lookup=True, prompt_lookup_block=4)
 
 
 class RepeatingRunner(MadeUpRunner):
@@ -37,8 +37,8 @@ class RepeatingRunner(MadeUpRunner):
         return 10 + (text[-1] + 1 + slips) % 7
 
 
-def made(config: EngineSettings = LOOKUP, propose: Propose | None = None) -> Engine:
-    link = None if propose is None else link_to(propose)
+def made(config: EngineSettings = PROMPT_LOOKUP, draft: DraftRule | None = None) -> Engine:
+    link = None if draft is None else link_to(draft)
     return engine_over(RepeatingRunner(config), config, link)
 
 
@@ -51,17 +51,19 @@ def test_an_answer_that_repeats_itself_takes_fewer_steps() -> None:
     [expected], [outcome] = decoded([LONG]), decode(made(), [LONG])
     assert outcome.tokens == expected
     usage = outcome.usage
-    assert usage.lookup_accepted > 20
-    assert usage.verification_steps == len(outcome.tokens) - 1 - usage.lookup_accepted
+    assert usage.prompt_lookup_accepted > 20
+    assert usage.verification_steps == len(outcome.tokens) - 1 - usage.prompt_lookup_accepted
     # Nobody else has drafted.
-    assert sum(usage.drafted_per_position) == usage.lookup_drafted
-    assert sum(usage.accepted_per_position) == usage.lookup_accepted
+    assert sum(usage.drafted_per_position) == usage.prompt_lookup_drafted
+    assert sum(usage.accepted_per_position) == usage.prompt_lookup_accepted
     # A block of four holds three drafted tokens.
     assert len(usage.drafted_per_position) == 3
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_lookup_never_changes_the_output(decoder: Decoder, plain: Engine, policy: Any) -> None:
+def test_prompt_lookup_never_changes_the_output(
+    decoder: Decoder, plain: Engine, policy: Any
+) -> None:
     # Greedy and sampled ones, of which prompts repeat themselves, and answers too where it is cold.
     requests = [
         replace(
@@ -72,32 +74,32 @@ def test_lookup_never_changes_the_output(decoder: Decoder, plain: Engine, policy
         for request in random_requests(31, count=10, max_output_tokens=40)
     ]
     expected = [outcome.tokens for outcome in decode(plain, requests)]
-    engine = make_engine(decoder, config=replace(LOOKUP, draft_policy=policy))
+    engine = make_engine(decoder, config=replace(PROMPT_LOOKUP, draft_policy=policy))
     outcomes = decode(engine, requests)
     assert [outcome.tokens for outcome in outcomes] == expected
     if policy == "fixed":
         sampled = [o for o, r in zip(outcomes, requests, strict=True) if r.sampling.temperature]
-        assert sum(outcome.usage.lookup_drafted for outcome in sampled) > 0
-        assert sum(outcome.usage.lookup_accepted for outcome in outcomes) > 0
+        assert sum(outcome.usage.prompt_lookup_drafted for outcome in sampled) > 0
+        assert sum(outcome.usage.prompt_lookup_accepted for outcome in outcomes) > 0
 
 
-@pytest.mark.parametrize("propose", [wrong, nothing])
+@pytest.mark.parametrize("draft", [wrong, nothing])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_drafter_and_lookup_take_turns(propose: Propose, groups: Any) -> None:
+def test_a_drafter_and_prompt_lookup_take_turns(draft: DraftRule, groups: Any) -> None:
     requests = [LONG, *random_requests(32, count=6, max_output_tokens=30)]
-    engine = made(replace(LOOKUP, draft_groups=groups), propose)
+    engine = made(replace(PROMPT_LOOKUP, draft_groups=groups), draft)
     outcomes = decode(engine, requests)
     assert [outcome.tokens for outcome in outcomes] == decoded(requests)
     # The drafter's contexts were kept up beside it.
     assert engine.metrics.repair_count() == 0
     usages = [outcome.usage for outcome in outcomes]
-    assert sum(usage.lookup_accepted for usage in usages) > 20
-    if propose is wrong:
+    assert sum(usage.prompt_lookup_accepted for usage in usages) > 20
+    if draft is wrong:
         drafted = sum(sum(usage.drafted_per_position) for usage in usages)
-        assert drafted > sum(usage.lookup_drafted for usage in usages)
+        assert drafted > sum(usage.prompt_lookup_drafted for usage in usages)
 
 
-def test_the_drafter_takes_over_where_lookup_finds_nothing() -> None:
+def test_the_drafter_takes_over_where_prompt_lookup_finds_nothing() -> None:
     request = GenerationRequest("a", tuple(range(100, 130)), max_output_tokens=24)
     [expected] = decoded([request])
     known = [*request.prompt, *expected]
@@ -105,33 +107,33 @@ def test_the_drafter_takes_over_where_lookup_finds_nothing() -> None:
     def right(position: int, anchor: int, length: int) -> list[int]:
         return known[position + 1 : position + 1 + length]
 
-    [outcome] = decode(made(propose=right), [request])
+    [outcome] = decode(made(draft=right), [request])
     assert outcome.tokens == expected
     usage = outcome.usage
-    by_drafter = sum(usage.accepted_per_position) - usage.lookup_accepted
+    by_drafter = sum(usage.accepted_per_position) - usage.prompt_lookup_accepted
     assert by_drafter > 0
     assert usage.verification_steps < 12
 
 
-def test_lookup_goes_on_while_the_drafter_is_away() -> None:
+def test_prompt_lookup_goes_on_while_the_drafter_is_away() -> None:
     link = link_to(nothing)
-    engine = engine_over(RepeatingRunner(LOOKUP), LOOKUP, link)
+    engine = engine_over(RepeatingRunner(PROMPT_LOOKUP), PROMPT_LOOKUP, link)
     link.down = True
     [outcome] = decode(engine, [LONG])
     assert [outcome.tokens] == decoded([LONG])
-    assert outcome.usage.lookup_accepted > 20
+    assert outcome.usage.prompt_lookup_accepted > 20
 
 
 def test_a_request_may_do_without() -> None:
     looking, [expected] = made(), decoded([LONG])
-    for request in (replace(LONG, lookup=False), replace(LONG, max_draft_tokens=0)):
+    for request in (replace(LONG, prompt_lookup=False), replace(LONG, max_draft_tokens=0)):
         [outcome] = decode(looking, [request])
         assert outcome.tokens == expected
-        assert outcome.usage.lookup_drafted == 0
+        assert outcome.usage.prompt_lookup_drafted == 0
     [outcome] = decode(looking, [replace(LONG, max_draft_tokens=1)])
     usage = outcome.usage
     assert len(usage.drafted_per_position) == 1
-    assert usage.lookup_accepted > 0
+    assert usage.prompt_lookup_accepted > 0
 
 
 def test_preempted_and_resumed_answers_are_the_same() -> None:
@@ -139,7 +141,7 @@ def test_preempted_and_resumed_answers_are_the_same() -> None:
         GenerationRequest(f"p{i}", tuple(range(i, i + 20)), max_output_tokens=24) for i in range(4)
     ]
     expected = decoded(requests)
-    scarce = made(replace(LOOKUP, num_pages=26))
+    scarce = made(replace(PROMPT_LOOKUP, num_pages=26))
     assert [outcome.tokens for outcome in decode(scarce, requests)] == expected
     assert scarce.metrics.preemptions._value.get() > 0
     resumed = [
@@ -152,32 +154,36 @@ def test_preempted_and_resumed_answers_are_the_same() -> None:
 
 def test_metrics_tell_the_sources_apart() -> None:
     registry = CollectorRegistry()
-    engine = engine_over(RepeatingRunner(LOOKUP), LOOKUP, link_to(wrong), registry=registry)
+    engine = engine_over(
+        RepeatingRunner(PROMPT_LOOKUP), PROMPT_LOOKUP, link_to(wrong), registry=registry
+    )
     usages = [outcome.usage for outcome in decode(engine, [LONG])]
 
     def counted(name: str, source: str) -> float | None:
         return registry.get_sample_value(f"blockdraft_verifier_{name}_total", {"source": source})
 
-    found = sum(usage.lookup_drafted for usage in usages)
-    assert counted("drafted_tokens", "lookup") == found > 0
-    assert counted("accepted_tokens", "lookup") == sum(usage.lookup_accepted for usage in usages)
+    found = sum(usage.prompt_lookup_drafted for usage in usages)
+    assert counted("drafted_tokens", "prompt_lookup") == found > 0
+    assert counted("accepted_tokens", "prompt_lookup") == sum(
+        usage.prompt_lookup_accepted for usage in usages
+    )
     drafted = sum(sum(usage.drafted_per_position) for usage in usages)
     assert counted("drafted_tokens", "drafter") == drafted - found > 0
     assert counted("accepted_tokens", "drafter") == 0
 
 
 def test_an_engine_is_only_compiled_for_blocks_it_verifies() -> None:
-    for config, block in ((TINY_ENGINE, 1), (LOOKUP, 4)):
+    for config, block in ((TINY_ENGINE, 1), (PROMPT_LOOKUP, 4)):
         runner = RepeatingRunner(config)
         engine_over(runner, config)
         assert runner.max_block == block
 
 
-def test_where_tokens_cost_their_time_lookup_verifies_next_to_nothing(
+def test_where_tokens_cost_their_time_prompt_lookup_verifies_next_to_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(CostModel, "verify_seconds", lambda self, rows, tokens: float(tokens))
-    [outcome] = decode(made(replace(LOOKUP, draft_policy="adaptive")), [LONG])
+    [outcome] = decode(made(replace(PROMPT_LOOKUP, draft_policy="adaptive")), [LONG])
     assert [outcome.tokens] == decoded([LONG])
     # Only tries, every 64th step.
-    assert outcome.usage.lookup_drafted <= 2 * 3
+    assert outcome.usage.prompt_lookup_drafted <= 2 * 3

@@ -14,7 +14,7 @@ import pytest
 from tests.drafter.learning.kept import Kept, recording
 
 from blockdraft_drafter.learning import recordings as module
-from blockdraft_drafter.learning.recordings import (
+from blockdraft_drafter.learning.samples import (
     NoRoomError,
     RecordingError,
     RecordingFile,
@@ -29,7 +29,13 @@ def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.token_ids, added.token_ids)
     np.testing.assert_array_equal(found.features.view(np.uint16), added.features.view(np.uint16))
     assert found.features.dtype == ml_dtypes.bfloat16
-    for name in ("target_fingerprint", "feature_form", "layer_ids", "answer_start", "temperature"):
+    for name in (
+        "target_fingerprint",
+        "feature_form",
+        "layer_ids",
+        "completion_start",
+        "temperature",
+    ):
         assert getattr(found, name) == getattr(added, name)
     assert found.recorded_at == 12.5
 
@@ -175,7 +181,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
         {"features": np.zeros((19, 6), ml_dtypes.bfloat16)},
         {"features": np.zeros((20, 6), np.float32)},
         {"token_ids": np.zeros(20, np.int64)},
-        {"answer_start": 21},
+        {"completion_start": 21},
     ],
 )
 def test_what_does_not_belong_together_is_refused(changes: dict[str, Any]) -> None:

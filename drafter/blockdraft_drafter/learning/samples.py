@@ -53,7 +53,7 @@ class Recording:
     feature_form: str  # `RAW`, or the fingerprint of the projection that features went through
     # Target layers whose outputs, side by side, were a feature before projection.
     layer_ids: tuple[int, ...]
-    answer_start: int = -1  # position of the answer's first token; -1 if unknown
+    completion_start: int = -1  # position of the answer's first token; -1 if unknown
     temperature: float = 0.0  # with which the answer's tokens were chosen
     recorded_at: float = field(default_factory=time.time)  # seconds since 1970
 
@@ -65,8 +65,8 @@ class Recording:
             raise RecordingError("features must be bfloat16 [tokens, width]")
         if len(self.features) != len(self.token_ids):
             raise RecordingError(f"{len(self.features)} features, {len(self.token_ids)} tokens")
-        if not -1 <= self.answer_start <= len(self.token_ids):
-            raise RecordingError(f"the answer cannot start at {self.answer_start}")
+        if not -1 <= self.completion_start <= len(self.token_ids):
+            raise RecordingError(f"the answer cannot start at {self.completion_start}")
 
 
 class Recordings:
@@ -102,7 +102,7 @@ class Recordings:
                     target_fingerprint=str(about["target_fingerprint"]),
                     feature_form=str(about["feature_form"]),
                     layer_ids=tuple(int(each) for each in about["layer_ids"]),
-                    answer_start=int(about["answer_start"]),
+                    completion_start=int(about["completion_start"]),
                     temperature=float(about["temperature"]),
                     recorded_at=float(about["recorded_at"]),
                 )
