@@ -1,4 +1,4 @@
-"""A trainer that makes steps and looks within a run, at everybody's priority.
+"""A trainer that makes steps and evaluations within a run, at everybody's priority.
 
 At its own it gets no processor beside other tests.
 """
@@ -20,7 +20,7 @@ EAGER = Schedule(
     passes=1,
     held_out_share=0.5,
     held_out_sequences=8,
-    first_look=2,
+    first_evaluation=2,
     least_gain=0.0,
     checkpoint_every=2,
     keep=4,

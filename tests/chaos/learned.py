@@ -13,7 +13,7 @@ from tests.chaos.stack import Stack
 from tests.chaos.wanted import Wanted
 
 from blockdraft_client import Completion
-from blockdraft_drafter.learning.samples import Recording, RecordingError, Recordings
+from blockdraft_drafter.learning.samples import SampleError, SampleStore, TrainingSample
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import load_any
 from blockdraft_models.errors import ModelError
@@ -24,7 +24,7 @@ PATIENT_SECONDS = 240.0
 _SAID = {
     "swaps": "drafting with version",
     "refused": r"version \d+ is refused",
-    "looks": "held-out sequences, .* what serves",
+    "evaluations": "held-out sequences, .* that serves",
     "promoted": r"version \d+ is promoted",
 }
 
@@ -36,10 +36,10 @@ class Learned:
     exchanges: int  # how often another version was to serve
     swaps: int  # how often one took another's place between two steps
     refused: int  # how often one was refused
-    recordings: int  # sequences that were recorded
+    samples: int  # sequences that were recorded
     trainer_restarts: int  # how often the trainer was started again
     steps: int  # steps that it made
-    looks: int  # comparisons on held-out recordings
+    evaluations: int  # comparisons on held-out samples
     promoted: int  # versions that it promoted
     wrong: Sequence[str]  # what must not be, in words
 
@@ -53,28 +53,28 @@ async def what_was_learned(
     true: Sequence[Completion],
 ) -> Learned:
     """Look at everything that learning left, once the faults are over."""
-    folder = stack.learning / "recordings"
+    folder = stack.learning / "samples"
     end = time.monotonic() + PATIENT_SECONDS
     while True:
         serving = int(await stack.metric("drafter", "blockdraft_drafter_version"))
         wrong = [
             *wrong_versions(versions.store, stack.target, serving),
-            *wrong_recordings(folder, LIMIT_BYTES, asked, true),
+            *wrong_samples(folder, LIMIT_BYTES, asked, true),
         ]
         if watch.steps() <= steps:
             wrong.append(f"no step was made after the faults, {steps} before")
         log = stack.log.read_text(encoding="utf-8", errors="replace")
         said = {name: len(re.findall(pattern, log)) for name, pattern in _SAID.items()}
-        wrong += [f"no {name}" for name in ("swaps", "looks") if not said[name]]
+        wrong += [f"no {name}" for name in ("swaps", "evaluations") if not said[name]]
         # What is being exchanged, deleted or learned just now is nothing wrong.
         if not wrong or time.monotonic() > end:
             break
         await asyncio.sleep(0.5)
     if watch.most_bytes > LIMIT_BYTES:
-        wrong.append(f"recordings of {watch.most_bytes} bytes at some time")
+        wrong.append(f"samples of {watch.most_bytes} bytes at some time")
     return Learned(
         exchanges=versions.exchanges,
-        recordings=len(watch.recorded),
+        samples=len(watch.recorded),
         trainer_restarts=len(watch.trainers) - 1,
         steps=watch.steps(),
         wrong=wrong,
@@ -82,27 +82,29 @@ async def what_was_learned(
     )
 
 
-def wrong_recordings(
+def wrong_samples(
     folder: Path, limit_bytes: int, asked: Sequence[Wanted], true: Sequence[Completion]
 ) -> Iterator[str]:
-    """Yield what is wrong with the recordings in a folder."""
-    recordings = Recordings(folder, limit_bytes)
-    if recordings.size_bytes() > limit_bytes:
-        yield f"recordings of {recordings.size_bytes()} bytes"
-    if not recordings.names():
-        yield "no recordings"
-    for name in recordings.names():
+    """Yield what is wrong with the samples in a folder."""
+    samples = SampleStore(folder, limit_bytes)
+    if samples.size_bytes() > limit_bytes:
+        yield f"samples of {samples.size_bytes()} bytes"
+    if not samples.names():
+        yield "no samples"
+    for name in samples.names():
         try:
-            found = _wrong(recordings.read(name), asked, true)
-        except RecordingError as error:
+            found = _wrong(samples.read(name), asked, true)
+        except SampleError as error:
             found = str(error)
         if found:
-            yield f"recording {name}: {found}"
+            yield f"sample {name}: {found}"
 
 
-def _wrong(recording: Recording, asked: Sequence[Wanted], true: Sequence[Completion]) -> str | None:
-    """Return what is wrong with a recording: it is of a request, that allows it, and true."""
-    ids = recording.token_ids.tolist()
+def _wrong(
+    sample: TrainingSample, asked: Sequence[Wanted], true: Sequence[Completion]
+) -> str | None:
+    """Return what is wrong with a sample: it is of a request that allows it, and true."""
+    ids = sample.token_ids.tolist()
     try:
         # Bytes are tokens here, and a prompt begins with the number of its request.
         number = int(bytes(ids[: ids.index(ord(":"))]))
@@ -111,11 +113,11 @@ def _wrong(recording: Recording, asked: Sequence[Wanted], true: Sequence[Complet
         return "it is of no request"
     if asked[number].excluded:
         return f"request {number} is excluded"
-    # Of one that ended in its prompt, no answer is there.
-    if recording.completion_start != min(len(prompt), len(ids)):
-        return f"the answer of request {number} is said to begin at {recording.completion_start}"
+    # The sample of a sequence that ended in its prompt has no completion.
+    if sample.completion_start != min(len(prompt), len(ids)):
+        return f"the completion of request {number} is said to start at {sample.completion_start}"
     expected = [*prompt, *true[number].token_ids]
-    # After a stop sequence the target may have gone on, and a recording may end early.
+    # After a stop sequence the target may have gone on, and a sample may end early.
     if any(ours != theirs for ours, theirs in zip(ids, expected, strict=False)):
         return f"request {number} has other tokens"
     return None

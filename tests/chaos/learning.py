@@ -21,7 +21,7 @@ from tests.supervised import process_ids
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.samples import Recordings
+from blockdraft_drafter.learning.samples import SampleStore
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_drafter.sources import load_any, obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -35,9 +35,9 @@ BLOCK_SIZE = 8
 LIMIT_BYTES = 416 * 1024
 SHARE = 0.9
 EVERY_REQUESTS = 25
-# A drafter looks for another version once a second, and loads it for a moment.
+# A drafter polls for another version once a second, and loads it for a moment.
 _SOON_SECONDS = 1.5
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 # Weights that are half there: one of the versions that come and go.
 _BROKEN = "a broken one"
 
@@ -52,7 +52,7 @@ def write_drafter(target: Path, folder: Path) -> None:
 
 
 def trainer_command(target: Path, drafter: Path, directory: Path) -> tuple[str, ...]:
-    """Return what starts a trainer that makes steps and looks within a run."""
+    """Return what starts a trainer that makes steps and evaluations within a run."""
     settings = LearnSettings(
         target=str(target),
         directory=directory,
@@ -130,10 +130,10 @@ class Versions:
 
 
 class Watch:
-    """Looks at recordings and trainer all along.
+    """Polls samples and trainer all along.
 
     Attributes:
-        recorded: Names of all recordings that were seen.
+        recorded: Names of all samples that were seen.
         most_bytes: Most that they took at one time.
         trainers: Process ids of the trainer.
     """
@@ -144,30 +144,30 @@ class Watch:
         self.most_bytes = 0
         self.trainers: set[int] = set()
         self._directory = directory
-        self._recordings = Recordings(directory / "recordings", LIMIT_BYTES)
+        self._samples = SampleStore(directory / "samples", LIMIT_BYTES)
         self._supervisor = supervisor
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Look for as long as the context lasts."""
+        """Poll for as long as the context lasts."""
         task = asyncio.ensure_future(self._run())
         try:
             yield
         finally:
             task.cancel()
-            self._look()
+            self._poll()
 
     async def _run(self) -> None:
         while True:
-            self._look()
-            await asyncio.sleep(_LOOK_SECONDS)
+            self._poll()
+            await asyncio.sleep(_POLL_SECONDS)
 
     def steps(self) -> int:
         """Return how many steps the trainer has made, but for those that it has not told of."""
         return (Journal.read(self._directory) or Journal()).total_steps
 
-    def _look(self) -> None:
-        self.recorded.update(self._recordings.names())
-        self.most_bytes = max(self.most_bytes, self._recordings.size_bytes())
+    def _poll(self) -> None:
+        self.recorded.update(self._samples.names())
+        self.most_bytes = max(self.most_bytes, self._samples.size_bytes())
         if (trainer := process_ids(self._supervisor).get("trainer")) is not None:
             self.trainers.add(trainer)

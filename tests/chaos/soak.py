@@ -20,7 +20,7 @@ from blockdraft_client import AsyncClient
 
 REQUESTS = 400
 AT_ONCE = 24
-LOOK_SECONDS = 5.0
+READ_SECONDS = 5.0
 # A caller changes its connection after so many requests, mostly with answers under way on it.
 REQUESTS_OF_A_CONNECTION = 60
 WARM_SHARE = 0.25
@@ -33,7 +33,7 @@ class Soak:
 
     Attributes:
         fates: What became of the requests.
-        looks: At the processes, one after another.
+        readings: At the processes, one after another.
     """
 
     def __init__(self, stack: Stack, seed: int) -> None:
@@ -41,7 +41,7 @@ class Soak:
         self._stack = stack
         self._wanted = wanted(seed, REQUESTS)
         self.fates: Counter[str] = Counter()
-        self.looks: list[dict[str, Size]] = []
+        self.readings: list[dict[str, Size]] = []
         self._client: AsyncClient | None = None
         self._asked = 0
 
@@ -50,7 +50,7 @@ class Soak:
         async with self._stack.client() as client:
             self._true = await true_answers(client, self._wanted, AT_ONCE)
         end = time.monotonic() + seconds
-        await asyncio.gather(self._look(end), *(self._call(end) for _ in range(AT_ONCE)))
+        await asyncio.gather(self._read_sizes(end), *(self._call(end) for _ in range(AT_ONCE)))
         if self._client is not None:
             await self._client.close()
 
@@ -80,22 +80,24 @@ class Soak:
                 await old.close()
         return self._client
 
-    async def _look(self, end: float) -> None:
+    async def _read_sizes(self, end: float) -> None:
         while time.monotonic() < end:
-            self.looks.append(self._stack.sizes())
-            await asyncio.sleep(LOOK_SECONDS)
+            self.readings.append(self._stack.sizes())
+            await asyncio.sleep(READ_SECONDS)
 
 
-def growth(looks: Sequence[dict[str, Size]]) -> dict[str, dict[str, Any]]:
-    """Compare the looks after the warm-up with the last ones, process by process."""
-    warm = looks[int(WARM_SHARE * len(looks)) :]
+def growth(readings: Sequence[dict[str, Size]]) -> dict[str, dict[str, Any]]:
+    """Compare the readings after the warm-up with the last ones, process by process."""
+    warm = readings[int(WARM_SHARE * len(readings)) :]
     part = max(len(warm) // PARTS, 1)
     return {
         name: {
             **_growth(warm[:part], warm[-part:], name),
             "mib_all_along": [
-                round(statistics.median(look[name].mib for look in looks[at : at + part]), 2)
-                for at in range(0, len(looks), part)
+                round(
+                    statistics.median(reading[name].mib for reading in readings[at : at + part]), 2
+                )
+                for at in range(0, len(readings), part)
             ],
         }
         for name in warm[0]
@@ -105,8 +107,8 @@ def growth(looks: Sequence[dict[str, Size]]) -> dict[str, dict[str, Any]]:
 def _growth(
     first: Sequence[dict[str, Size]], last: Sequence[dict[str, Size]], name: str
 ) -> dict[str, Any]:
-    def middle(looks: Sequence[dict[str, Size]], what: str) -> float:
-        return float(statistics.median(getattr(look[name], what) for look in looks))
+    def middle(readings: Sequence[dict[str, Size]], what: str) -> float:
+        return float(statistics.median(getattr(reading[name], what) for reading in readings))
 
     mib = middle(first, "mib"), middle(last, "mib")
     return {
@@ -127,7 +129,7 @@ async def soak(seed: int, seconds: float) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "fates": dict(soaking.fates),
-        "processes": growth(soaking.looks),
+        "processes": growth(soaking.readings),
         "held": {name: count for name, count in held.items() if count},
         "log_errors": errors[:20],
     }

@@ -39,7 +39,7 @@ from blockdraft_server.supervise.supervisor import Supervisor
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 HANG_SECONDS = 6.0
-LOOK_SECONDS = 30.0
+ASK_SECONDS = 30.0
 SEQUENCES = 8
 VERIFIERS = ("verifier-1", "verifier-2")
 # Programs run for milliseconds here: compiling them is most of a restart.
@@ -186,7 +186,7 @@ class Stack:
     async def _drafting(self, name: str) -> bool:
         async with grpc.aio.insecure_channel(self.socket(name)) as channel:
             answer = await VerifierServiceStub(channel).Describe(
-                verifier_pb2.VerifierServiceDescribeRequest(), timeout=LOOK_SECONDS
+                verifier_pb2.VerifierServiceDescribeRequest(), timeout=ASK_SECONDS
             )
         return answer.HasField("drafter")
 
@@ -196,7 +196,7 @@ class Stack:
         for name in VERIFIERS:
             async with grpc.aio.insecure_channel(self.socket(name)) as channel:
                 load = await VerifierServiceStub(channel).GetLoad(
-                    verifier_pb2.GetLoadRequest(), timeout=LOOK_SECONDS
+                    verifier_pb2.GetLoadRequest(), timeout=ASK_SECONDS
                 )
             held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
             held[f"{name} pages"] = load.used_pages
@@ -213,7 +213,7 @@ class Stack:
 
         def read() -> float:
             url = f"http://127.0.0.1:{self._metrics[process]}/metrics"
-            with urllib.request.urlopen(url, timeout=LOOK_SECONDS) as response:
+            with urllib.request.urlopen(url, timeout=ASK_SECONDS) as response:
                 lines = response.read().decode().splitlines()
             [value] = [line.rsplit(" ", 1)[1] for line in lines if line.split(" ")[0] == name]
             return float(value)

@@ -5,7 +5,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.chaos.learned import wrong_recordings, wrong_versions
+from tests.chaos.learned import wrong_samples, wrong_versions
 from tests.chaos.test_check import TRUE
 from tests.chaos.wanted import PATIENT_SECONDS, Wanted
 from tests.drafter.learning.kept import Kept
@@ -14,7 +14,7 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_client import SamplingParams
 from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.learning.samples import RAW, Recording
+from blockdraft_drafter.learning.samples import RAW, TrainingSample
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -32,15 +32,15 @@ ASKED, ANSWERS = [wanted(0, excluded=True), wanted(1)], [TRUE, TRUE]
 
 def record(folder: Path, text: str, completion_start: int = 7) -> Kept:
     """Record a text whose tokens are its bytes."""
-    recordings = Kept(folder, LIMIT)
+    samples = Kept(folder, LIMIT)
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     features = np.zeros((len(ids), 2), ml_dtypes.bfloat16)
-    recordings.add(Recording(ids, features, "target", RAW, (1,), completion_start))
-    return recordings
+    samples.add(TrainingSample(ids, features, "target", RAW, (1,), completion_start))
+    return samples
 
 
 def wrong(folder: Path, limit: int = LIMIT) -> list[str]:
-    return [each.partition(": ")[2] for each in wrong_recordings(folder, limit, ASKED, ANSWERS)]
+    return [each.partition(": ")[2] for each in wrong_samples(folder, limit, ASKED, ANSWERS)]
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_what_is_excluded_or_was_not_said_is_wrong(tmp_path: Path, text: str, wh
 
 def test_damage_a_wrong_beginning_and_too_many_bytes_are_wrong(tmp_path: Path) -> None:
     record(tmp_path, "1: duckabc", completion_start=6)
-    assert wrong(tmp_path) == ["the answer of request 1 is said to begin at 6"]
-    recordings = record(tmp_path, "1: duckabc")
-    path = tmp_path / recordings.names()[1]
+    assert wrong(tmp_path) == ["the completion of request 1 is said to start at 6"]
+    samples = record(tmp_path, "1: duckabc")
+    path = tmp_path / samples.names()[1]
     path.write_bytes(path.read_bytes()[:-1])
     assert len(wrong(tmp_path)) == 2
     assert len(wrong(tmp_path, limit=10)) == 3
-    recordings.clear()
-    [nothing] = wrong_recordings(tmp_path, LIMIT, ASKED, ANSWERS)
-    assert nothing == "no recordings"
+    samples.clear()
+    [nothing] = wrong_samples(tmp_path, LIMIT, ASKED, ANSWERS)
+    assert nothing == "no samples"
 
 
 def test_a_store_that_is_damaged_or_not_what_serves_is_wrong(tmp_path: Path) -> None:

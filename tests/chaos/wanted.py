@@ -33,7 +33,7 @@ def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
 
     A third is greedy. One in five has stop strings, one in four comes whole, one in ten of the
     streams is left, one in ten requests has a deadline of 0.2 to 2 s, one in five is in the
-    background, and every fifth is kept out of recordings.
+    background, and every fifth is kept out of the training samples.
     """
     draw = random.Random(f"wanted {seed}")
     return [_request(draw, number, most_tokens) for number in range(count)]

@@ -19,7 +19,7 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
-from blockdraft_drafter.learning.samples import Recording, Recordings
+from blockdraft_drafter.learning.samples import SampleStore, TrainingSample
 from blockdraft_drafter.learning.trials import ENOUGH_DRAFTS, has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
@@ -70,8 +70,8 @@ class Learning:
         link = SessionLink(self.loaded.method, learn=self.learner.stream)
         return make_engine(self.target.decoder, link)
 
-    def look(self) -> None:
-        asyncio.run(self.learner.look())
+    def poll(self) -> None:
+        asyncio.run(self.learner.poll())
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"blockdraft_drafter_{name}", labels) or 0.0
@@ -97,11 +97,11 @@ class Learning:
         self.store.promote(number)
         return number
 
-    def recorded(self) -> list[Recording]:
+    def recorded(self) -> list[TrainingSample]:
         closed(self.learner._recorder)
         self.learner.close()
-        recordings = Recordings(self.directory / "recordings", 1)
-        return [recordings.read(name) for name in recordings.names()]
+        samples = SampleStore(self.directory / "samples", 1)
+        return [samples.read(name) for name in samples.names()]
 
 
 def begin(target: Target, directory: Path, drafter: str = "random") -> Learning:
@@ -136,5 +136,5 @@ def serve_for_a_while(learning: Learning) -> None:
     assert not has_served(learning.store.path(number))
     for _ in range(ENOUGH_DRAFTS):
         learning.learner.verified(number, 1, own_context=True)
-    learning.look()
+    learning.poll()
     assert has_served(learning.store.path(number))

@@ -23,7 +23,7 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     again = begin(learning.target, learning.directory)
     # What nobody knows to be harmless is not loaded before it serves.
     assert again.learner.serving.number == 1
-    again.look()
+    again.poll()
     assert again.learner.serving.number == number
     serve_for_a_while(again)
     again.learner.close()
@@ -47,7 +47,7 @@ def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning
     number = learning.promoted(1)
     die_trying(learning.store.path(number))
     die_trying(learning.store.path(number))
-    learning.look()
+    learning.poll()
     version = learning.store.read(number)
     assert (version.state, version.reason) == (
         "rejected",
@@ -57,14 +57,14 @@ def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning
     assert learning.count("version_changes_total", kind="refused") == 1
     # By hand, somebody may think better of it; then it is tried again.
     learning.store.promote(number)
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == number
 
 
 def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> None:
     number = learning.promoted(1)
     die_trying(learning.store.path(number))
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == number
     assert trials_of(learning, number) == 2
     serve_for_a_while(learning)
@@ -74,12 +74,12 @@ def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> No
 def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Learning) -> None:
     first, second = learning.learned(1), learning.learned(2)
     learning.store.promote(first)
-    learning.look()
+    learning.poll()
     assert trials_of(learning, first) == 1
     # Few drafts say nothing yet.
     learning.learner.verified(first, 1, own_context=True)
     learning.store.promote(second)
-    learning.look()
+    learning.poll()
     assert (trials_of(learning, first), trials_of(learning, second)) == (0, 1)
     learning.learner.close()
     assert trials_of(learning, second) == 0
@@ -105,7 +105,7 @@ def test_without_a_drafter_it_records_for_one_made_of_nothing(
     assert store.read(broken).state == "rejected"
     # It serves to be recorded for; whether it pays is not known yet.
     assert store.current() is None
-    nothing.look()
+    nothing.poll()
     assert nothing.learner.serving.number == whole
     # Its projection has everything to learn, too; that of a drafter that was named went on.
     assert nothing.method.spec.projection is None

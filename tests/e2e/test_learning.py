@@ -35,13 +35,13 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
         if engine.drafter is not None:
             versions.add(engine.drafter.version)
         if steps == 4:
-            learning.look()
+            learning.poll()
         if steps == 8:
             learning.promoted(2)
-            learning.look()
+            learning.poll()
         if steps == 12:
             learning.store.roll_back("by hand")
-            learning.look()
+            learning.poll()
     assert [outcome.tokens for outcome in outcomes] == expected
     assert engine.metrics.repair_count() == 0
     assert steps > 14
@@ -79,7 +79,7 @@ def test_what_is_recorded_is_what_was_said_and_nothing_that_is_excluded(
         assert each.temperature == pytest.approx(request.sampling.temperature)
         assert each.target_fingerprint == learning.target.checkpoint.fingerprint
         assert each.features.shape == (len(each.token_ids), CONFIG.hidden_size)
-    assert learning.count("recordings_total", outcome="excluded") == sum(
+    assert learning.count("training_samples_total", outcome="excluded") == sum(
         not request.recordable for request in requests
     )
 
@@ -105,7 +105,7 @@ def test_sequences_for_which_nothing_is_drafted_are_recorded_too(learning: Learn
 def test_weights_that_are_no_numbers_are_refused(learning: Learning) -> None:
     before = learning.method.spec.fingerprint
     number = learning.promoted(1, float("nan"))
-    learning.look()
+    learning.poll()
     assert learning.method.spec.fingerprint == before
     assert learning.store.read(number).state == "rejected"
     assert "not finite" in learning.store.read(number).reason
@@ -113,20 +113,20 @@ def test_weights_that_are_no_numbers_are_refused(learning: Learning) -> None:
     # Nobody tries it any more.
     assert not list(learning.store.path(number).glob("trial-*"))
     assert learning.count("version_changes_total", kind="refused") == 1
-    learning.look()
+    learning.poll()
     assert learning.count("version_changes_total", kind="refused") == 1
 
 
 @pytest.mark.usefixtures("cold")
 def test_what_the_trainer_does_is_shown(learning: Learning) -> None:
-    learning.look()
+    learning.poll()
     Journal(total_steps=3, tau=1.5).write(learning.directory)
-    learning.look()
+    learning.poll()
     assert learning.count("learning_steps_total") == 3
     assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
     (learning.directory / "journal.json").write_text("no journal", encoding="utf-8")
     number = learning.promoted(1)
-    learning.look()
+    learning.poll()
     # It stays as it was, and keeps no version from being taken over.
     assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
     assert learning.learner.serving.number == number
@@ -137,20 +137,20 @@ def test_a_damaged_store_changes_nothing(learning: Learning) -> None:
     number = learning.promoted(1)
     current = learning.directory / "current.json"
     current.write_text(current.read_text()[: len(current.read_text()) // 2])
-    learning.look()
+    learning.poll()
     # It is the promoted version with the highest number, as before the damage.
     assert learning.learner.serving.number == number
     shutil.rmtree(learning.store.path(number))
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == 1
     broken = learning.learned(2)
     weights = learning.store.path(broken) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     learning.store.promote(broken)
-    learning.look()
+    learning.poll()
     assert learning.store.read(broken).state == "rejected"
     shutil.rmtree(learning.directory)
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == 1
 
 
@@ -160,12 +160,12 @@ def test_it_goes_back_by_itself_when_less_is_accepted(learning: Learning) -> Non
         learning.learner.ended(1, Ended(40, 20))
         learning.learner.ended(1, Ended(30, 20))
     number = learning.promoted(1)
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == number
     for _ in range(32):
         learning.learner.ended(number, Ended(24, 20))
         learning.learner.ended(number, Ended(22, 20))
-    learning.look()
+    learning.poll()
     assert learning.learner.serving.number == 1
     version = learning.store.read(number)
     assert version.state == "rolled_back"
@@ -188,7 +188,7 @@ def test_nothing_ends_the_looking(learning: Learning, monkeypatch: pytest.Monkey
             await asyncio.sleep(0.01)
         task.cancel()
 
-    monkeypatch.setattr("blockdraft_drafter.learning.learner.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("blockdraft_drafter.learning.learner.POLL_SECONDS", 0.0)
     monkeypatch.setattr(VersionStore, "current", fails)
     asyncio.run(run())
 
@@ -219,4 +219,4 @@ async def test_callers_and_tenants_that_are_excluded_leave_no_trace(learning: Le
         engine.stop()
     [recorded] = learning.recorded()
     assert recorded.token_ids[:20].tolist() == [1] * 20
-    assert learning.count("recordings_total", outcome="excluded") == 2
+    assert learning.count("training_samples_total", outcome="excluded") == 2

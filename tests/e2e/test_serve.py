@@ -163,8 +163,8 @@ def test_a_request_can_be_followed_through_all_processes(
     assert sequence["output_tokens"] >= 3
     assert sequence["pages"] > 0
     [stream_state] = shown["drafter"]["streams"]
-    [context] = stream_state["contexts"]
-    assert context["request_id"] == request_id
+    [cache] = stream_state["draft_caches"]
+    assert cache["request_id"] == request_id
 
     def told() -> list[dict[str, object]]:
         lines = service.log.read_text().splitlines()

@@ -14,7 +14,7 @@ from blockdraft_training.command import Subcommand, add_subcommands, run_subcomm
 from blockdraft_training.online.run import CONFIGURATION, run_learner
 from blockdraft_training.online.settings import FolderSettings
 
-# What follows is imported where it is used: `--help` must not wait for jax or numpy.
+# Heavy modules are imported where they are used: `--help` must not wait for jax or numpy.
 
 _LIST = Configuration("learn list", FolderSettings)
 _PROMOTE = Configuration("learn promote", FolderSettings)
@@ -23,7 +23,7 @@ _CLEAR = Configuration("learn clear", FolderSettings)
 
 
 def _folder(configuration: Configuration[FolderSettings], args: argparse.Namespace) -> Path:
-    """Return the folder that is named, or that of the target; `ModelError` if there is none."""
+    """Return the named folder, or that of the target; `ModelError` if the target is not found."""
     settings = configuration.read(args)
     if settings.directory is not None:
         return settings.directory
@@ -40,29 +40,29 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from blockdraft_drafter.learning.samples import Recordings
+    from blockdraft_drafter.learning.samples import SampleStore
 
     directory = _folder(_LIST, args)
     store = VersionStore(directory)
     versions, current = store.list(), store.current()
     number = None if current is None else current.number
-    recordings = Recordings(directory / "recordings", 0)
-    count, size = len(recordings.names()), recordings.size_bytes()
+    samples = SampleStore(directory / "samples", 0)
+    count, size = len(samples.names()), samples.size_bytes()
     journal = Journal.read(directory) or Journal()
     if args.json:
         told = {
             "directory": str(directory),
             "current": number,
             "versions": [asdict(version) for version in versions],
-            "recordings": {"count": count, "bytes": size},
+            "samples": {"count": count, "bytes": size},
             "learning": asdict(journal),
         }
         print(json.dumps(told))
         return 0
-    print(f"{directory}: {count} recordings, {size / 2**20:.1f} MiB")
+    print(f"{directory}: {count} training samples, {size / 2**20:.1f} MiB")
     print(
         f"{journal.total_steps} steps of learning, {journal.steps} since the candidate began,"
-        f" {journal.promoted} promoted, {journal.started_over} given up"
+        f" {journal.promoted} promoted, {journal.started_over} abandoned"
     )
     for version in versions:
         print(_line(version, current=version.number == number))
@@ -104,12 +104,14 @@ def _add_clear_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _clear(args: argparse.Namespace) -> int:
-    from blockdraft_drafter.learning.samples import Recordings
+    from blockdraft_drafter.learning.samples import SampleStore
 
     directory = _folder(_CLEAR, args)
-    told = f"{directory}: {Recordings(directory / 'recordings', 0).clear()} recordings deleted"
+    # Earlier releases kept them in `recordings`.
+    count = sum(SampleStore(directory / name, 0).clear() for name in ("samples", "recordings"))
+    told = f"{directory}: {count} training samples deleted"
     if args.versions:
-        # What names a version goes first: there must never be a name without one.
+        # The files that name versions go first: a name without its version must never exist.
         for file in ("current.json", "journal.json"):
             (directory / file).unlink(missing_ok=True)
         for name in ("versions", "candidate"):
@@ -122,19 +124,19 @@ def _clear(args: argparse.Namespace) -> int:
 
 SUBCOMMANDS = {
     "run": Subcommand(
-        "learn from what is recorded, without an end",
+        "learn from training samples, until it is stopped",
         CONFIGURATION.add_arguments,
         run_learner,
         CONFIGURATION,
     ),
     "list": Subcommand(
-        "show the versions, and how far learning is", _add_list_arguments, _list, _LIST
+        "show the versions and the progress of learning", _add_list_arguments, _list, _LIST
     ),
     "promote": Subcommand("let a version serve", _add_promote_arguments, _promote, _PROMOTE),
     "rollback": Subcommand(
         "return to the version before", _ROLLBACK.add_arguments, _roll_back, _ROLLBACK
     ),
-    "clear": Subcommand("delete the recordings", _add_clear_arguments, _clear, _CLEAR),
+    "clear": Subcommand("delete the training samples", _add_clear_arguments, _clear, _CLEAR),
 }
 
 

@@ -1,7 +1,7 @@
 """Learning while serving, as far as it concerns the drafter.
 
-`recordings`, `versions` and `journal` are what drafter and trainer share, on disk. Read `recorder`
-(sequences on their way to disk), `service_tau` (whether a version accepts what the one before it
-did), `trials` (versions that nobody knows to be harmless), `learner` (what streams tell, and the
-weights that draft), `start` (which version serves at first), `metrics`.
+Drafter and trainer share `samples`, `versions` and `journal`, on disk. Read `recorder` (sequences
+on their way to disk), `service_tau` (whether as many tokens of a version are accepted as of the one
+before), `trials` (versions that are not known to be harmless), `learner` (the learning of each
+stream, and the weights that draft), `start` (which version serves at first), `metrics`.
 """

@@ -1,4 +1,4 @@
-"""What learning says of itself, in a small file: for people, for metrics, and to go on from.
+"""The journal of learning, a small file: for people, for metrics, and to resume from.
 
 The trainer writes it, the drafter reads it.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _NAME = "journal.json"
-# Of one that was ever written; another file of that name is not read whole.
+# No journal is longer; another file of that name is not read whole.
 _LONGEST_BYTES = 1 << 16
 _LARGEST = 1 << 63
 
@@ -20,28 +20,29 @@ _LARGEST = 1 << 63
 class Journal:
     """Counts and readings of one candidate and of learning as a whole."""
 
-    # Version that a candidate must be better than; None if that is no version.
+    # Version that a candidate must be better than; None if there is none.
     parent: int | None = None
     steps: int = 0  # made by the candidate
-    looks: int = 0  # comparisons with the version that serves
-    next_look: int = 0  # step of the next one
+    evaluations: int = 0  # comparisons with the version that serves
+    next_evaluation: int = 0  # step of the next one
     rate: float = 1.0  # what the learning rate is multiplied by
     total_steps: int = 0  # made by all candidates
     stepped_at: float | None = None  # when the last one was made, in seconds since 1970
-    total_looks: int = 0  # comparisons of all candidates
-    thrown_away: int = 0  # steps whose loss or gradients were no numbers
-    started_over: int = 0  # candidates given up
+    total_evaluations: int = 0  # comparisons of all candidates
+    thrown_away: int = 0  # steps whose loss or gradients were not finite
+    started_over: int = 0  # candidates abandoned
     promoted: int = 0  # candidates promoted
     loss: float | None = None  # of the last step
-    tau: float | None = None  # of the candidate on held-out recordings at the last look
+    tau: float | None = None  # of the candidate on held-out samples at the last evaluation
     current_tau: float | None = None  # of the version that serves, likewise
-    sequences: int = 0  # held-out recordings at the last look
-    waited_seconds: float = 0.0  # for what was decoded, since the trainer's process began
-    recordings_refused: int = 0  # recordings that could not be learned from
+    sequences: int = 0  # held-out samples at the last evaluation
+    waited_seconds: float = 0.0  # while sequences decoded, since the trainer's process began
+    samples_refused: int = 0  # samples that could not be learned from
 
-    def begin_candidate(self, parent: int | None, first_look: int) -> None:
-        """Forget the candidate before, but not what all of them did."""
-        self.parent, self.steps, self.looks, self.next_look = parent, 0, 0, first_look
+    def begin_candidate(self, parent: int | None, first_evaluation: int) -> None:
+        """Forget the candidate before, but not the counts of all candidates."""
+        self.parent, self.steps = parent, 0
+        self.evaluations, self.next_evaluation = 0, first_evaluation
 
     def write(self, directory: Path) -> None:
         """Replace the file in a folder; after an `OSError` the earlier one stays."""
@@ -58,7 +59,7 @@ class Journal:
         """Return the journal in a folder; an empty one if there is none, None if it is damaged."""
         path = directory / _NAME
         try:
-            # What is no file might never end, or never begin.
+            # Reading something other than a file, such as a pipe, might never end.
             if not stat.S_ISREG(path.stat().st_mode):
                 return None
             with path.open("rb") as file:
@@ -66,8 +67,7 @@ class Journal:
             told = json.loads(text if len(text) <= _LONGEST_BYTES else b"")
             if not isinstance(told, dict):
                 return None
-            # What a newer one says beside these is passed over; what an older one lacks is as at
-            # first.
+            # Fields that only a newer version knows are skipped; missing ones get their defaults.
             known = [each for each in fields(cls) if each.name in told]
             if not all(_is_value(told[each.name], each.default) for each in known):
                 return None

@@ -1,8 +1,8 @@
-"""Learning in a drafter that serves: it records, takes better weights over, and goes back.
+"""Learning in a drafter that serves: it records samples, loads better weights, and rolls back.
 
-Everything slow happens on threads: recordings are written, the folder of versions is looked at, and
-weights are loaded there. Between two steps the event loop only puts them in place. Whatever goes
-wrong is logged and counted, and the weights that draft stay.
+Everything slow happens on threads: training samples are written, the folder of versions is polled,
+and weights are loaded there. Between two steps the event loop only puts them in place. Whatever
+goes wrong is logged and counted, and the weights that draft stay.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from blockdraft_drafter.learning import trials
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.recorder import GrowingRecording, Recorder
+from blockdraft_drafter.learning.recorder import GrowingSample, Recorder
 from blockdraft_drafter.learning.service_tau import (
     WINDOW,
     Ended,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 class Learner:
-    """What a drafter process learns, all streams together; `serving` is the version that drafts."""
+    """The learning of a drafter process, for all streams; `serving` is the version that drafts."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Learner:
         self._method, self._store, self._load = method, store, load
         self._recorder, self._metrics = recorder, recorder.metrics
         spec = method.spec
-        # Of the version that drafts: why it must go back, how many of its drafts were verified,
-        # and whether it is known to serve.
+        # Of the version that drafts: why it must be rolled back, how many of its drafts were
+        # verified, and whether it has been marked as served.
         self._too_bad: str | None = None
         self._drafts, self._confirmed = 0, False
         self._serve(version.number, spec.fingerprint, trained=spec.trained)
@@ -66,26 +66,26 @@ class Learner:
         self._trial = Trial()
 
     def stream(self) -> "StreamLearner":
-        """Return what learns from one stream."""
+        """Return the learner of one stream."""
         return StreamLearner(self, self._recorder)
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """Count a verified draft of a version that brought tokens, the target's own included.
+        """Count a verified draft of a version and the tokens gained, the target's own included.
 
-        The context was `own_context` if this version made all of it.
+        `own_context` says that this version filled the whole draft KV cache.
         """
         self._metrics.verified(version, gained, own_context=own_context)
         self._drafts += version == self.serving.number
 
     def ended(self, version: int, ended: Ended) -> None:
-        """Take in a sequence that one version drafted for from beginning to end."""
+        """Add a sequence that one version drafted for from beginning to end."""
         if version != self.serving.number:
             return
         self._ended[version].append(ended)
         self._too_bad = self._probation.add(ended) or self._too_bad
 
     def state(self) -> dict[str, object]:
-        """Return what drafts and how well, as values that JSON can hold."""
+        """Return which version drafts and how well, as values that JSON can hold."""
         ended = self._ended[self.serving.number]
         tau = estimate(ended)
         return {
@@ -97,18 +97,18 @@ class Learner:
         }
 
     async def run(self) -> None:
-        """Look for another version now and then, for ever."""
+        """Poll for another version, for ever."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
-                await self.look()
+                await self.poll()
             except Exception:
                 # Whatever it is, it must not end the drafting.
                 logger.exception("learning failed; drafting goes on")
 
-    async def look(self) -> None:
-        """Show the journal, go back if the version that drafts is too bad, or take another over."""
-        prepared = await asyncio.to_thread(self._look)
+    async def poll(self) -> None:
+        """Publish the journal, roll back if the version that drafts is too bad, or load another."""
+        prepared = await asyncio.to_thread(self._poll)
         if prepared is not None:
             number, weights, trial = prepared
             before, self._trial = self._trial, trial
@@ -116,14 +116,14 @@ class Learner:
             await asyncio.to_thread(before.end)
 
     def close(self) -> None:
-        """Write what was recorded."""
+        """End the trial, and write the samples that wait."""
         self._trial.end()
         self._recorder.close()
 
     # On a thread.
 
-    def _look(self) -> "tuple[int, PreparedWeights, Trial] | None":
-        """Do all that a look does but for the swap; return another version that shall serve."""
+    def _poll(self) -> "tuple[int, PreparedWeights, Trial] | None":
+        """Do all of `poll` but the swap; return another version that shall serve."""
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             self._roll_back(reason)
@@ -146,13 +146,13 @@ class Learner:
                 return
             self._store.roll_back(reason)
         except (OSError, VersionError) as error:
-            logger.error("version %d should go back (%s) but cannot: %s", number, reason, error)
+            logger.error("version %d cannot be rolled back (%s): %s", number, reason, error)
             return
-        logger.warning("version %d goes back: %s", number, reason)
+        logger.warning("version %d is rolled back: %s", number, reason)
         self._metrics.changed("rolled_back")
 
     def _confirm(self) -> None:
-        """Say that the version that drafts has stood its trial."""
+        """Mark the version that drafts as served."""
         try:
             trials.confirm(self._store.path(self.serving.number))
         except OSError as error:
@@ -172,7 +172,7 @@ class Learner:
                 trial.end()
                 raise
         except (ValueError, OSError, RuntimeError) as error:
-            # RuntimeError: the device may have no room for it.
+            # RuntimeError: the device may lack the memory.
             self._refuse(number, " ".join(str(error).split()))
             return None
         logger.info("version %d is loaded (%.1f s)", number, time.perf_counter() - started)
@@ -196,7 +196,7 @@ class Learner:
         self._serve(number, weights.fingerprint, trained=weights.trained)
         old, known = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
         self._ended = {before: old, number: known}
-        # One that is gone back to is compared with nothing: it was good before.
+        # A version that is rolled back to is compared with nothing: it was good before.
         self._probation = Probation(tuple(old) if number > before else ())
         self._too_bad, self._drafts, self._confirmed = None, 0, False
         self._metrics.changed("swapped")
@@ -211,10 +211,10 @@ class Learner:
 
 @dataclass(slots=True)
 class _Watched:
-    """A sequence: what is recorded of it, and what became of its drafts."""
+    """A sequence: its sample, and how many of its drafted tokens were accepted."""
 
     version: int
-    recording: GrowingRecording
+    sample: GrowingSample
     changed: bool = False
     gained: int = 0
     steps: int = 0
@@ -226,7 +226,7 @@ class StreamLearner:
     """Learns from the sequences of one stream. Not thread-safe: called on the event loop."""
 
     def __init__(self, learner: "Learner", recorder: Recorder) -> None:
-        """Learn of no sequence yet."""
+        """Begin without sequences."""
         self._learner = learner
         self._recorder = recorder
         self._watched: dict[int, _Watched] = {}
@@ -238,9 +238,9 @@ class StreamLearner:
         features: NDArray[Any],
         draft: Sequence[int],
     ) -> None:
-        """A sequence's part of a step is done: features were appended, and something drafted.
+        """Add a sequence's part of a step that is done: the features, and the draft.
 
-        The draft is empty if nothing was.
+        The draft is empty if nothing was drafted.
         """
         serving = self._learner.serving.number
         if message.context_start == 0:
@@ -256,7 +256,7 @@ class StreamLearner:
             watched.draft, watched.drafted_by = tuple(draft), serving
 
     def released(self, sequence_id: int) -> None:
-        """A context is not needed any more: what was recorded of it is kept."""
+        """Keep the sample of a sequence whose draft KV cache is released."""
         watched = self._watched.pop(sequence_id, None)
         if watched is None:
             return
@@ -265,33 +265,33 @@ class StreamLearner:
             self._learner.ended(watched.version, Ended(watched.gained, watched.steps))
 
     def sign(self, response: drafter_pb2.DraftResponse) -> None:
-        """Say in an answer which version drafts, if the verifier does not know yet."""
+        """Add the version that drafts to a response, if the verifier does not know it yet."""
         if self._learner.serving != self._told:
             self._told = self._learner.serving
             response.version.CopyFrom(self._told)
 
     def close(self) -> None:
-        """The stream has ended, and all its sequences with it."""
+        """End all sequences with the stream."""
         for watched in self._watched.values():
             watched.sample.end()
         self._watched.clear()
 
     def _begin(self, message: drafter_pb2.SequenceDraft, serving: int) -> None:
-        """A context begins; what was gathered of it before is wrong."""
+        """Begin a draft KV cache; a sample of the same sequence from before is dropped."""
         before = self._watched.get(message.sequence_id)
         if before is not None:
             before.sample.drop()
         allowed = None
         if message.HasField("sample"):
             allowed = (message.sample.completion_start, message.sample.temperature)
-        recording = self._recorder.begin(message.request_id, allowed)
-        self._watched[message.sequence_id] = _Watched(serving, recording)
+        sample = self._recorder.begin(message.request_id, allowed)
+        self._watched[message.sequence_id] = _Watched(serving, sample)
 
     def _compare(self, watched: _Watched, message: drafter_pb2.SequenceDraft) -> None:
         draft, watched.draft = watched.draft, ()
         if not draft:
             return
-        # The first of them is the anchor that was drafted from.
+        # The first of the message's tokens is the anchor that was drafted from.
         committed = (*message.token_ids[1:], message.anchor_token_id)
         accepted = accepted_of(draft, committed, message.feature_rows)
         if accepted is None:

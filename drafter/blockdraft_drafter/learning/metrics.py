@@ -1,4 +1,4 @@
-"""What a drafter that learns counts, and what its trainer does; docs/metrics.md lists it."""
+"""The metrics of a drafter that learns and of its trainer; docs/metrics.md lists them."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ from blockdraft_drafter.learning.journal import Journal
 
 _OUTCOMES = ("written", "excluded", "queue_full", "disk", "too_large", "too_short", "incomplete")
 _CHANGES = ("swapped", "rolled_back", "refused")
-# The trainer has no endpoint of its own: what follows is read in its journal, field by field.
+# The trainer has no endpoint of its own: these metrics are fields of its journal.
 _COUNTED = {
     "total_steps": ("steps", "Steps of learning, of all candidates, while this process watched."),
     "thrown_away": (
         "thrown_away_steps",
         "Steps not made because loss or gradients were no numbers.",
     ),
-    "total_looks": (
-        "looks",
-        "Comparisons of a candidate with the version that serves, on held-out recordings.",
+    "total_evaluations": (
+        "evaluations",
+        "Comparisons of a candidate with the version that serves, on held-out samples.",
     ),
-    "waited_seconds": ("waited_seconds", "Time that learning waited for what was decoded."),
+    "waited_seconds": ("waited_seconds", "Time that learning waited while sequences decoded."),
 }
 _ENDS = {"promoted": "promoted", "started_over": "given_up"}
 _SHOWN = {
@@ -29,16 +29,16 @@ _SHOWN = {
     ),
     "steps": ("candidate_steps", "Steps of the candidate."),
     "loss": ("loss", "Loss of the last step; 0 before the first."),
-    "recordings_refused": (
-        "refused_recordings",
-        "Recordings that the trainer passed over: damaged, or of another target or feature.",
+    "samples_refused": (
+        "refused_samples",
+        "Training samples that the trainer skipped: damaged, or of another target or feature.",
     ),
 }
 _COMPARED = {"tau": "candidate", "current_tau": "serving"}
 
 
 class LearningMetrics:
-    """Counts of recorder and learner; the metrics are there, at zero, without them too."""
+    """Counts of recorder and learner; the metrics exist, at zero, without them too."""
 
     def __init__(
         self, registry: CollectorRegistry, on_serving: Callable[[], None] = lambda: None
@@ -58,36 +58,37 @@ class LearningMetrics:
         self._gained = counter(
             "version_gained_tokens",
             "Tokens gained by verified drafts, the target's own included, by version, and by "
-            "whether it made the whole context (own) or a version before it a part (older).",
+            "whether it filled the whole draft KV cache (own) or an older version a part (older).",
             *("version", "context"),
         )
         self._verified = counter(
             "version_verifications",
-            "Verified drafts, by version and context.",
+            "Verified drafts, by version and by what filled the draft KV cache.",
             *("version", "context"),
         )
         changes = counter(
             "version_changes",
-            "Versions taken over, sent back because τ fell, or refused, by kind.",
+            "Versions loaded, rolled back because τ fell, or refused, by kind.",
             "kind",
         )
         self._changes = {kind: changes.labels(kind) for kind in _CHANGES}
-        recordings = counter(
-            "recordings",
+        samples = counter(
+            "training_samples",
             "Sequences that ended or were excluded, by whether they were recorded, and if not, "
             "why.",
             "outcome",
         )
-        self._recordings = {outcome: recordings.labels(outcome) for outcome in _OUTCOMES}
-        self._recorded_bytes = gauge(
-            "recorded_bytes", "Bytes of recordings on disk, with what is being written."
+        self._samples = {outcome: samples.labels(outcome) for outcome in _OUTCOMES}
+        self._sample_bytes = gauge(
+            "training_sample_bytes",
+            "Bytes of training samples on disk, those that are being written included.",
         )
         ends = counter(
-            "learning_candidates", "Candidates that were promoted or given up.", "outcome"
+            "learning_candidates", "Candidates that were promoted or abandoned.", "outcome"
         )
         held_out = gauge(
             "learning_held_out_tau",
-            "τ on held-out recordings at the last comparison, of the candidate and of the version "
+            "τ on held-out samples at the last evaluation, of the candidate and of the version "
             "that served; 0 before the first.",
             "drafter",
         )
@@ -119,24 +120,24 @@ class LearningMetrics:
         self._on_serving()
 
     def recorded(self, size_bytes: int) -> None:
-        """Count a recording, given what all of them take now."""
-        self._recordings["written"].inc()
-        self._recorded_bytes.set(size_bytes)
+        """Count a sample, given what all of them take now."""
+        self._samples["written"].inc()
+        self._sample_bytes.set(size_bytes)
 
     def not_recorded(self, cause: str) -> None:
         """Count a sequence that is not recorded."""
-        self._recordings[cause].inc()
+        self._samples[cause].inc()
 
     def learned(self, journal: Journal) -> None:
-        """Publish what the trainer says of itself.
+        """Publish the trainer's journal.
 
-        What it did before this process began to watch is not counted: a counter that jumped at
-        each start would look like learning.
+        Steps from before this process began to watch are not counted: a counter that jumped at each
+        start would look like learning.
         """
         before, self._journal = self._journal or journal, journal
         for field, counter in self._counted.items():
             earlier, now = getattr(before, field), getattr(journal, field)
-            # A count that fell began anew.
+            # A count that fell has restarted at zero.
             counter.inc(now - earlier if now >= earlier else now)
         for field, gauge in self._shown.items():
             gauge.set(getattr(journal, field) or 0)

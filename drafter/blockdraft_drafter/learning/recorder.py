@@ -1,9 +1,8 @@
-"""Gathers what arrives of sequences, and leaves those that end as recordings, beside the serving.
+"""Records sequences as training samples while the drafter serves.
 
 The event loop only copies features; a thread writes them, a piece at a time. Features that wait for
-it take at most `MOST_BYTES`; beside them are two copies of the piece that it is writing. What the
-disk cannot keep up with is dropped and counted: a recording is
-worth less than a moment of somebody's answer.
+it take at most `MOST_BYTES`; beside them are two copies of the piece that it is writing. Samples
+that the disk cannot keep up with are dropped and counted, because serving must not wait for them.
 """
 
 import hashlib
@@ -20,20 +19,20 @@ from numpy.typing import NDArray
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.samples import (
     NoRoomError,
-    RecordingError,
-    RecordingFile,
-    Recordings,
+    SampleError,
+    SampleFile,
+    SampleStore,
 )
 
 logger = logging.getLogger(__name__)
 
-# Shorter ones hold nothing to learn from: a block and the features before it.
+# Shorter sequences hold nothing to learn from: a block and the features before it.
 MIN_TOKENS = 16
-# A sequence's features go to the thread whenever it has so many: a write that is worth one.
+# A sequence's features go to the thread whenever it has so many bytes: a write of useful size.
 PIECE_BYTES = 256 << 10
-# Features in memory, of all sequences: what a slow disk writes in a second.
+# Most features in memory, of all sequences: as much as a slow disk writes in a second.
 MOST_BYTES = 64 << 20
-# A service that stops waits so long for the disk.
+# A drafter that stops waits so long for the disk.
 _CLOSE_SECONDS = 5.0
 
 
@@ -42,44 +41,44 @@ class Recorder:
 
     def __init__(
         self,
-        recordings: Recordings,
+        samples: SampleStore,
         origin: Mapping[str, Any],
         share: float,
         metrics: LearningMetrics,
     ) -> None:
         """Start the thread that writes.
 
-        All recordings have the fields of `origin` in common; `share` of the sequences are recorded.
+        All samples share the fields of `origin`; `share` of the sequences are recorded.
         """
         self.metrics = metrics
-        self._recordings, self._origin, self._share = recordings, origin, share
+        self._samples, self._origin, self._share = samples, origin, share
         # The first is written by the event loop alone, the second by the thread alone.
         self._taken_bytes = self._left_bytes = 0
         self._failing = False
-        self._queue: queue.SimpleQueue[tuple[GrowingRecording, list[NDArray[Any]], bool] | None]
+        self._queue: queue.SimpleQueue[tuple[GrowingSample, list[NDArray[Any]], bool] | None]
         self._queue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
         self._thread.start()
 
     @property
     def held_bytes(self) -> int:
-        """What the features in memory take."""
+        """The bytes that the features in memory take."""
         return self._taken_bytes - self._left_bytes
 
-    def begin(self, request_id: str, allowed: tuple[int, float] | None) -> "GrowingRecording":
-        """Return what gathers a sequence; it is lost at once if it is not to be recorded.
+    def begin(self, request_id: str, allowed: tuple[int, float] | None) -> "GrowingSample":
+        """Return a sample that gathers a sequence; it is lost at once if it is not to be recorded.
 
-        `allowed` are the position of the answer's first token and its temperature, or None if the
-        sequence must not be recorded.
+        `allowed` are the position of the completion's first token and its temperature, or None if
+        the sequence must not be recorded.
         """
-        growing = GrowingRecording(self, *(allowed or (0, 0.0)))
+        growing = GrowingSample(self, *(allowed or (0, 0.0)))
         growing.lost = allowed is None or not self.chooses(request_id)
         if allowed is None:
             self.metrics.not_recorded("excluded")
         return growing
 
     def chooses(self, request_id: str) -> bool:
-        """Whether a request is in the share to be recorded; the same one always is or never."""
+        """Whether a request is in the share to be recorded; the same for each id at all times."""
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
         return drawn < self._share * 2**64
 
@@ -89,12 +88,12 @@ class Recorder:
         self._taken_bytes += size if fits else 0
         return fits
 
-    def put(self, sequence: "GrowingRecording", pieces: list[NDArray[Any]], *, end: bool) -> None:
-        """Have a sequence's features written; at its `end` what is lost is deleted instead."""
+    def put(self, sequence: "GrowingSample", pieces: list[NDArray[Any]], *, end: bool) -> None:
+        """Have a sequence's features written; at its `end`, a lost sample is deleted instead."""
         self._queue.put((sequence, pieces, end))
 
     def close(self) -> None:
-        """Write what waits, for a while, and end the thread."""
+        """Write the features that wait, for a while, and end the thread."""
         self._queue.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
@@ -104,15 +103,15 @@ class Recorder:
             try:
                 if not sequence.lost:
                     self._write(sequence, pieces, end=end)
-            except (OSError, RecordingError) as error:
+            except (OSError, SampleError) as error:
                 sequence.lost = True
                 self.metrics.not_recorded(_cause(error))
                 if not self._failing:
-                    # Once: a full disk stays full for as many as come.
+                    # Logged once: a full disk refuses every sequence that follows.
                     logger.warning("a sequence is not recorded: %s", error)
                 self._failing = True
             except Exception:
-                # Whatever it is, those that follow are to be recorded.
+                # Whatever it is, the sequences that follow are to be recorded.
                 sequence.lost = True
                 self.metrics.not_recorded("incomplete")
                 logger.exception("a sequence cannot be recorded")
@@ -121,11 +120,9 @@ class Recorder:
                 sequence.file = None
             self._left_bytes += sum(piece.nbytes for piece in pieces)
 
-    def _write(
-        self, sequence: "GrowingRecording", pieces: list[NDArray[Any]], *, end: bool
-    ) -> None:
+    def _write(self, sequence: "GrowingSample", pieces: list[NDArray[Any]], *, end: bool) -> None:
         if sequence.file is None:
-            sequence.file = RecordingFile(self._recordings)
+            sequence.file = SampleFile(self._samples)
         if pieces:
             sequence.file.append(np.concatenate(pieces))
         if not end:
@@ -138,30 +135,30 @@ class Recorder:
             recorded_at=time.time(),
         )
         self._failing = False
-        self.metrics.recorded(self._recordings.used_bytes)
+        self.metrics.recorded(self._samples.used_bytes)
 
 
-class GrowingRecording:
-    """A sequence that has not ended; called on the event loop."""
+class GrowingSample:
+    """The sample of a sequence that has not ended; called on the event loop."""
 
     def __init__(self, recorder: Recorder, completion_start: int, temperature: float) -> None:
         """Gather nothing yet."""
         self.completion_start, self.temperature = completion_start, temperature
         self.token_ids: list[int] = []
-        # Whether nothing will come of it; said by whoever notices.
+        # Whether it will not be kept; set by the event loop or by the thread.
         self.lost = False
-        # What the thread has written of it.
-        self.file: RecordingFile | None = None
+        # The part that the thread has written.
+        self.file: SampleFile | None = None
         self._recorder = recorder
         self._pieces: list[NDArray[Any]] = []
         self._bytes = 0
 
     def append(self, start: int, features: NDArray[Any], token_ids: Sequence[int]) -> None:
-        """Copy the features of the positions from `start` on that were appended to a context."""
+        """Copy features that were appended to the draft KV cache, of positions from `start` on."""
         if self.lost or not len(features):
             return
         if start != len(self.token_ids) or len(token_ids) != len(features):
-            # Of another verifier, which sends no tokens; nothing can be learned from it.
+            # From another verifier, which sends no tokens; nothing can be learned from it.
             self.drop("incomplete")
         elif not self._recorder.take(features.nbytes):
             self.drop("queue_full")
@@ -180,7 +177,7 @@ class GrowingRecording:
             self._hand_over(end=True)
 
     def drop(self, cause: str | None = None) -> None:
-        """Leave nothing of it, and count why; None if something else comes in its place."""
+        """Delete it, and count why; the cause is None if another sample replaces it."""
         self.lost = True
         if cause is not None:
             self._recorder.metrics.not_recorded(cause)
@@ -191,8 +188,8 @@ class GrowingRecording:
         self._pieces, self._bytes = [], 0
 
 
-def _cause(error: OSError | RecordingError) -> str:
-    """Return the outcome to count a sequence as that could not be written."""
+def _cause(error: OSError | SampleError) -> str:
+    """Return the outcome under which to count a sequence that could not be written."""
     if isinstance(error, OSError):
         return "disk"
     return "queue_full" if isinstance(error, NoRoomError) else "too_large"

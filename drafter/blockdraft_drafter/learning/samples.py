@@ -1,9 +1,10 @@
-"""What the drafter leaves for the trainer to learn from: a bounded ring of sequences on disk.
+"""Training samples, which the drafter writes and the trainer reads: a bounded ring on disk.
 
-One safetensors file for each sequence, only for its owner to read. A file is written a piece at a
-time under another name, locked by its writer, and appears whole or not at all. The oldest ones go
-when the folder would hold more than its limit. The folder is all that writer and readers share, so
-a reader may find that a file is gone: that is a `RecordingError` like damage.
+A training sample is one recorded sequence, in one safetensors file that only its owner can read. A
+file is written a piece at a time under another name, locked by its writer, and appears whole or not
+at all. The oldest files are deleted when the folder would hold more than its limit. Writer and
+readers share nothing but the folder, so a reader may find that a file is gone: that is a
+`SampleError` like damage.
 """
 
 import contextlib
@@ -25,78 +26,78 @@ from safetensors import SafetensorError, safe_open
 RAW = "raw"
 """Feature form of outputs of the target's layers, as they are."""
 
-_FORMAT = "blockdraft-recording-1"
+_FORMAT = "blockdraft-sample-1"
 _NAME = re.compile(r"\d{20}\.safetensors")
 _SCRATCH = ".new-"
-# Room for the header, which is written last, when the lengths are known.
+# Space for the header, which is written last, when the lengths are known.
 _HEADER_BYTES = 1024
-# One sequence takes no more of the limit than one part in so many: the others must not go for it.
+# One sample may take at most this fraction of the limit (one in four), to leave the others space.
 _LARGEST_PART = 4
-_LOOK_SECONDS = 1.0
+_SCAN_SECONDS = 1.0
 
 
-class RecordingError(ValueError):
-    """A file is no recording, is damaged or gone, or a recording cannot be kept."""
+class SampleError(ValueError):
+    """A file is not a training sample, is damaged or gone, or a sample cannot be kept."""
 
 
-class NoRoomError(RecordingError):
-    """What is being written, of all sequences together, takes the whole limit."""
+class NoRoomError(SampleError):
+    """The samples that are being written take the whole limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recording:
-    """One sequence."""
+class TrainingSample:
+    """One recorded sequence."""
 
     token_ids: NDArray[Any]  # int32 [tokens]
     features: NDArray[Any]  # bfloat16 [tokens, width]; row i is of the position of token i
-    target_fingerprint: str  # the target whose features they are
+    target_fingerprint: str  # the target that computed the features
     feature_form: str  # `RAW`, or the fingerprint of the projection that features went through
     # Target layers whose outputs, side by side, were a feature before projection.
     layer_ids: tuple[int, ...]
-    completion_start: int = -1  # position of the answer's first token; -1 if unknown
-    temperature: float = 0.0  # with which the answer's tokens were chosen
+    completion_start: int = -1  # position of the completion's first token; -1 if unknown
+    temperature: float = 0.0  # with which the completion's tokens were chosen
     recorded_at: float = field(default_factory=time.time)  # seconds since 1970
 
     def __post_init__(self) -> None:
-        """Refuse what does not belong together."""
+        """Refuse fields that do not belong together."""
         if self.token_ids.dtype != np.int32 or self.token_ids.ndim != 1:
-            raise RecordingError("token_ids must be int32 [tokens]")
+            raise SampleError("token_ids must be int32 [tokens]")
         if self.features.dtype != ml_dtypes.bfloat16 or self.features.ndim != 2:
-            raise RecordingError("features must be bfloat16 [tokens, width]")
+            raise SampleError("features must be bfloat16 [tokens, width]")
         if len(self.features) != len(self.token_ids):
-            raise RecordingError(f"{len(self.features)} features, {len(self.token_ids)} tokens")
+            raise SampleError(f"{len(self.features)} features, {len(self.token_ids)} tokens")
         if not -1 <= self.completion_start <= len(self.token_ids):
-            raise RecordingError(f"the answer cannot start at {self.completion_start}")
+            raise SampleError(f"the completion cannot start at {self.completion_start}")
 
 
-class Recordings:
-    """The recordings in one folder, which is made with the first one.
+class SampleStore:
+    """The training samples in one folder, which is created with the first one.
 
-    Any number of processes may read; one at a time should write, and with several the limit may be
-    passed by what they write within a second.
+    Any number of processes may read. One at a time should write: several may exceed the limit by
+    what they write within a second.
     """
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
-        """Let what is in the folder take at most so many bytes."""
+        """Use a folder whose samples take at most so many bytes."""
         self.directory, self.limit_bytes = directory, limit_bytes
-        # When the folder was looked into: then or since, the bytes in it and its newest recording.
-        self._looked_at = -math.inf
+        # When the folder was last scanned; the bytes in it and its newest sample, then or since.
+        self._scanned_at = -math.inf
         self.used_bytes = self._newest = 0
 
     def names(self) -> list[str]:
-        """Return the names of all recordings, oldest first, damaged ones included."""
+        """Return the names of all samples, oldest first, damaged ones included."""
         return sorted(name for name in self._sizes() if _NAME.fullmatch(name))
 
-    def read(self, name: str) -> Recording:
-        """Read a recording; raises RecordingError if it is damaged, foreign or gone."""
+    def read(self, name: str) -> TrainingSample:
+        """Read a sample; raises SampleError if it is damaged, foreign or gone."""
         path = self.directory / name
         try:
             with safe_open(path, framework="np") as file:
                 told = file.metadata() or {}
                 if told.get("format") != _FORMAT:
-                    raise RecordingError(f"{path} is no recording")
-                about = json.loads(told["recording"])
-                return Recording(
+                    raise SampleError(f"{path} is not a training sample")
+                about = json.loads(told["sample"])
+                return TrainingSample(
                     token_ids=file.get_tensor("token_ids"),
                     features=file.get_tensor("features"),
                     target_fingerprint=str(about["target_fingerprint"]),
@@ -107,10 +108,10 @@ class Recordings:
                     recorded_at=float(about["recorded_at"]),
                 )
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise RecordingError(f"{path} cannot be read: {error}") from error
+            raise SampleError(f"{path} cannot be read: {error}") from error
 
     def clear(self) -> int:
-        """Delete all recordings but what is being written; return how many there were."""
+        """Delete all samples but those that are being written; return how many there were."""
         sizes = self._sizes()
         names = [name for name in sizes if _NAME.fullmatch(name)]
         for name in names:
@@ -119,36 +120,36 @@ class Recordings:
         return len(names)
 
     def size_bytes(self) -> int:
-        """Return what all recordings take."""
+        """Return the bytes that all samples take."""
         return sum(size for name, size in self._sizes().items() if _NAME.fullmatch(name))
 
     def make_room(self, size: int) -> None:
-        """Delete the oldest recordings until so much fits that will be written now.
+        """Delete the oldest samples until `size` bytes fit, which will be written now.
 
-        Looking into a folder of many files takes milliseconds, so it is done once a second, and
-        whenever what is known to have been written reaches the limit. Raises NoRoomError if what is
-        being written already leaves too little.
+        Scanning a folder of many files takes milliseconds, so it is done once a second, and
+        whenever the bytes known to have been written reach the limit. Raises NoRoomError if the
+        samples that are being written leave too little.
         """
         now = time.monotonic()
-        if now > self._looked_at + _LOOK_SECONDS or self.used_bytes + size > self.limit_bytes:
-            # A little more than needed, so that a full ring is not looked into each time.
+        if now > self._scanned_at + _SCAN_SECONDS or self.used_bytes + size > self.limit_bytes:
+            # A little more than needed, so that a full ring is not scanned each time.
             self._sweep(self.limit_bytes - size - self.limit_bytes // 64)
-            self._looked_at = now
+            self._scanned_at = now
         if self.used_bytes + size > self.limit_bytes:
-            raise NoRoomError(f"no room for {size} bytes beside what is being written")
+            raise NoRoomError(f"no space for {size} bytes beside the samples being written")
         self.used_bytes += size
 
     def next_name(self) -> str:
-        """Return a name that sorts behind those of all recordings there are.
+        """Return a name that sorts after those of all samples.
 
-        It is the time, so that it is not used again after `clear`, but never an earlier one than
-        there is, when the clock was set back.
+        It is the time, so that it is not used again after `clear`. If the clock was set back, it is
+        one more than the newest name.
         """
         self._newest = max(time.time_ns(), self._newest + 1)
         return f"{self._newest:020d}.safetensors"
 
     def _sweep(self, limit_bytes: int) -> None:
-        """Delete what its writer left, and the oldest beyond a limit."""
+        """Delete unfinished files of dead writers, and the oldest samples beyond a limit."""
         sizes = self._sizes()
         self._delete_abandoned(sizes)
         self.used_bytes = sum(sizes.values())
@@ -162,7 +163,7 @@ class Recordings:
             self.used_bytes -= sizes[name]
 
     def _delete_abandoned(self, sizes: dict[str, int]) -> None:
-        """Delete files that nobody writes any more, here and of `sizes`.
+        """Delete the unfinished files of dead writers, here and from `sizes`.
 
         The kernel frees the lock of a writer that dies.
         """
@@ -174,7 +175,7 @@ class Recordings:
                 del sizes[name]
 
     def _sizes(self) -> dict[str, int]:
-        """Return the sizes of recordings, and of what is being written."""
+        """Return the sizes of samples, and of those that are being written."""
         sizes = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             for entry in entries:
@@ -184,20 +185,20 @@ class Recordings:
         return sizes
 
 
-class RecordingFile:
-    """A recording that is being written: features first, a piece at a time, then what they are of.
+class SampleFile:
+    """A sample that is being written: features first, a piece at a time, then the tokens.
 
-    Each method but `close` raises `OSError` if the disk refuses, and `RecordingError` if there is
-    no room, or the recording alone takes too much of it.
+    Each method but `close` raises `OSError` if the disk refuses, and `SampleError` if there is no
+    space, or the sample alone takes too much of it.
     """
 
-    def __init__(self, ring: Recordings) -> None:
-        """Begin a file that no reader takes for a recording."""
+    def __init__(self, ring: SampleStore) -> None:
+        """Begin a file whose name no reader takes for a sample."""
         self._ring, self._size, self._width = ring, 0, 0
         ring.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = ring.directory / f"{_SCRATCH}{os.getpid()}-{time.time_ns()}"
         self._file = open(self._path, "xb", opener=_for_owner)  # noqa: SIM115
-        # Whoever looks into the folder before this line costs one recording.
+        # A process that scans the folder before this line deletes the file: one sample is lost.
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, features: NDArray[Any]) -> None:
@@ -207,10 +208,10 @@ class RecordingFile:
         self._write(header + features.tobytes())
 
     def finish(self, token_ids: NDArray[Any], **about: Any) -> str:
-        """Write the tokens and, `about` them, the other fields of `Recording`; return the name."""
+        """Write the tokens and the other fields of `TrainingSample`, `about`; return the name."""
         begin, end = self._size - _HEADER_BYTES, self._size - _HEADER_BYTES + token_ids.nbytes
         header = {
-            "__metadata__": {"format": _FORMAT, "recording": json.dumps(about)},
+            "__metadata__": {"format": _FORMAT, "sample": json.dumps(about)},
             "features": {
                 "dtype": "BF16",
                 "shape": [len(token_ids), self._width],
@@ -225,7 +226,7 @@ class RecordingFile:
         length = _HEADER_BYTES - 8
         text = json.dumps(header).encode().ljust(length)
         if len(text) > length:
-            raise RecordingError(f"a header of {len(text)} bytes, more than {length}")
+            raise SampleError(f"a header of {len(text)} bytes, more than {length}")
         self._write(token_ids.tobytes())
         self._file.seek(0)
         self._file.write(length.to_bytes(8, "little") + text)
@@ -235,7 +236,7 @@ class RecordingFile:
         return name
 
     def close(self) -> None:
-        """Delete it, unless it is finished; what cannot be deleted now will be swept later."""
+        """Delete it, unless it is finished; a file that cannot be deleted is swept later."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # what the disk refused before, it refuses again
@@ -245,7 +246,7 @@ class RecordingFile:
         self._size += len(data)
         largest = self._ring.limit_bytes // _LARGEST_PART
         if self._size > largest:
-            raise RecordingError(f"a recording of {self._size} bytes, more than {largest}")
+            raise SampleError(f"a sample of {self._size} bytes, more than {largest}")
         # Before it is written, so that the limit holds at any moment.
         self._ring.make_room(len(data))
         self._file.write(data)

@@ -1,7 +1,7 @@
-"""Whether the weights that serve accept as much as those before them did; no I/O.
+"""Whether as many drafted tokens are accepted from the weights that serve as before; no I/O.
 
-Only the drafter's own drafts count, of sequences that were drafted for by one version from
-beginning to end. Steps of one sequence are alike, so a sequence and not a step is what varies: τ is
+Only the drafter's own drafts count, in sequences that one version drafted for from beginning to
+end. Steps of one sequence are alike, so the sequence and not the step is the unit that varies: τ is
 a ratio of sums over sequences, and its variance that of a ratio estimator.
 """
 
@@ -13,10 +13,10 @@ from statistics import NormalDist
 
 # Sequences of a version that are remembered, the newest ones.
 WINDOW = 1024
-# The test is made when the new version has ended so many sequences, and at each doubling, up to the
-# window; then it has stood the test.
-FIRST_LOOK = 64
-# How often a version that is as good as the one before may be sent back, all looks together.
+# The first evaluation is made when the new version has ended so many sequences, another at each
+# doubling, up to the window; then the version has passed.
+FIRST_EVALUATION = 64
+# Chance that a version as good as the one before is rolled back, over all evaluations together.
 FALSE_ALARMS = 0.01
 # Fewer sequences of the old version say too little to be compared with.
 MIN_SEQUENCES = 32
@@ -75,37 +75,37 @@ def accepted_of(draft: Sequence[int], committed: Sequence[int], rows: int) -> in
         if drafted != token:
             break
         agreeing += 1
-    # One that came too late was right where nobody used it.
+    # A draft that came too late was not verified, even if its tokens were right.
     return agreeing if agreeing <= rows - 1 else None
 
 
 @dataclass(slots=True)
 class Probation:
-    """Watches a version beside `old`, what the one before it did; nothing, if that is empty."""
+    """Compares a version with `old`, the sequences of the one before; does nothing without them."""
 
     old: tuple[Ended, ...]
     new: deque[Ended] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _next_look: int = FIRST_LOOK
-    _looks: int = 0
+    _next_evaluation: int = FIRST_EVALUATION
+    _evaluations: int = 0
 
     @property
     def over(self) -> bool:
-        """Whether it has stood the test, or there is nothing to compare it with."""
-        return len(self.old) < MIN_SEQUENCES or self._next_look > WINDOW
+        """Whether the version has passed, or there is nothing to compare it with."""
+        return len(self.old) < MIN_SEQUENCES or self._next_evaluation > WINDOW
 
     def add(self, ended: Ended) -> str | None:
-        """Take in a sequence; return, in words, how τ fell, if that is to end it."""
+        """Add a sequence; return, in words, how τ fell, if the version must be rolled back."""
         self.new.append(ended)
-        if self.over or len(self.new) < self._next_look:
+        if self.over or len(self.new) < self._next_evaluation:
             return None
-        self._next_look *= 2
-        self._looks += 1
+        self._next_evaluation *= 2
+        self._evaluations += 1
         new, old = estimate(self.new), estimate(self.old)
         if new is None or old is None:
             return None
         confidence = confidence_worse(new, old)
-        # Each look may err half as often as the one before: the sum stays below the whole.
-        if confidence <= 1 - FALSE_ALARMS / 2**self._looks:
+        # Each evaluation may err half as often as the one before: the sum stays below the whole.
+        if confidence <= 1 - FALSE_ALARMS / 2**self._evaluations:
             return None
         return (
             f"τ in service fell from {old.mean:.3f} to {new.mean:.3f}, confidence {confidence:.4f}"

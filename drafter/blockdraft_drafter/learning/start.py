@@ -1,4 +1,4 @@
-"""How learning begins when a drafter starts: which version serves, and what learns beside it."""
+"""How learning begins when a drafter starts: which version serves, and its learner."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
-from blockdraft_drafter.learning.samples import RAW, Recordings
+from blockdraft_drafter.learning.samples import RAW, SampleStore
 from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import (
     Version,
@@ -36,7 +36,7 @@ from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSetting
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LearningStart:
 def begin_learning(
     settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
 ) -> LearningStart:
-    """Return what to serve with; ModelError if what is named cannot be loaded, else OSError."""
+    """Return the version to serve with; ModelError if it cannot be loaded, else OSError."""
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
     try:
@@ -75,12 +75,12 @@ def load_current(
     target: Checkpoint,
     dtype: DTypeLike,
 ) -> LearningStart:
-    """Return the version to begin with; what cannot be loaded is rejected.
+    """Return the version to begin with; a version that cannot be loaded is rejected.
 
-    It is the newest one promoted that has served before, at the least what the settings name. One
-    that has not is taken over later, by a process that serves already: a start that it kills or
-    hangs would be one that everybody waits for. `source` are the files of the drafter that is
-    named; None if it has none.
+    It is the newest promoted version that has served before, or else the drafter that the settings
+    name. A version that has not served is loaded later, by a process that serves already: it might
+    crash or hang the start, and every client would wait. `source` are the files of the named
+    drafter; None if it has none.
     """
 
     def write(folder: Path) -> None:
@@ -95,7 +95,7 @@ def load_current(
         if version.kind != "learned":
             break
         if not has_served(store.path(version.number)):
-            logger.info("version %d has not served yet: it is tried later", version.number)
+            logger.info("version %d has not served yet: it is loaded later", version.number)
             continue
         try:
             drafter = load_version(store, version.number, named, target, dtype)
@@ -124,7 +124,7 @@ def make_learner(
     dtype: DTypeLike,
     metrics: LearningMetrics | None,
 ) -> Learner:
-    """Return what learns while `method` serves; for the arguments see `begin_learning`."""
+    """Return the learner beside a `method` that serves; for the arguments see `begin_learning`."""
     spec, store = method.spec, start.store
     origin = {
         "target_fingerprint": target.fingerprint,
@@ -132,7 +132,7 @@ def make_learner(
         "layer_ids": spec.target_layer_ids,
     }
     recorder = Recorder(
-        Recordings(store.directory / "recordings", settings.limit_bytes),
+        SampleStore(store.directory / "samples", settings.limit_bytes),
         origin,
         settings.share,
         metrics or LearningMetrics(CollectorRegistry()),
@@ -145,15 +145,15 @@ def make_learner(
 
 
 def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> LearningStart:
-    """Return the promoted version, or else what the trainer makes of the target's own layers.
+    """Return the promoted version, or else the one that the trainer makes of the target's layers.
 
-    That one is not promoted before it pays, but it says what features to record.
+    The latter is not promoted before it pays, but it determines which features to record.
     """
     told = False
     while True:
         made = [each for each in store.list() if each.good and each.kind == "initialized"]
         served = (each for each in store.promoted() if has_served(store.path(each.number)))
-        # One that has not served is tried later, if there is anything else to begin with.
+        # A version that has not served is loaded later, if there is another to begin with.
         found = next(served, None) or (made[-1] if made else store.current())
         if found is not None:
             path = store.path(found.number)
@@ -169,7 +169,7 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
                 "`blockdraft learn run` makes of the target's own layers"
             )
         told = True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _reject(store: VersionStore, version: Version, error: Exception) -> None:

@@ -1,9 +1,9 @@
-"""Versions on trial: one that kills or hangs the process that loads it must not do so for ever.
+"""Versions on trial: a version that crashes or hangs the drafter must not do so for ever.
 
-What is known are marks in a version's folder, empty files that are there or not. `served` says that
-the version has drafted for a while. `trial-…` is there while a process tries a version, and locked
-by that process. The kernel frees the lock of one that dies, so a mark that nobody locks is a death,
-whoever else tries the version at that moment, on this host or on another one.
+The state is kept as marks, empty files in a version's folder. `served` says that the version has
+drafted for a while. `trial-…` exists while a process tries a version, and is locked by that
+process. The kernel frees the lock of a process that dies, so a mark without a lock stands for a
+death, even if other processes try the version at that moment, on this host or on another one.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from blockdraft_drafter.learning.versions import VersionError, to_disk
 
 logger = logging.getLogger(__name__)
 
-# Verified drafts of a version that has served: a few answers, after what loading it can do.
+# A version with so many verified drafts has served: that is a few completions after its loading.
 ENOUGH_DRAFTS = 64
-# A process may be killed for another reason just then; not twice in a row.
+# A process may be killed for another reason during a trial, but hardly twice in a row.
 MOST_DEATHS = 2
 
 _SERVED = "served"
@@ -28,14 +28,14 @@ _TRIAL = "trial-"
 
 
 class Trial:
-    """That this process tries a version, for as long as it lives or until the end of the trial."""
+    """This process's trial of a version, until its end or the end of the process."""
 
     def __init__(self, mark: Path | None = None, lock: int | None = None) -> None:
         """Hold a mark, and the descriptor that locks it; none if the version is not marked."""
         self._mark, self._lock = mark, lock
 
     def end(self) -> None:
-        """Take the mark away: whatever becomes of the process now, the version is not to blame."""
+        """Remove the mark: if the process dies now, the version is not to blame."""
         if self._mark is None or self._lock is None:
             return
         with contextlib.suppress(OSError):
@@ -52,8 +52,8 @@ def has_served(folder: Path) -> bool:
 def begin(folder: Path) -> Trial:
     """Mark a version as tried, unless it has served, before anything of it is loaded.
 
-    A disk that takes no mark keeps nobody from trying it. Raises VersionError if too many processes
-    have died while they tried it.
+    It is tried even if the mark cannot be written. Raises VersionError if too many processes have
+    died while they tried it.
     """
     if has_served(folder):
         return Trial()
@@ -68,14 +68,14 @@ def begin(folder: Path) -> Trial:
 
 
 def confirm(folder: Path) -> None:
-    """Say that a version has drafted for a while; `OSError` if that cannot be written."""
+    """Mark that a version has drafted for a while; `OSError` if that cannot be written."""
     (folder / _SERVED).touch(mode=0o600)
     to_disk(folder)
     forget(folder)
 
 
 def forget(folder: Path) -> None:
-    """Forget who died while trying a version: who promotes it after all wants it tried again."""
+    """Forget the deaths while trying a version, so that it is tried again if it is promoted."""
     for mark in _dead(folder):
         with contextlib.suppress(OSError):
             mark.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _mark(folder: Path) -> Trial:
     scratch = Path(name)
     mark = folder / scratch.name.removeprefix(".")
     try:
-        # Under this name it is seen, and then it must be locked already.
+        # Other processes see it under its new name, and then it must be locked already.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         scratch.rename(mark)
         to_disk(folder)
@@ -99,12 +99,12 @@ def _mark(folder: Path) -> Trial:
 
 
 def _dead(folder: Path) -> Sequence[Path]:
-    """Return the marks of processes that live no more."""
+    """Return the marks of processes that have died."""
     dead = []
     for mark in folder.glob(f"{_TRIAL}*"):
-        # What is gone is none, nor what its process holds.
+        # A mark that is gone does not count, nor one whose process still holds the lock.
         with contextlib.suppress(OSError), mark.open() as file:
-            # Shared, so that two who look do not take each other for the one who tries.
+            # Shared, so that two processes that check do not take each other for the one on trial.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             dead.append(mark)
     return dead

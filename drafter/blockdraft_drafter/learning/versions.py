@@ -2,11 +2,11 @@
 
 `versions/000001/` is an exported drafter with a `version.json`; `current.json` names the version
 that serves. Every change is made of steps each of which leaves a store that can be read: folders
-appear by being renamed, small files by being replaced. Who dies in between leaves either the store
-from before, or one that is as good as the one to come:
+appear by being renamed, small files by being replaced. A process that dies in between leaves either
+the old store, or one that is as good as the new one:
 
 * promoting marks the version first and names it then;
-* going back marks the version as bad first, and a bad version is passed over wherever it is named.
+* rolling back marks the version as bad first, and a bad version is skipped wherever it is named.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ State = Literal["candidate", "promoted", "rejected", "rolled_back"]
 _NAME = re.compile(r"\d{6,}")
 _SCRATCH = ".new-"
 _DOOMED = ".old-"
-# So far back can be gone: versions named here are not pruned.
+# So many versions can be rolled back: those named in `current.json` are not pruned.
 _REMEMBERED = 8
 
 
 class VersionError(ValueError):
-    """A version is not there, is damaged, or cannot be what was asked for."""
+    """A version does not exist, is damaged, or cannot do what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Version:
     kind: Kind
     fingerprint: str  # of the drafter's configuration and weights
     state: State = "candidate"  # what became of it
-    held_out_tau: float | None = None  # τ on held-out recordings; None if it was not measured
+    held_out_tau: float | None = None  # τ on held-out samples; None if it was not measured
     parent_held_out_tau: float | None = None  # that of its parent on the same ones
     confidence: float | None = None  # with which it is better than its parent there, 0 to 1
     reason: str = ""  # why it is in this state, in words
 
     @property
     def good(self) -> bool:
-        """Whether it may serve: nobody has found it bad."""
+        """Whether it may serve: it was neither rejected nor rolled back."""
         return self.state in ("candidate", "promoted")
 
 
@@ -78,7 +78,7 @@ class VersionStore:
         return [*self._readable(self._numbers())][::-1]
 
     def read(self, number: int) -> Version:
-        """Return what is known of a version; `VersionError` if it is not there or damaged."""
+        """Return what is known of a version; `VersionError` if it is missing or damaged."""
         path = self.path(number) / "version.json"
         try:
             version = _from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -99,9 +99,9 @@ class VersionStore:
     def base(self) -> Version | None:
         """Return the last version promoted that was not learned.
 
-        The current one was learned from it, if it was learned. None if nothing serves, or what does
-        was learned from a drafter that was made here: such a one is promoted by nobody before
-        something was learned from it.
+        The current version was learned from it, unless it is that version. None if nothing serves,
+        or if the current version was learned from a drafter made of the target's layers, which is
+        not promoted itself.
         """
         return self._base_of(self._history())
 
@@ -139,8 +139,8 @@ class VersionStore:
     ) -> Version:
         """Return the version to serve with, given the drafter that the settings name.
 
-        It is the promoted one if that was learned from this drafter; otherwise the drafter itself,
-        as a version that is added if it is not there: what there is to go back to.
+        It is the promoted version if that was learned from this drafter; otherwise the drafter
+        itself, which is added as a version if it is not one yet, to be rolled back to.
         """
         current, base, reason = self.current(), self.base(), "named by --drafter"
         if current is not None and base is not None and base.fingerprint == fingerprint:
@@ -166,16 +166,16 @@ class VersionStore:
         return version
 
     def reject(self, number: int, reason: str) -> Version:
-        """Say that a version must not serve; if it is the current one, the one before is again."""
+        """Reject a version; if it is the current one, the one before it serves again."""
         with self._locked():
             version = self._mark(number, "rejected", reason)
             self._forget_bad()
         return version
 
     def roll_back(self, reason: str) -> Version:
-        """Return to the good version that served before the current one, and say which it is.
+        """Return to the good version that served before the current one, and return that one.
 
-        `VersionError` if there is none to return to.
+        `VersionError` if there is none.
         """
         with self._locked():
             current, before = (*self.promoted(), None, None)[:2]
@@ -190,8 +190,8 @@ class VersionStore:
     def prune(self, keep: int) -> Sequence[int]:
         """Delete old versions; return their numbers.
 
-        Kept are the newest, at least one, so that no number is given twice, those that have served
-        lately, and what was not learned: to return to.
+        Kept are the newest, at least one, so that no number is given twice; those that have served
+        lately; and all that were not learned, to be rolled back to.
         """
         with self._locked():
             numbers = self._numbers()
@@ -210,7 +210,7 @@ class VersionStore:
         return next(given, None)
 
     def _readable(self, numbers: Sequence[int]) -> Iterator[Version]:
-        """Yield those of some versions that can be read, the last one first."""
+        """Yield the readable ones of some versions, the last one first."""
         for number in reversed(numbers):
             try:
                 yield self.read(number)
@@ -225,7 +225,7 @@ class VersionStore:
     def _history(self) -> Sequence[int]:
         """Return the versions promoted, the current one last.
 
-        Where the file that names them is damaged, they are those marked so, by their numbers.
+        If the file that names them is damaged, they are those marked as promoted, by number.
         """
         try:
             told = json.loads(self._current.read_text(encoding="utf-8"))
@@ -241,7 +241,7 @@ class VersionStore:
         _replace(self._current, text)
 
     def _forget_bad(self) -> None:
-        """Leave bad versions out of what is named; those named are passed over until then."""
+        """Remove bad versions from `current.json`; they are skipped until then."""
         current, history = self.current(), self._history()
         if current is not None:
             self._write_history(history[: history.index(current.number) + 1])
@@ -254,9 +254,9 @@ class VersionStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other writers out; the kernel frees the lock of one who dies.
+        """Keep other writers out; the kernel frees the lock of a writer that dies.
 
-        What such a one left half written or half deleted goes first.
+        Folders that such a writer left half written or half deleted are removed first.
         """
         self._versions.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.directory / "lock").open("w") as file:
@@ -291,7 +291,7 @@ def _from_json(told: Any) -> Version:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a small file: who reads it sees the old or the new one, also after a power cut."""
+    """Replace a small file: a reader sees the old or the new one, also after a power cut."""
     scratch = path.with_name(f"{_SCRATCH}{path.name}")
     with scratch.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -302,7 +302,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Make sure that a file, or the names in a folder, outlive a power cut."""
+    """Make sure that a file, or the names in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

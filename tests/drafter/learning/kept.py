@@ -1,4 +1,4 @@
-"""Whole recordings, as a recorder leaves them."""
+"""Whole samples, as a recorder leaves them."""
 
 from contextlib import closing
 from typing import Any
@@ -8,11 +8,11 @@ import numpy as np
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning.recorder import Recorder
-from blockdraft_drafter.learning.samples import RAW, Recording, RecordingFile, Recordings
+from blockdraft_drafter.learning.samples import RAW, SampleFile, SampleStore, TrainingSample
 
 
-def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
-    """Return a recording of noise; its features are 8 wide, or 4 if they are projected."""
+def sample(seed: int = 0, tokens: int = 20, **changes: Any) -> TrainingSample:
+    """Return a sample of noise; its features are 8 wide, or 4 if they are projected."""
     noise = np.random.default_rng(seed)
     width = 8 if changes.get("feature_form", RAW) == RAW else 4
     fields: dict[str, Any] = {
@@ -23,7 +23,7 @@ def recording(seed: int = 0, tokens: int = 20, **changes: Any) -> Recording:
         "layer_ids": (1, 2),
         "completion_start": 5,
     }
-    return Recording(**{**fields, **changes})
+    return TrainingSample(**{**fields, **changes})
 
 
 def closed(recorder: Recorder) -> None:
@@ -32,13 +32,13 @@ def closed(recorder: Recorder) -> None:
     recorder._thread.join(PATIENCE_SECONDS)
 
 
-class Kept(Recordings):
-    """A ring that whole recordings are added to."""
+class Kept(SampleStore):
+    """A ring that whole samples are added to."""
 
-    def add(self, added: Recording) -> str:
-        """Write a recording and return its name."""
+    def add(self, added: TrainingSample) -> str:
+        """Write a sample and return its name."""
         names = ("target_fingerprint", "feature_form", "layer_ids", "completion_start")
         about = {name: getattr(added, name) for name in (*names, "temperature", "recorded_at")}
-        with closing(RecordingFile(self)) as file:
+        with closing(SampleFile(self)) as file:
             file.append(added.features)
             return file.finish(added.token_ids, **about)

@@ -75,7 +75,7 @@ def test_what_was_done_before_is_not_counted_and_what_is_read_twice_only_once() 
             total_steps=steps,
             steps=steps - 990,
             thrown_away=steps - 1000,
-            total_looks=2,
+            total_evaluations=2,
             promoted=1,
             started_over=steps // 1007,
             waited_seconds=steps / 2,
@@ -83,12 +83,12 @@ def test_what_was_done_before_is_not_counted_and_what_is_read_twice_only_once() 
             tau=2.5,
             current_tau=2.25,
             loss=1.5,
-            recordings_refused=3,
+            samples_refused=3,
         )
         shown.metrics.learned(journal)
     assert shown("steps_total") == 7
     assert shown("thrown_away_steps_total") == 7
-    assert shown("looks_total") == shown("candidates_total", outcome="promoted") == 0
+    assert shown("evaluations_total") == shown("candidates_total", outcome="promoted") == 0
     assert shown("candidates_total", outcome="given_up") == 1
     assert shown("waited_seconds_total") == 3.5
     assert shown("candidate_steps") == 17
@@ -96,7 +96,7 @@ def test_what_was_done_before_is_not_counted_and_what_is_read_twice_only_once() 
     assert shown("held_out_tau", drafter="candidate") == 2.5
     assert shown("held_out_tau", drafter="serving") == 2.25
     assert shown("loss") == 1.5
-    assert shown("refused_recordings") == 3
+    assert shown("refused_samples") == 3
 
 
 def test_a_trainer_that_begins_while_the_drafter_watches_counts_from_its_first_step() -> None:

@@ -20,7 +20,7 @@ from blockdraft_drafter.learning import recorder as module
 from blockdraft_drafter.learning.learner import Learner, StreamLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
-from blockdraft_drafter.learning.samples import Recording, RecordingFile, Recordings
+from blockdraft_drafter.learning.samples import SampleFile, SampleStore, TrainingSample
 from blockdraft_protos.v1 import drafter_pb2
 
 ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
@@ -37,7 +37,7 @@ class Recorded:
 
     def __init__(self, folder: Path, share: float = 1.0, limit: int = 1 << 20) -> None:
         self.registry = CollectorRegistry()
-        self.ring = Recordings(folder / "recordings", limit)
+        self.ring = SampleStore(folder / "samples", limit)
         self.recorder = Recorder(self.ring, ORIGIN, share, LearningMetrics(self.registry))
 
     def __call__(self, *parts: tuple[int, NDArray[Any], Any]) -> None:
@@ -47,7 +47,7 @@ class Recorded:
             growing.append(*part)
         growing.end()
 
-    def found(self) -> list[Recording]:
+    def found(self) -> list[TrainingSample]:
         closed(self.recorder)
         return [self.ring.read(name) for name in self.ring.names()]
 
@@ -76,13 +76,13 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Whether the disk goes on; at first it does not."""
-    goes_on, write = threading.Event(), RecordingFile._write
+    goes_on, write = threading.Event(), SampleFile._write
 
-    def slow(self: RecordingFile, data: bytes) -> None:
+    def slow(self: SampleFile, data: bytes) -> None:
         goes_on.wait()
         write(self, data)
 
-    monkeypatch.setattr(RecordingFile, "_write", slow)
+    monkeypatch.setattr(SampleFile, "_write", slow)
     yield goes_on
     goes_on.set()
 
@@ -206,12 +206,12 @@ def test_a_full_disk_costs_recordings_and_nothing_else(
     error: Exception,
     cause: str,
 ) -> None:
-    def refuse(self: RecordingFile, data: bytes) -> None:
+    def refuse(self: SampleFile, data: bytes) -> None:
         raise error
 
     part = (0, features(0, 20), range(20))
     with monkeypatch.context() as patched:
-        patched.setattr(RecordingFile, "_write", refuse)
+        patched.setattr(SampleFile, "_write", refuse)
         for _ in range(3):
             recorded(part)
         recorded.until(lambda: recorded.counts().get(cause) == 3)
@@ -222,7 +222,7 @@ def test_a_full_disk_costs_recordings_and_nothing_else(
     assert len(caplog.messages) == (1 if cause == "disk" else 3)
 
 
-def test_what_cannot_be_deleted_does_not_end_the_recording(
+def test_what_cannot_be_deleted_does_not_end_the_sample(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
@@ -237,7 +237,7 @@ def test_what_cannot_be_deleted_does_not_end_the_recording(
         recorded.until(lambda: recorded.counts() == {"incomplete": 1, "written": 1})
     assert len(recorded.found()) == 1
     # What stayed of the first goes as soon as it can be deleted.
-    Recordings(recorded.ring.directory, 1 << 20).make_room(1)
+    SampleStore(recorded.ring.directory, 1 << 20).make_room(1)
     assert len(list(recorded.ring.directory.iterdir())) == 1
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from blockdraft_drafter.learning.service_tau import (
-    FIRST_LOOK,
+    FIRST_EVALUATION,
     MIN_SEQUENCES,
     WINDOW,
     Ended,
@@ -24,7 +24,7 @@ def sequences(noise: np.random.Generator, acceptance: float, count: int) -> list
     return [Ended(int(all_of), int(n)) for all_of, n in zip(gained.sum(1), steps, strict=True)]
 
 
-def looks_until_sent_back(noise: np.random.Generator, old: float, new: float) -> int | None:
+def evaluations_until_sent_back(noise: np.random.Generator, old: float, new: float) -> int | None:
     probation = Probation(tuple(sequences(noise, old, WINDOW)))
     for count, ended in enumerate(sequences(noise, new, WINDOW), 1):
         if probation.add(ended) is not None:
@@ -35,25 +35,25 @@ def looks_until_sent_back(noise: np.random.Generator, old: float, new: float) ->
 
 def test_a_version_as_good_as_the_one_before_is_seldom_sent_back() -> None:
     noise = np.random.default_rng(1)
-    alarms = sum(looks_until_sent_back(noise, 0.5, 0.5) is not None for _ in range(60))
+    alarms = sum(evaluations_until_sent_back(noise, 0.5, 0.5) is not None for _ in range(60))
     # If they came as often as they may, more than three would be a chance of 1 in 300.
     assert alarms <= 3
 
 
 def test_a_version_that_is_better_stays() -> None:
     noise = np.random.default_rng(2)
-    assert all(looks_until_sent_back(noise, 0.45, 0.55) is None for _ in range(20))
+    assert all(evaluations_until_sent_back(noise, 0.45, 0.55) is None for _ in range(20))
 
 
-def test_a_version_that_is_much_worse_goes_at_the_first_look() -> None:
+def test_a_version_that_is_much_worse_goes_at_the_first_evaluation() -> None:
     noise = np.random.default_rng(3)
-    found = [looks_until_sent_back(noise, 0.55, 0.3) for _ in range(20)]
-    assert found == [FIRST_LOOK] * 20
+    found = [evaluations_until_sent_back(noise, 0.55, 0.3) for _ in range(20)]
+    assert found == [FIRST_EVALUATION] * 20
 
 
 def test_a_version_that_is_a_little_worse_goes_in_the_end() -> None:
     noise = np.random.default_rng(4)
-    found = [looks_until_sent_back(noise, 0.5, 0.44) for _ in range(20)]
+    found = [evaluations_until_sent_back(noise, 0.5, 0.44) for _ in range(20)]
     assert sum(each is not None for each in found) >= 18
 
 

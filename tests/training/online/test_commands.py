@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.drafter.learning.kept import Kept, recording
+from tests.drafter.learning.kept import Kept, sample
 
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import VersionStore
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
             held_out_tau=tau,
         )
         store.promote(number, f"reason {number}")
-    Kept(tmp_path / "recordings", 1 << 30).add(recording(0))
+    Kept(tmp_path / "samples", 1 << 30).add(sample(0))
     Journal(total_steps=7, promoted=1).write(tmp_path)
     return tmp_path
 
@@ -43,7 +43,7 @@ def directory(tmp_path: Path) -> Path:
 def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert learn("list", directory=directory) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "1 recordings" in lines[0]
+    assert "1 training samples" in lines[0]
     assert "7 steps of learning" in lines[1]
     assert "1 promoted" in lines[1]
     assert lines[2].split()[:1] == ["1"]
@@ -53,7 +53,7 @@ def test_versions_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]
     told = json.loads(capsys.readouterr().out)
     assert told["current"] == 2
     assert [version["number"] for version in told["versions"]] == [1, 2]
-    assert told["recordings"]["count"] == 1
+    assert told["samples"]["count"] == 1
     assert told["learning"]["total_steps"] == 7
 
 
@@ -68,10 +68,10 @@ def test_recordings_and_versions_are_deleted(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert learn("clear", directory=directory) == 0
-    assert "1 recordings deleted" in capsys.readouterr().out
+    assert "1 training samples deleted" in capsys.readouterr().out
     assert VersionStore(directory).current() is not None
     assert learn("clear", "--versions", directory=directory) == 0
-    assert "0 recordings deleted, and the versions" in capsys.readouterr().out
+    assert "0 training samples deleted, and the versions" in capsys.readouterr().out
     assert not VersionStore(directory).list()
     assert learn("list", directory=directory) == 0
 

@@ -1,4 +1,4 @@
-"""Learning on the answers of a tiny target, from its recordings to its promoted versions."""
+"""Learning on the completions of a tiny target, from its samples to its promoted versions."""
 
 import itertools
 import time
@@ -16,7 +16,7 @@ from tests.training.online.traffic import (
     learn,
     projected,
     record,
-    recordings_of,
+    samples_of,
     settings_of,
 )
 from tests.training.pair import Pair
@@ -24,7 +24,7 @@ from tests.training.pair import Pair
 from blockdraft_drafter.checkpoint import load_drafter
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.samples import Recording
+from blockdraft_drafter.learning.samples import TrainingSample
 from blockdraft_drafter.learning.versions import VersionStore, copy_checkpoint
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
@@ -34,8 +34,8 @@ from blockdraft_training.online.pace import Pace
 
 
 @pytest.fixture(scope="module")
-def recorded(pair: Pair) -> list[Recording]:
-    return recordings_of(pair)
+def recorded(pair: Pair) -> list[TrainingSample]:
+    return samples_of(pair)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def promoted(learner: Learner) -> bool:
 
 @pytest.mark.slow
 def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_people_choose(
-    pair: Pair, recorded: list[Recording], drafter: Path, tmp_path: Path
+    pair: Pair, recorded: list[TrainingSample], drafter: Path, tmp_path: Path
 ) -> None:
     start = model_of(pair, drafter)
     record([projected(each, start) for each in recorded], tmp_path)
@@ -107,12 +107,12 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_pe
     assert again.steps == made + 3
     assert store.roll_back("too bad").number == 1
     chosen = learn(settings, lambda learner: learner.journal.parent == 1).journal
-    assert chosen.looks == chosen.steps == 0
+    assert chosen.evaluations == chosen.steps == 0
 
 
 @pytest.mark.slow
 def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
-    pair: Pair, recorded: list[Recording], drafter: Path, tmp_path: Path
+    pair: Pair, recorded: list[TrainingSample], drafter: Path, tmp_path: Path
 ) -> None:
     # Finite, but not what comes out of a layer.
     huge = np.full_like(recorded[0].features, 3e38)
@@ -133,7 +133,7 @@ def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
 @pytest.mark.slow
 def test_a_full_disk_is_waited_for(
     pair: Pair,
-    recorded: list[Recording],
+    recorded: list[TrainingSample],
     drafter: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +161,7 @@ def test_a_full_disk_is_waited_for(
 
 
 @pytest.mark.slow
-def test_from_nothing(pair: Pair, recorded: list[Recording], tmp_path: Path) -> None:
+def test_from_nothing(pair: Pair, recorded: list[TrainingSample], tmp_path: Path) -> None:
     record(recorded, tmp_path)
     learn(settings_of(pair, tmp_path, "auto", paying=1.3), promoted)
     store = VersionStore(tmp_path)
@@ -210,7 +210,7 @@ def test_a_version_that_cannot_be_loaded_is_waited_out(
 
 def test_an_unfinished_step_yields(
     pair: Pair,
-    recorded: list[Recording],
+    recorded: list[TrainingSample],
     drafter: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -127,6 +127,6 @@ def test_whoever_is_too_busy_to_answer_is_busy(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(ValueError, match="'localhost:9101' is no http"):
+    with pytest.raises(ValueError, match="'localhost:9101' is not an http"):
         Verifiers(["localhost:9101"])
     assert not Verifiers([]).busy()

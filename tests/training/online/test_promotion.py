@@ -18,7 +18,7 @@ from blockdraft_training.online.promotion import (
     allowed_error,
     compare,
     decide,
-    next_look,
+    next_evaluation,
     sign_flip_chance,
 )
 
@@ -35,15 +35,17 @@ def sequences(generator: np.random.Generator, count: int, chance: float) -> list
     return found
 
 
-def promoted_at(generator: np.random.Generator, ours: float, theirs: float, looks: int) -> int:
+def promoted_at(
+    generator: np.random.Generator, ours: float, theirs: float, evaluations: int
+) -> int:
     """Return the look at which a candidate is promoted, with new sequences each time; or 0."""
-    for look in range(1, looks + 1):
+    for evaluation in range(1, evaluations + 1):
         comparison = compare(
-            sequences(generator, 48, ours), sequences(generator, 48, theirs), seed=look
+            sequences(generator, 48, ours), sequences(generator, 48, theirs), seed=evaluation
         )
-        verdict = decide(comparison, look, confidence=CONFIDENCE, least_gain=0.0)
+        verdict = decide(comparison, evaluation, confidence=CONFIDENCE, least_gain=0.0)
         if verdict is Verdict.PROMOTE:
-            return look
+            return evaluation
     return 0
 
 
@@ -66,22 +68,22 @@ def test_equal_drafters_are_promoted_at_most_at_the_stated_rate() -> None:
 @pytest.mark.usefixtures("few_tosses")
 def test_a_better_drafter_soon_is() -> None:
     generator = np.random.default_rng(6)
-    looks = [promoted_at(generator, 0.6, 0.5, 12) for _ in range(20)]
-    assert all(looks)
-    assert np.median(looks) <= 2
+    evaluations = [promoted_at(generator, 0.6, 0.5, 12) for _ in range(20)]
+    assert all(evaluations)
+    assert np.median(evaluations) <= 2
 
 
-def test_the_errors_of_all_looks_add_up_to_the_one_that_is_stated() -> None:
-    errors = [allowed_error(look, CONFIDENCE) for look in range(1, 100_000)]
+def test_the_errors_of_all_evaluations_add_up_to_the_one_that_is_stated() -> None:
+    errors = [allowed_error(evaluation, CONFIDENCE) for evaluation in range(1, 100_000)]
     assert sum(errors) == pytest.approx(1 - CONFIDENCE, rel=1e-4)
     assert all(later < earlier for earlier, later in pairwise(errors))
 
 
-def test_looks_are_further_and_further_apart() -> None:
+def test_evaluations_are_further_and_further_apart() -> None:
     steps, step = [], 50
     while step < 100_000:
         steps.append(step)
-        step = next_look(step, 50)
+        step = next_evaluation(step, 50)
     # So few that a gain which tossing can show at all is still enough for the last one.
     assert allowed_error(len(steps), CONFIDENCE) > 2 / promotion._TOSSES
     gaps = np.diff(steps)
@@ -118,12 +120,12 @@ def test_where_nothing_serves_a_stated_tau_must_be_surpassed() -> None:
     assert compare(good, 1.2).current == 1.2
 
 
-# Who floods the service to teach the drafter nonsense: what the gate and the service make of it.
-# Of honest text a drafter has half of its tokens right and one that learned nonsense three in ten;
-# of nonsense it is two in ten and eight. No answer depends on any of this, only how fast it comes.
+# Who floods the service to teach the drafter nonsense: what the gate and the service make of it. Of
+# honest text a drafter has half of its tokens right and one that learned nonsense three in ten; of
+# nonsense it is two in ten and eight. No completion depends on any of this, only how fast it comes.
 GOOD_HONEST, GOOD_NONSENSE = 0.5, 0.2
 BAD_HONEST, BAD_NONSENSE = 0.3, 0.8
-HELD_OUT, LOOKS = 64, 6
+HELD_OUT, EVALUATIONS = 64, 6
 
 
 def verdicts(
@@ -140,12 +142,12 @@ def verdicts(
 
     return [
         decide(
-            compare(gains(candidate), gains(current), seed=look),
-            look,
+            compare(gains(candidate), gains(current), seed=evaluation),
+            evaluation,
             confidence=CONFIDENCE,
             least_gain=0.02,
         )
-        for look in range(1, LOOKS + 1)
+        for evaluation in range(1, EVALUATIONS + 1)
     ]
 
 

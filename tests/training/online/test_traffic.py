@@ -1,4 +1,4 @@
-"""Recordings as rows: which are learned from, which are held out, and never too many at once."""
+"""Training samples as rows: which are learned from or held out, and never too many at once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.drafter.learning.kept import Kept, recording
+from tests.drafter.learning.kept import Kept, sample
 
-from blockdraft_drafter.learning.samples import Recording
+from blockdraft_drafter.learning.samples import TrainingSample
 from blockdraft_training.online.settings import LearnSettings, Schedule
 from blockdraft_training.online.traffic import (
     Form,
@@ -35,30 +35,30 @@ def traffic(kept: Kept, passes: int = 2, **changes: Any) -> Traffic:
     return Traffic(kept, FORM, settings)
 
 
-def hundred(kept: Kept) -> list[Recording]:
-    every = [recording(seed) for seed in range(100)]
+def hundred(kept: Kept) -> list[TrainingSample]:
+    every = [sample(seed) for seed in range(100)]
     for each in every:
         kept.add(each)
     return every
 
 
-def answers(piece: Slice | None) -> set[tuple[int, ...]]:
+def completions(piece: Slice | None) -> set[tuple[int, ...]]:
     assert piece is not None
     return {row.token_ids for row in piece.rows}
 
 
-def held(each: Recording) -> bool:
+def held(each: TrainingSample) -> bool:
     return is_held_out(prompt_digest(each), 0.3)
 
 
 def test_what_is_held_out_is_never_learned_from(kept: Kept) -> None:
     every = hundred(kept)
     found = traffic(kept)
-    out, learned = answers(found.held_out(1000)), answers(found.next_slice())
+    out, learned = completions(found.held_out(1000)), completions(found.next_slice())
     assert not out & learned
     assert out | learned == {tuple(each.token_ids.tolist()) for each in every}
     assert 15 < len(out) < 45
-    # Two answers to one prompt are on the same side, in every process.
+    # Two completions to one prompt are on the same side, in every process.
     other = replace(every[0], token_ids=every[0].token_ids.copy())
     other.token_ids[5:] = 7
     assert held(other) == held(every[0])
@@ -70,26 +70,26 @@ def test_the_newest_are_held_out_and_learned_from_first(kept: Kept) -> None:
     found = traffic(kept)
     found._slice_bytes = 10 * size
     out = [each for each in every if held(each)][-4:]
-    assert answers(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in out}
+    assert completions(found.held_out(4)) == {tuple(each.token_ids.tolist()) for each in out}
     learned = [each for each in every if not held(each)]
     first = found.next_slice()
-    assert {tuple(each.token_ids.tolist()) for each in learned[-5:]} <= answers(first)
+    assert {tuple(each.token_ids.tolist()) for each in learned[-5:]} <= completions(first)
     assert first is not None
     # Half of it comes from all there is; none twice, and no more than there is room for.
-    assert len(first.rows) == len(answers(first)) == 10
+    assert len(first.rows) == len(completions(first)) == 10
     assert first.features.nbytes == 10 * size
 
 
 def test_everything_is_learned_from_so_often_and_then_waited_for(kept: Kept) -> None:
     for seed in range(20):
-        kept.add(recording(seed))
+        kept.add(sample(seed))
     found = traffic(kept)
-    assert answers(found.next_slice()) == answers(found.next_slice())
+    assert completions(found.next_slice()) == completions(found.next_slice())
     assert found.next_slice() is None
-    while held(recording(seed := seed + 1)):
+    while held(sample(seed := seed + 1)):
         pass
-    kept.add(recording(seed))
-    assert tuple(recording(seed).token_ids.tolist()) in answers(found.next_slice())
+    kept.add(sample(seed))
+    assert tuple(sample(seed).token_ids.tolist()) in completions(found.next_slice())
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_everything_is_learned_from_so_often_and_then_waited_for(kept: Kept) -> 
         ({"layer_ids": (1, 3)}, "features of other layers"),
         ({"feature_form": "theirs"}, "another projection"),
         ({"token_ids": np.full(20, 100, np.int32)}, "tokens outside the vocabulary"),
-        ({"completion_start": 19}, "no answer"),
+        ({"completion_start": 19}, "no completion"),
         (
             {"features": np.full((20, 8), np.nan, ml_dtypes.bfloat16)},
-            "features that are no numbers",
+            "features that are not finite",
         ),
         ({"features": np.zeros((20, 7), ml_dtypes.bfloat16)}, "features of another width"),
     ],
 )
 def test_what_does_not_fit_is_passed_over(kept: Kept, changes: dict[str, Any], reason: str) -> None:
-    kept.add(recording(0, **changes))
+    kept.add(sample(0, **changes))
     found = traffic(kept)
     assert found.next_slice() is None
     assert found.held_out(8) is None
@@ -116,53 +116,53 @@ def test_what_does_not_fit_is_passed_over(kept: Kept, changes: dict[str, Any], r
 
 
 def test_damaged_files_and_files_that_go_are_passed_over(kept: Kept) -> None:
-    names = [kept.add(recording(seed)) for seed in range(30)]
+    names = [kept.add(sample(seed)) for seed in range(30)]
     found = traffic(kept, held_out_share=0.01, passes=9)
-    assert len(answers(found.next_slice())) >= 29
+    assert len(completions(found.next_slice())) >= 29
     (kept.directory / names[3]).write_bytes(b"rubbish")
     (kept.directory / names[4]).unlink()
-    left = answers(found.next_slice())
-    assert tuple(recording(3).token_ids.tolist()) not in left
-    assert tuple(recording(4).token_ids.tolist()) not in left
+    left = completions(found.next_slice())
+    assert tuple(sample(3).token_ids.tolist()) not in left
+    assert tuple(sample(4).token_ids.tolist()) not in left
     assert len(left) >= 27
 
 
 def test_raw_and_projected_features_are_never_mixed(kept: Kept) -> None:
     for seed in range(10):
-        kept.add(recording(seed))
+        kept.add(sample(seed))
     for seed in range(10, 20):
-        kept.add(recording(seed, feature_form="mine"))
+        kept.add(sample(seed, feature_form="mine"))
     found = traffic(kept, held_out_share=0.01)
     first = found.next_slice()
     assert first is not None
     assert first.projected
     assert first.features.shape[1] == 4
-    assert answers(first) <= {tuple(recording(n).token_ids.tolist()) for n in range(10, 20)}
+    assert completions(first) <= {tuple(sample(n).token_ids.tolist()) for n in range(10, 20)}
 
 
 def test_of_a_long_sequence_what_is_around_the_beginning_of_the_answer_is_kept() -> None:
-    long = recording(0, tokens=400, completion_start=300)
+    long = sample(0, tokens=400, completion_start=300)
     short = cut(long, 64)
     assert len(short.token_ids) == len(short.features) == 64
     assert short.completion_start == 16
     assert (short.token_ids == long.token_ids[284:348]).all()
     assert (short.features == long.features[284:348]).all()
-    at_the_end = cut(recording(0, tokens=400, completion_start=390), 64)
+    at_the_end = cut(sample(0, tokens=400, completion_start=390), 64)
     assert at_the_end.completion_start == 54
-    unknown = cut(recording(0, tokens=400, completion_start=-1), 64)
+    unknown = cut(sample(0, tokens=400, completion_start=-1), 64)
     assert unknown.completion_start == -1
 
 
 def test_where_the_answer_is_unknown_every_token_is_learned() -> None:
-    row = row_of(recording(0, completion_start=-1))
+    row = row_of(sample(0, completion_start=-1))
     assert len(row.prompt) == 1
     assert len(row.response) == 19
-    assert len(row_of(recording(0)).prompt) == 5
+    assert len(row_of(sample(0)).prompt) == 5
 
 
 def test_batches_are_of_similar_lengths_and_full(kept: Kept) -> None:
     for seed in range(30):
-        kept.add(recording(seed, tokens=(20, 100, 200)[seed % 3]))
+        kept.add(sample(seed, tokens=(20, 100, 200)[seed % 3]))
     piece = traffic(kept, held_out_share=0.01, max_length=256).next_slice()
     assert piece is not None
     cut_up = piece.batches(4, np.random.default_rng(0))
@@ -178,7 +178,7 @@ def test_batches_are_of_similar_lengths_and_full(kept: Kept) -> None:
 
 
 def test_a_prompt_that_is_asked_again_and_again_is_compared_on_once(kept: Kept) -> None:
-    one, other = [recording(seed) for seed in range(50) if held(recording(seed))][:2]
+    one, other = [sample(seed) for seed in range(50) if held(sample(seed))][:2]
     for _ in range(20):
         kept.add(one)
     kept.add(other)

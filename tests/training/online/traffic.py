@@ -1,4 +1,4 @@
-"""Recordings of the tiny pair's target, and a learner on them."""
+"""Training samples of the tiny pair's target, and a learner on them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.drafter.learning.kept import Kept
 from tests.training.pair import Pair
 
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.samples import RAW, Recording
+from blockdraft_drafter.learning.samples import RAW, TrainingSample
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.learner import Learner
@@ -21,8 +21,8 @@ from blockdraft_training.online.settings import LearnSettings, Schedule
 LAYERS = (1, 2)
 
 
-def recordings_of(pair: Pair, *, answer_known: bool = True) -> list[Recording]:
-    """Return the pair's answers as the drafter would record them, raw."""
+def samples_of(pair: Pair, *, completion_known: bool = True) -> list[TrainingSample]:
+    """Return the pair's completions as the drafter would record them, raw."""
     ids = np.array([row.token_ids for row in pair.rows], np.int32)
     count, length = ids.shape
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), count)
@@ -33,36 +33,36 @@ def recordings_of(pair: Pair, *, answer_known: bool = True) -> list[Recording]:
     features = np.asarray(output.captured).reshape(count, length, -1).astype(ml_dtypes.bfloat16)
     fingerprint = pair.checkpoint.fingerprint
     return [
-        Recording(
+        TrainingSample(
             ids[number],
             features[number],
             fingerprint,
             RAW,
             LAYERS,
-            len(row.prompt) if answer_known else -1,
+            len(row.prompt) if completion_known else -1,
         )
         for number, row in enumerate(pair.rows)
     ]
 
 
-def record(recordings: list[Recording], directory: Path) -> Kept:
+def record(samples: list[TrainingSample], directory: Path) -> Kept:
     """Write them into a folder of learning."""
-    kept = Kept(directory / "recordings", 1 << 30)
-    for recording in recordings:
-        kept.add(recording)
+    kept = Kept(directory / "samples", 1 << 30)
+    for sample in samples:
+        kept.add(sample)
     return kept
 
 
-def projected(recording: Recording, model: DFlash) -> Recording:
-    """Return a recording as it arrives where the verifier projects."""
-    features = model.projection(jnp.asarray(recording.features))
-    return Recording(
-        recording.token_ids,
+def projected(sample: TrainingSample, model: DFlash) -> TrainingSample:
+    """Return a sample as it arrives where the verifier projects."""
+    features = model.projection(jnp.asarray(sample.features))
+    return TrainingSample(
+        sample.token_ids,
         np.asarray(features).astype(ml_dtypes.bfloat16),
-        recording.target_fingerprint,
+        sample.target_fingerprint,
         model.projection.fingerprint(),
-        recording.layer_ids,
-        recording.completion_start,
+        sample.layer_ids,
+        sample.completion_start,
     )
 
 
@@ -83,7 +83,7 @@ def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any
         "micro_batch_size": 4,
         "warmup_steps": 5,
         "held_out_share": 0.3,
-        "first_look": 10,
+        "first_evaluation": 10,
         "checkpoint_every": 5,
         "passes": 1000,
         "idle_seconds": 0.01,

@@ -1,8 +1,8 @@
-"""The weights that are being learned: their steps, each made of micro-batches, and what they gain.
+"""The weights that are being learned: their steps, each made of micro-batches, and their τ.
 
-The computations are those of `train dflash`. What is different: gradients of micro-batches are
-added up, so that a step can wait between them; a step whose loss or gradients are no numbers is
-not made; and with projected features the projection has no part in it and stays as it is.
+The computations are those of `train dflash`, with these differences: gradients of micro-batches are
+added up, so that a step can wait between them; a step whose loss or gradients are not finite is
+discarded; and with projected features the projection is not trained.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ from blockdraft_training.methods.recipe import AnyRecipe, with_weights
 from blockdraft_training.online.traffic import Slice, padded
 from blockdraft_training.target import Frozen, as_cached
 
-# What projected features went through already: DFlash's first linear map and its norm.
+# Projected features went through these already: DFlash's first linear map and its norm.
 _PROJECTION = frozenset({"fc", "hidden_norm"})
 
 
@@ -88,7 +88,7 @@ class Candidate:
     def finish(self, rate: float) -> float | None:
         """Make the step of what was added, at a multiple of the learning rate; return its loss.
 
-        None if loss or gradients were no numbers, so that no step was made.
+        None if loss or gradients were not finite, so that no step was made.
         """
         state = self._finish(
             self.state, self._gradients, self._metrics, jnp.float32(self._added), jnp.float32(rate)
@@ -101,15 +101,15 @@ class Candidate:
         return float(metrics.loss) / max(float(metrics.weight), 1e-6)
 
     def usable(self, held_out: Slice) -> list[int]:
-        """Return the rows whose answers are long enough for a verification."""
+        """Return the rows whose completions are long enough for a verification."""
         return [n for n, row in enumerate(held_out.rows) if len(row.response) > self.slots]
 
     def gained(self, params: Any, held_out: Slice, number: int) -> Ended:
         """Replay a row as serving would decode it with these weights of a drafter of this form."""
-        answer = len(held_out.rows[number].response)
+        length = len(held_out.rows[number].response)
         batch = held_out.builder([number])([number])
-        matches = self._matches_of(params, self._frozen, batch, padded(answer))
-        walked = walk(np.asarray(matches), answer)
+        matches = self._matches_of(params, self._frozen, batch, padded(length))
+        walked = walk(np.asarray(matches), length)
         return Ended(sum(walked), len(walked))
 
     def _nothing(self) -> tuple[Any, BlockMetrics, int]:
@@ -149,7 +149,7 @@ def _make_finish(optimizer: optax.GradientTransformation) -> jax.stages.Wrapped:
         after = updated(state, optimizer, mean, metrics, rate)
         sound = jnp.isfinite(after.metrics.gradient_norm) & jnp.isfinite(metrics.loss)
         kept: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
-        # The sums are what tells; the next step begins with none.
+        # The caller reads the sums; the next step begins with zero.
         return replace(kept, metrics=after.metrics)
 
     return finish

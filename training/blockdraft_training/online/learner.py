@@ -1,9 +1,9 @@
-"""Learning while serving: recordings in, better versions of the drafter out, without an end.
+"""Learning while serving: makes better versions of the drafter from training samples.
 
 A candidate begins with the weights of the version that serves. It makes steps while nothing is
-decoded, is compared with that version now and then, and is promoted when it is better. Then it goes
-on, and the version that it became is what it must surpass. Whoever kills the process loses no more
-than the steps since the candidate's last checkpoint.
+decoded, is evaluated against that version at growing intervals, and is promoted when it is better.
+Then it goes on, and must surpass the version that it became. If the process is killed, no more is
+lost than the steps since the candidate's last checkpoint.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from flax import nnx
 
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.samples import Recordings
+from blockdraft_drafter.learning.samples import SampleStore
 from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
@@ -37,7 +37,7 @@ from blockdraft_training.online.promotion import (
     Verdict,
     compare,
     decide,
-    next_look,
+    next_evaluation,
 )
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, add_version, exported, find_start
@@ -46,20 +46,20 @@ from blockdraft_training.target import HotVocabulary, freeze_shared
 
 logger = logging.getLogger(__name__)
 
-# So many bad steps in a row are no accident of one batch.
+# After so many bad steps in a row the candidate is abandoned.
 _BAD_STEPS = 3
 _LOWEST_RATE = 1 / 64
 _LONGEST_PAUSE_SECONDS = 600.0
-# As often as the drafter looks at the journal.
+# As often as the drafter reads the journal.
 _NOTE_SECONDS = 1.0
 
 
-class _GivenUpError(Exception):
-    """A candidate leads nowhere; the message says why."""
+class _AbandonedError(Exception):
+    """A candidate is to be abandoned; the message says why."""
 
 
 class Learner:
-    """Makes candidates of one drafter, one after another; `journal` says what it did."""
+    """Makes candidates of one drafter, one after another; `journal` counts what it did."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Learner:
         *,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Load what the target shares with its drafters; `ModelError` if it cannot be loaded.
+        """Load the target's embedding and head; `ModelError` if they cannot be loaded.
 
         `pace` says when to compute, `stopped` whether to end; `sleep` may end early when stopped.
         """
@@ -89,7 +89,7 @@ class Learner:
         self._noted_at = -_NOTE_SECONDS
 
     def run(self) -> None:
-        """Learn until stopped; TrainingError or ModelError if what is to learn never can."""
+        """Learn until stopped; TrainingError or ModelError if the drafter can never learn."""
         while not self._stopped():
             start = self._found_start()
             if start is None:
@@ -98,7 +98,7 @@ class Learner:
                 self._learn_from(start)
 
     def _found_start(self) -> Start | None:
-        """Return what to learn from; None if a version for it cannot be written, or loaded."""
+        """Return what to learn from; None if its version cannot be written or loaded."""
         try:
             with self._writing("the first version"):
                 return find_start(self._store, self._settings, self._recipe, self._target)
@@ -109,10 +109,10 @@ class Learner:
         return None
 
     def _learn_from(self, start: Start) -> None:
-        """Make one candidate, until it is given up or something else serves."""
+        """Make one candidate, until it is abandoned or another version serves."""
         self._start = start
-        recordings = Recordings(self._directory / "recordings", 0)
-        self._traffic = Traffic(recordings, start.form(self._target), self._settings)
+        samples = SampleStore(self._directory / "samples", 0)
+        self._traffic = Traffic(samples, start.form(self._target), self._settings)
         piece = self._next_slice()
         if piece is None:
             return
@@ -136,8 +136,8 @@ class Learner:
                 piece = self._next_slice()
             if self._stopped():
                 self._save()
-        except _GivenUpError as error:
-            self._give_up(str(error))
+        except _AbandonedError as error:
+            self._abandon(str(error))
         finally:
             self._checkpoints.close()
 
@@ -166,7 +166,7 @@ class Learner:
             self._stepped(self._candidate.finish(self.journal.rate))
 
     def _stepped(self, loss: float | None) -> None:
-        """Note a step, and look if it is time."""
+        """Note a step, and evaluate the candidate if it is time."""
         journal, step = self.journal, self._candidate.step
         if loss is None:
             self._thrown_away()
@@ -175,8 +175,8 @@ class Learner:
         journal.steps, journal.loss, journal.stepped_at = step, loss, time.time()
         journal.total_steps += 1
         self._note_now_and_then()
-        if step >= journal.next_look:
-            self._look()
+        if step >= journal.next_evaluation:
+            self._evaluate()
         if step % self._schedule.checkpoint_every == 0:
             logger.info("step %d, loss %.3f", step, loss)
             self._save()
@@ -186,33 +186,33 @@ class Learner:
         self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
         self._bad_steps += 1
         logger.warning(
-            "a step was thrown away: its loss or gradients were no numbers; rate × %g",
+            "a step was discarded: its loss or gradients were not finite; rate × %g",
             self.journal.rate,
         )
         if self._bad_steps == _BAD_STEPS:
-            raise _GivenUpError(f"{self._bad_steps} bad steps in a row")
+            raise _AbandonedError(f"{self._bad_steps} bad steps in a row")
 
-    def _look(self) -> None:
-        """Compare with what serves, and do what follows."""
+    def _evaluate(self) -> None:
+        """Compare with the version that serves, then promote, go on or start over."""
         journal, step = self.journal, self._candidate.step
-        journal.next_look = next_look(step, self._schedule.first_look)
+        journal.next_evaluation = next_evaluation(step, self._schedule.first_evaluation)
         rounded = exported(self._candidate.model())
         comparison = self._compared(rounded)
         if comparison is None:
             return
-        journal.looks += 1
-        journal.total_looks += 1
+        journal.evaluations += 1
+        journal.total_evaluations += 1
         journal.tau, journal.current_tau = comparison.candidate, comparison.current
         journal.sequences = comparison.sequences
         verdict = decide(
             comparison,
-            journal.looks,
+            journal.evaluations,
             confidence=self._settings.confidence,
             least_gain=self._schedule.least_gain,
         )
         logger.info(
-            "step %d, loss %.3f: τ %.3f on %d held-out sequences, %.3f what serves (%+.1f %%, by"
-            " luck with a chance of %.2g): %s",
+            "step %d, loss %.3f: τ %.3f on %d held-out sequences, %.3f for the version that serves"
+            " (%+.1f %%, by luck with a chance of %.2g): %s",
             step,
             journal.loss or 0.0,
             comparison.candidate,
@@ -223,19 +223,19 @@ class Learner:
             verdict.value,
         )
         if verdict is Verdict.START_OVER:
-            raise _GivenUpError("it became worse than what serves")
+            raise _AbandonedError("it became worse than the version that serves")
         journal.rate = min(1.0, 2 * journal.rate)
         if verdict is Verdict.PROMOTE:
             self._promote(rounded, comparison)
         self._note()
 
     def _compared(self, rounded: DFlash) -> Comparison | None:
-        """Compare on held-out recordings; None if there are too few, or learning was stopped."""
+        """Compare on held-out samples; None if there are too few, or learning was stopped."""
         candidate = self._candidate
         held = self._traffic.held_out(self._schedule.held_out_sequences)
         numbers = [] if held is None else candidate.usable(held)
         if held is None or len(numbers) < LEAST_SEQUENCES:
-            logger.info("only %d held-out sequences: no comparison yet", len(numbers))
+            logger.info("only %d held-out sequences: no evaluation yet", len(numbers))
             return None
 
         def gained(params: Any) -> list[Ended]:
@@ -249,10 +249,10 @@ class Learner:
 
         mine = gained(nnx.to_pure_dict(nnx.state(rounded)))
         theirs = gained(self._base) if self._start.serves else self._schedule.paying
-        return None if self._stopped() else compare(mine, theirs, seed=self.journal.looks)
+        return None if self._stopped() else compare(mine, theirs, seed=self.journal.evaluations)
 
     def _promote(self, model: DFlash, comparison: Comparison) -> None:
-        """Let the candidate serve as it is, and be what it must surpass from now on."""
+        """Let the candidate serve as it is; from now on it must surpass that version."""
         reason = (
             f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
             f" {comparison.sequences} held-out sequences"
@@ -274,19 +274,19 @@ class Learner:
             number = self._store.promote(added.number, reason).number
             self._store.prune(self._schedule.keep)
         if number is None:
-            self.journal.next_look = self._candidate.step + 1
+            self.journal.next_evaluation = self._candidate.step + 1
             self._sleep(self._schedule.idle_seconds)
             return
         logger.info("version %d is promoted", number)
         self.journal.promoted += 1
-        self.journal.parent, self.journal.looks = number, 0
+        self.journal.parent, self.journal.evaluations = number, 0
         self._start = replace(self._start, version=number, serves=True)
         self._base = nnx.to_pure_dict(nnx.state(model))
         self._save()
 
-    def _give_up(self, why: str) -> None:
-        """Leave the candidate; the next one begins after a pause that grows."""
-        logger.warning("the candidate is given up at step %d: %s", self._candidate.step, why)
+    def _abandon(self, why: str) -> None:
+        """Abandon the candidate; the next one begins after a pause that grows."""
+        logger.warning("the candidate is abandoned at step %d: %s", self._candidate.step, why)
         self.journal.started_over += 1
         self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
         self._forget()
@@ -295,7 +295,7 @@ class Learner:
         self._sleep(min(_LONGEST_PAUSE_SECONDS, pause))
 
     def _wait(self) -> None:
-        """Wait until nothing is decoded; that learning waits is to be seen meanwhile."""
+        """Wait until nothing is decoded; the journal shows the wait meanwhile."""
 
         def stopped() -> bool:
             self._note_now_and_then()
@@ -310,16 +310,16 @@ class Learner:
     def _note(self) -> None:
         self._noted_at = time.monotonic()
         self.journal.waited_seconds = self._pace.waited_seconds
-        self.journal.recordings_refused = self._traffic.refused.total()
+        self.journal.samples_refused = self._traffic.refused.total()
         with self._writing("the journal"):
             self.journal.write(self._directory)
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
-        """Pass over that a disk takes nothing.
+        """Go on if the disk refuses.
 
-        The first failure is logged, and that all is well again once everything that failed could
-        be written: small files find room where large ones do not.
+        The first failure is logged. That writing works again is logged once everything that failed
+        could be written: a full disk may have space for small files but not for large ones.
         """
         try:
             yield
@@ -345,17 +345,17 @@ class Learner:
             self._note()
 
     def _resumed(self) -> Checkpoints:
-        """Return the checkpoints, with the candidate at the newest one if it is of this start."""
-        if self.journal.parent == self._start.version and self.journal.next_look:
+        """Return the checkpoints; the candidate resumes from the newest, if it began here."""
+        if self.journal.parent == self._start.version and self.journal.next_evaluation:
             try:
                 checkpoints = self._opened()
                 if checkpoints.latest is not None:
                     self._candidate.state = checkpoints.restore(self._candidate.state)
-                    logger.info("going on with the candidate at step %d", self._candidate.step)
+                    logger.info("resuming the candidate at step %d", self._candidate.step)
                     return checkpoints
                 checkpoints.close()
             except (TrainingError, OSError) as error:
-                logger.warning("the candidate cannot be gone on with: %s", error)
+                logger.warning("the candidate cannot be resumed: %s", error)
         self._forget()
         return self._opened()
 
@@ -368,5 +368,5 @@ class Learner:
         return Checkpoints(self._recipe.settings.output, identity)
 
     def _forget(self) -> None:
-        self.journal.begin_candidate(self._start.version, self._schedule.first_look)
+        self.journal.begin_candidate(self._start.version, self._schedule.first_evaluation)
         shutil.rmtree(self._recipe.settings.output, ignore_errors=True)

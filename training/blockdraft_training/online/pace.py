@@ -1,7 +1,7 @@
-"""When learning may compute: never while something is decoded.
+"""When learning may compute: never while a verifier decodes.
 
-A step is made of micro-batches, and before each the pace is asked. It lets the next one begin once
-nothing has been decoded for a moment, so that the gaps within an answer are left alone.
+A step is made of micro-batches, and each waits here before it begins, until nothing has been
+decoded for a moment. So learning does not raise the inter-token latency of a completion.
 """
 
 import http.client
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
-# Sequences that are decoded or wait for it; asked for by name, so that nothing else is gathered.
+# Sequences that decode or wait; asked for by name, so that no other metric is collected.
 _GAUGES = ("blockdraft_verifier_running_sequences", "blockdraft_verifier_waiting_sequences")
 _VALUE = re.compile(rf"^({'|'.join(_GAUGES)})(?:\{{[^}}]*\}})? (\S+)$", re.M)
 _TIMEOUT_SECONDS = 2.0
@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.05
 
 
 class Pace:
-    """Waits until nothing is decoded, and counts for how long: `waited_seconds`."""
+    """Waits until nothing is decoded, and adds up the time: `waited_seconds`."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Wait while `busy`, and once something was, until nothing has been for a while."""
+        """Wait while `busy`, and then until nothing has been busy for `settle_seconds`."""
         self.waited_seconds = 0.0
         self._busy, self._settle = busy, settle_seconds
         self._clock, self._sleep = clock, sleep
@@ -40,7 +40,7 @@ class Pace:
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Return when a micro-batch may be computed, or learning has been stopped."""
         now = self._clock()
-        # When it has been quiet for long enough; infinite while something is decoded.
+        # When nothing has decoded for long enough; infinite while something does.
         ready_at = math.inf if self._busy() else now
         while now < ready_at and not stopped():
             self._sleep(_POLL_SECONDS)
@@ -53,16 +53,16 @@ class Pace:
 
 
 class Verifiers:
-    """Whether verifiers decode, as their metrics tell."""
+    """Whether verifiers decode, read from their metrics."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """Ask at these addresses; `ValueError` if one is no address of HTTP."""
+        """Ask at these addresses; `ValueError` if one is not an HTTP address."""
         self._addresses = [_address(url) for url in urls]
         self._connections: dict[str, http.client.HTTPConnection] = {}
         self._silent: set[str] = set()
 
     def busy(self) -> bool:
-        """Return whether one has sequences, or may have: one that gives no answer may."""
+        """Return whether a verifier has sequences, or does not respond and so may have some."""
         return any(self._decodes(host, path) for host, path in self._addresses)
 
     def _decodes(self, host: str, path: str) -> bool:
@@ -82,7 +82,7 @@ class Verifiers:
             if isinstance(error, ConnectionRefusedError):
                 return False  # no process is there
             if host not in self._silent:
-                logger.warning("verifier %s gives no answer, learning waits: %s", host, error)
+                logger.warning("verifier %s does not respond, learning waits: %s", host, error)
             self._silent.add(host)
             return True
         self._silent.discard(host)
@@ -90,9 +90,9 @@ class Verifiers:
 
 
 def _address(url: str) -> tuple[str, str]:
-    """Return host and path with the names of the gauges."""
+    """Return the host, and the path with the names of the gauges."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "http" or not parts.netloc:
-        raise ValueError(f"--watch {url!r} is no http:// address")
+        raise ValueError(f"--watch {url!r} is not an http:// address")
     query = urllib.parse.urlencode([("name[]", name) for name in _GAUGES])
     return parts.netloc, f"{parts.path or '/metrics'}?{query}"

@@ -1,14 +1,14 @@
-"""Whether a candidate replaces the version that serves: a paired test, looked at again and again.
+"""Whether a candidate replaces the version that serves: a paired test, repeated as it learns.
 
 Both drafters are replayed on the same held-out sequences. If they were equally good, the sign of
-each sequence's difference would be a coin's: the share of all ways to toss them that give at least
-the gain observed is the chance of a gain as large by luck (a sign-flip test, exact for any
-distribution of the gains that is symmetric when the drafters are equal, at any number of them).
+each sequence's difference would be a coin toss: the share of all tosses that give at least the gain
+observed is the chance of a gain as large by luck (a sign-flip test, exact for any distribution of
+the gains that is symmetric when the drafters are equal, at any number of them).
 
-Looking often at something that is not there finds it in the end. So the k-th look at one version
-may be wrong with a chance of only (1 - confidence) / (k (k + 1)). These add up to 1 - confidence
-over all looks there will ever be, whatever they have in common. Looks are ever further apart, so
-that the chance left for one does not vanish.
+A test that is repeated often enough finds a gain by luck in the end. So the k-th evaluation against
+one version may be wrong with a chance of only (1 - confidence) / (k (k + 1)). These add up to
+1 - confidence over all evaluations, even if they are dependent. The steps between evaluations
+grow, so that the chance left for each does not become too small.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from blockdraft_drafter.learning.service_tau import Ended
 
 _TOSSES = 200_000
 _AT_ONCE = 10_000
-# Steps between two looks, as a share of the steps made.
+# Steps between two evaluations, as a share of the steps made.
 _GROWTH = 0.25
-# With fewer sequences not even a gain on all of them would say enough.
+# With fewer sequences not even a gain on all of them would be significant.
 LEAST_SEQUENCES = 8
 
 
 class Verdict(Enum):
-    """What follows from a comparison."""
+    """The outcome of a comparison."""
 
     PROMOTE = "promote"
     GO_ON = "go on"
@@ -74,35 +74,37 @@ def compare(
     )
 
 
-def decide(comparison: Comparison, look: int, *, confidence: float, least_gain: float) -> Verdict:
-    """Say what follows from the `look`-th comparison, from 1, with the version that serves.
+def decide(
+    comparison: Comparison, evaluation: int, *, confidence: float, least_gain: float
+) -> Verdict:
+    """Return the verdict of a comparison with the version that serves; `evaluation` counts from 1.
 
-    A promoted candidate is better with this confidence, over all looks, and its τ is higher by at
-    least a share of `least_gain`.
+    A promoted candidate is better with this confidence, over all evaluations, and its τ is higher
+    by at least a share of `least_gain`.
     """
-    allowed = allowed_error(look, confidence)
+    allowed = allowed_error(evaluation, confidence)
     if comparison.luck <= allowed and comparison.gain >= least_gain:
         return Verdict.PROMOTE
     return Verdict.START_OVER if comparison.bad_luck <= allowed else Verdict.GO_ON
 
 
-def allowed_error(look: int, confidence: float) -> float:
-    """Return the chance of being wrong that is left for the `look`-th look."""
-    return (1 - confidence) / (look * (look + 1))
+def allowed_error(evaluation: int, confidence: float) -> float:
+    """Return the chance of being wrong that is left for an evaluation, counted from 1."""
+    return (1 - confidence) / (evaluation * (evaluation + 1))
 
 
-def next_look(step: int, first: int) -> int:
-    """Return the step of the look after one at `step`; 0 for none yet."""
+def next_evaluation(step: int, first: int) -> int:
+    """Return the step of the evaluation after one at `step`; 0 for none yet."""
     return step + max(first, round(step * _GROWTH))
 
 
 def sign_flip_chance(differences: Float[np.ndarray, " sequences"], seed: int) -> float:
-    """Return the chance of a mean at least as high if every sign were a coin's.
+    """Return the chance of a mean at least as high if every sign were a coin toss.
 
-    By tossing many times, the observed signs counted as one: never 0, and never too small.
+    Estimated from many tosses; the observed signs count as one of them, so it is never 0.
     """
     observed = differences.sum()
-    # Rounding must not make the observed signs more than themselves.
+    # Rounding must not lift the threshold above the observed sum itself.
     threshold = observed - 1e-9 * np.abs(differences).sum()
     generator = np.random.default_rng(seed)
     as_high = 1

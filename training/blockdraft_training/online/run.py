@@ -1,4 +1,4 @@
-"""`blockdraft learn run`: learn from what is recorded."""
+"""`blockdraft learn run`: learn from training samples."""
 
 import argparse
 import contextlib
@@ -23,17 +23,17 @@ logger = logging.getLogger(__name__)
 
 
 def take_lowest_priority() -> None:
-    """Let everybody else compute first."""
+    """Let all other processes compute first."""
     os.nice(_LOWEST_PRIORITY)
     # Where Linux groups processes by session, priorities count within a session alone, and `serve`
-    # gives each of its processes its own. Then it is the group that has to step back.
+    # gives each of its processes its own. Then the group's priority is what must be lowered.
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
 
 
 def run_learner(args: argparse.Namespace) -> int:
-    """Learn until SIGTERM or SIGINT and return the exit code; 2 if it never can."""
+    """Learn until SIGTERM or SIGINT and return the exit code; 2 if learning can never work."""
     settings = CONFIGURATION.read(args)
     take_lowest_priority()
     return learn(settings)
@@ -42,7 +42,7 @@ def run_learner(args: argparse.Namespace) -> int:
 def learn(settings: LearnSettings) -> int:
     """Learn as `run_learner` does, at this process's priority."""
     configure_logging("learn")
-    # They narrate every checkpoint.
+    # They log every checkpoint.
     for noisy in ("absl", "orbax"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if settings.threads is not None:
@@ -63,7 +63,7 @@ def learn(settings: LearnSettings) -> int:
         logger.info("learning for target %s", settings.target)
         learner.run()
     except (TrainingError, ModelError) as error:
-        # What is wrong with target or drafter now will be wrong the next time.
+        # A target or drafter that is wrong now will be wrong the next time.
         print(f"blockdraft learn run: {error}", file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,4 @@
-"""What learning while serving is told, and what nobody needs to tell it."""
+"""The settings of learning while serving, and its constants."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +15,19 @@ _RATE, _FIRST_RATE = 2e-4, 6e-4
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How much of what, and when: constants, but for tests, which have less time."""
+    """Sizes and times of learning: constants, except in tests, which have less time."""
 
     settle_seconds: float = 0.5  # how long nothing must have been decoded before a step
-    idle_seconds: float = 5.0  # how long to wait for new recordings, and after a full disk
+    idle_seconds: float = 5.0  # wait for new samples, and after a full disk
     warmup_steps: int = 20  # with a linearly rising rate
     batch_size: int = 4  # sequences per step
-    micro_batch_size: int = 2  # sequences at once: between them, a step waits for what is decoded
+    micro_batch_size: int = 2  # sequences at once; in between, a step waits for decoding
     blocks_per_sequence: int = 16  # random anchors per sequence and step
-    passes: int = 32  # how often a recording is learned from before newer ones are waited for
-    held_out_share: float = 0.1  # of the prompts whose answers are never learned from
+    passes: int = 32  # how often a sample is learned from before newer ones are waited for
+    held_out_share: float = 0.1  # of the prompts, whose completions are never learned from
     held_out_sequences: int = 64  # the newest of them that drafters are compared on
-    # Steps before the first comparison; later ones are further and further apart.
-    first_look: int = 60
+    # Steps before the first evaluation; later ones are further and further apart.
+    first_evaluation: int = 60
     least_gain: float = 0.02  # share by which τ must be higher besides: a swap is not free
     paying: float = 1.2  # τ from which a drafter made from nothing pays
     checkpoint_every: int = 20  # steps between checkpoints of the candidate
@@ -40,7 +40,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class FolderSettings:
-    """Where the drafter records and finds its versions."""
+    """Where the drafter keeps its samples and versions."""
 
     target: str = setting(
         DEFAULT_TARGET,
@@ -50,7 +50,7 @@ class FolderSettings:
     )
     directory: Path | None = setting(
         None,
-        "folder of the recordings, the versions and the candidate; unset: that of the target in "
+        "folder of training samples, versions and candidate; unset: that of the target in "
         "`learn` in the folder of BLOCKDRAFT_CACHE, as for `serve`",
         metavar="DIR",
     )
@@ -73,7 +73,7 @@ class LearnSettings(FolderSettings):
     watch: tuple[str, ...] = setting(
         (),
         "addresses of the Prometheus metrics of verifiers, such as `http://localhost:9101/metrics`:"
-        " nothing is computed while they decode",
+        " learning pauses while they decode",
         metavar="URL",
     )
     threads: int | None = setting(
@@ -81,14 +81,14 @@ class LearnSettings(FolderSettings):
     )
     learning_rate: float | None = setting(
         None,
-        f"once warmed up; it stays there; unset: {_RATE:g}, or {_FIRST_RATE:g} where it began "
-        "with the target's own layers",
+        f"constant after the warm-up; unset: {_RATE:g}, or {_FIRST_RATE:g} for a drafter that "
+        "began with the target's own layers",
         above=0,
     )
     max_length: int = setting(
-        512, "of longer sequences, so many tokens around the answer's beginning", minimum=16
+        512, "of longer sequences, so many tokens around the completion's start", minimum=16
     )
-    slice_mib: int = setting(128, "recordings held in memory at once", minimum=1)
+    slice_mib: int = setting(128, "training samples held in memory at once", minimum=1)
     confidence: float = setting(
         0.95, "that a promoted version is better than the one before", above=0.5, maximum=0.9999
     )
@@ -104,10 +104,10 @@ class LearnSettings(FolderSettings):
         return self.learning_rate or (_FIRST_RATE if from_nothing else _RATE)
 
     def as_run(self, directory: Path) -> DFlashSettings:
-        """Return what the steps read, in the form of a run of `train dflash`."""
+        """Return the settings of the steps, in the form of a run of `train dflash`."""
         schedule = self.schedule
         return DFlashSettings(
-            corpus=(directory / "recordings",),
+            corpus=(directory / "samples",),
             output=directory / "candidate",
             target=self.target,
             init="target",
@@ -117,7 +117,7 @@ class LearnSettings(FolderSettings):
             sample_from_anchor=True,
             batch_size=schedule.batch_size,
             blocks_per_sequence=schedule.blocks_per_sequence,
-            # Recordings know no teacher but the token that was served.
+            # Training samples have no teacher but the token that was served.
             distillation=0.0,
             hot_vocabulary=schedule.hot_vocabulary,
             dtype=self.dtype,

@@ -1,4 +1,4 @@
-"""Where learning begins: the version that serves, a drafter that is given, the target's layers."""
+"""Where learning begins: the version that serves, a given drafter, or the target's layers."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -41,17 +41,17 @@ class Start:
     drafter: Drafter[DFlash]  # in float32
     source: Path  # its files
     version: int | None  # its number in the store; None if it is not from there
-    serves: bool  # whether it is what a candidate must be better than; otherwise nothing serves
-    from_nothing: bool  # whether it was made of the target's layers, or learned from such a one
+    serves: bool  # whether a candidate must be better than it; otherwise nothing serves
+    from_nothing: bool  # whether it, or the drafter it was learned from, is the target's layers
 
     def still_serves(self, store: VersionStore) -> bool:
-        """Return whether nothing else was promoted, or gone back to, since this was found."""
+        """Return whether no other version was promoted or rolled back to since this was found."""
         current = store.current()
         number = None if current is None else current.number
         return number == (self.version if self.serves else None)
 
     def as_version(self, store: VersionStore) -> int:
-        """Return its number in the store, where it is added if it is not: what to go back to."""
+        """Return its number in the store; it is added if it is not there, to be rolled back to."""
         if self.version is not None:
             return self.version
         return store.settle_base(
@@ -61,7 +61,7 @@ class Start:
         ).number
 
     def form(self, target: Checkpoint) -> Form:
-        """Return what recordings must be for it."""
+        """Return the form that samples must have for it."""
         config, projection = self.drafter.model.config, self.drafter.model.projection
 
         def projected_in(dtype: Any) -> str:
@@ -86,9 +86,9 @@ def find_start(
 ) -> Start:
     """Return what to learn from; a version is added to the store if there is no drafter at all.
 
-    Raises TrainingError if the drafter is not a DFlash drafter, ModelError if the one that is named
-    cannot be loaded, VersionError if a version cannot; another one will serve as soon as the
-    drafter sees it, OSError if a version cannot be written.
+    Raises TrainingError if the drafter is not a DFlash drafter; ModelError if the named one cannot
+    be loaded; VersionError if a version cannot be loaded, which the drafter will notice too and
+    serve another; OSError if a version cannot be written.
     """
     current = store.current()
     if current is None:
@@ -140,7 +140,7 @@ def add_version(
 def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -> Version:
     """Add a drafter made of the target's own layers.
 
-    What it can draft are the smallest ids, which in vocabularies of merges are the most frequent.
+    It can draft the smallest ids, which in vocabularies of merges are the most frequent.
     """
     logger.info("there is no drafter: one is made from the target's own layers")
     settings = recipe.settings
