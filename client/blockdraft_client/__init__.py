@@ -5,11 +5,11 @@
     with Client("localhost") as client:
         print(client.generate("Once upon a time", max_tokens=32).text)
 
-Read `params` (what to ask, and how), `results` and `usage` (what comes back) and `errors`; then
-`client` and `stream`, and the same for asyncio in `aio`: they only call and wait. What both need is
-in `base`, `requests` (values as messages) and `error_mapping` (a failed call as an exception).
-`cli/` is the command. Nothing here imports the packages that serve, nor numpy or JAX: the client is
-installed without them.
+Read `params` (the options of a request), `results` and `usage` (the response) and `errors`; then
+`client` and `stream`, and the same for asyncio in `aio`: they only call and wait. Both use `base`,
+`requests` (values as messages) and `error_mapping` (a failed call as an exception). `cli/` is the
+command. Nothing here imports the packages that serve, nor numpy or JAX: the client is installed
+without them.
 """
 
 import importlib

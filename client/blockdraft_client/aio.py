@@ -1,4 +1,4 @@
-"""The client and its streamed answers, for asyncio."""
+"""The client and its streamed completions, for asyncio."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededErro
 from blockdraft_client.params import CallOptions, GenerationOptions, Prompt
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Chunk, Completion, HealthStatus, ModelInfo, Tokenization
-from blockdraft_client.stream import StreamedAnswer
+from blockdraft_client.stream import StreamedCompletion
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub
 
@@ -37,8 +37,8 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 ResultT = TypeVar("ResultT")
 
 
-class AsyncStream(StreamedAnswer["AsyncStreamCall"], AsyncIterator[Chunk]):
-    """An answer that arrives in chunks; also an async context manager.
+class AsyncStream(StreamedCompletion["AsyncStreamCall"], AsyncIterator[Chunk]):
+    """A completion that arrives in chunks; also an async context manager.
 
     Leaving the `async for` loop or the `async with` block early cancels the call, which frees
     what the server holds for it. `usage`, `finish_reason` and so on are complete after the last
@@ -55,7 +55,7 @@ class AsyncStream(StreamedAnswer["AsyncStreamCall"], AsyncIterator[Chunk]):
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Yield the chunks to come."""
-        # Not `self`: the loop closes a generator that nobody reads any more.
+        # Not `self`: the event loop closes a generator that is no longer read.
         try:
             while (chunk := await anext(self, None)) is not None:
                 yield chunk
@@ -90,7 +90,7 @@ class AsyncStream(StreamedAnswer["AsyncStreamCall"], AsyncIterator[Chunk]):
         self._call.cancel()
 
     async def completion(self) -> Completion:
-        """Wait for the rest and return the whole answer."""
+        """Wait for the rest and return the whole completion."""
         async for _ in self:
             pass
         return self._completion()
@@ -138,7 +138,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
             await self._channel.close()
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
-        """Generate one whole answer.
+        """Generate one whole completion.
 
         A text is continued as it is, without the chat template; a conversation, a list of
         `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
@@ -148,7 +148,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         return await self._call(self._stub.Generate, request, Completion.from_proto, call)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
-        """Generate one answer and yield it in chunks; see `generate` for the options."""
+        """Generate one completion and yield it in chunks; see `generate` for the options."""
         request, call = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
         return self.stream_request(request, **call)
 
@@ -180,7 +180,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
             return HealthStatus.SERVICE_UNKNOWN
 
     async def wait_ready(self, timeout: float) -> None:
-        """Wait until the server takes requests, also while nobody listens yet.
+        """Wait until the server takes requests, even if it does not listen yet.
 
         `DeadlineExceededError` if it does not within `timeout` seconds.
         """

@@ -1,4 +1,4 @@
-"""What `Client` and `AsyncClient` share: the server and how to call it. They add the waiting."""
+"""The code that `Client` and `AsyncClient` share: the server and how to call it."""
 
 import contextlib
 import ipaddress
@@ -26,7 +26,7 @@ from blockdraft_runtime import version
 
 ChannelT = TypeVar("ChannelT")
 
-# Pause between two looks at a server that answers but does not serve yet.
+# Pause between two health checks of a server that responds but does not serve yet.
 READY_POLL_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 UNIX = ("unix:", "unix-abstract:")
@@ -66,8 +66,8 @@ class ClientBase(Generic[ChannelT]):
             keepalive: How to check a silent connection; None never does.
             metadata: Metadata of every call.
             channel_options: Options of the gRPC channel; they win over the client's own.
-            channel: A channel to use instead of opening one; the caller closes it and answers
-                for its encryption.
+            channel: A channel to use instead of opening one; the caller closes it and is
+                responsible for its encryption.
 
         `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
         file named by BLOCKDRAFT_CA_CERT cannot be read.
@@ -112,7 +112,7 @@ class ClientBase(Generic[ChannelT]):
         }
 
     def _deadline(self, timeout: float | None = None, **other: object) -> str:
-        """Say which deadline a call has, in case that it passes."""
+        """Return the deadline of a call in words, for the error if it passes."""
         if timeout is not None:
             return f"the call's timeout of {timeout:g} s"
         if self._timeout is not None:
@@ -143,14 +143,14 @@ def all_channel_options(
         "grpc.primary_user_agent": f"blockdraft-python/{version()}",
         "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
         "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
-        # A server that loads its model refuses connections for a while: look again soon.
+        # A server that loads its model refuses connections for a while: try again soon.
         "grpc.initial_reconnect_backoff_ms": 200,
         "grpc.max_reconnect_backoff_ms": 5_000,
     }
     if keepalive is not None:
         options["grpc.keepalive_time_ms"] = round(keepalive.interval_seconds * 1000)
         options["grpc.keepalive_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
-        # While gRPC waits for the answer to a ping of its own, it sends none of these.
+        # While gRPC waits for the response to a ping of its own, it sends none of these.
         options["grpc.http2.ping_timeout_ms"] = round(keepalive.timeout_seconds * 1000)
         options["grpc.http2.max_pings_without_data"] = 0
     if retry is not None and retry.max_attempts > 1:
@@ -190,7 +190,7 @@ def _with_port(address: str) -> str:
 
 
 def _addresses(target: str) -> tuple[str, list[str]]:
-    """Return the scheme of an address and what it lists, which are several of `ipv4:a,b`."""
+    """Return the scheme of an address and its list, which has several items in `ipv4:a,b`."""
     listed = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", target)
     return target.removesuffix(listed), listed.split(",")
 
@@ -199,7 +199,7 @@ def is_local(target: str) -> bool:
     """Return whether calls to `target` cannot leave this machine.
 
     Unix sockets and loopback addresses qualify, such as `localhost:50051`, `unix:/path` or
-    `ipv4:127.0.0.1:50051`; whatever is not understood does not.
+    `ipv4:127.0.0.1:50051`; an address that is not understood does not.
     """
     if target.startswith(UNIX):
         return True

@@ -64,7 +64,7 @@ class Client(ClientBase[grpc.Channel]):
             self._channel.close()
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
-        """Generate one whole answer.
+        """Generate one whole completion.
 
         A text is continued as it is, without the chat template; a conversation, a list of
         `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
@@ -74,7 +74,7 @@ class Client(ClientBase[grpc.Channel]):
         return self._call(self._stub.Generate, request, Completion.from_proto, call)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
-        """Generate one answer and yield it in chunks; see `generate` for the options."""
+        """Generate one completion and yield it in chunks; see `generate` for the options."""
         request, call = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
         return self.stream_request(request, **call)
 
@@ -106,7 +106,7 @@ class Client(ClientBase[grpc.Channel]):
             return HealthStatus.SERVICE_UNKNOWN
 
     def wait_ready(self, timeout: float) -> None:
-        """Wait until the server takes requests, also while nobody listens yet.
+        """Wait until the server takes requests, even if it does not listen yet.
 
         `DeadlineExceededError` if it does not within `timeout` seconds.
         """

@@ -59,7 +59,7 @@ def from_rpc_error(
     info, field, retry_after = _details(error)
     if code is grpc.StatusCode.UNAVAILABLE and info is None:
         # Every error of a blockdraft server carries an ErrorInfo; this one was made on the way.
-        # gRPC wraps what the system said: `...: connect: Connection refused (111)`.
+        # gRPC wraps the system's error: `...: connect: Connection refused (111)`.
         if refused := re.search(r"Connection refused|No such file or directory", message):
             message, hint = refused[0], REFUSED_HINT
         else:
@@ -84,7 +84,7 @@ def from_rpc_error(
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, str | None, float | None]:
-    """Return what a status says: reason, field at fault, seconds until the next try."""
+    """Return the details of a status: reason, field at fault, seconds until the next attempt."""
     try:
         status = rpc_status.from_call(cast(grpc.Call, error))
     except ValueError:

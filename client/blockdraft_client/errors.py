@@ -1,7 +1,7 @@
 """The exceptions of the SDK.
 
     BlockdraftError
-    ├── ConnectionFailedError        no blockdraft server answered
+    ├── ConnectionFailedError        no blockdraft server responded
     ├── ClientClosedError            the client was closed before the call
     ├── DeadlineExceededError        the deadline of the call passed
     ├── RequestCancelledError        the call was cancelled
@@ -43,7 +43,7 @@ class BlockdraftError(Exception):
 
 
 class ConnectionFailedError(BlockdraftError):
-    """No blockdraft server answered: nobody listens, or the connection broke."""
+    """No blockdraft server responded: none listens, or the connection broke."""
 
 
 class ClientClosedError(BlockdraftError):

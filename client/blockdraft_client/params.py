@@ -1,4 +1,4 @@
-"""What a caller may ask for, and set of a connection: encryption, retries, keep-alive. No gRPC."""
+"""The options of a request and of a connection: encryption, retries, keep-alive. No gRPC."""
 
 import functools
 import os
@@ -16,8 +16,8 @@ class ChatMessage:
     """One message of a conversation.
 
     Attributes:
-        role: Who speaks: "system", "user" or "assistant".
-        content: What is said.
+        role: The speaker: "system", "user" or "assistant".
+        content: The text.
     """
 
     role: str
@@ -25,7 +25,7 @@ class ChatMessage:
 
 
 Priority = Literal["normal", "background"]
-"""Who goes first where requests wait: the background gets a place whenever nobody else waits."""
+"""The order in which requests wait: a background request runs when no normal one waits."""
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 """Text to continue as it is, token ids, or a conversation, oldest message first.
@@ -36,46 +36,52 @@ Only a conversation is put into the chat template of the model.
 
 Metadata = Sequence[tuple[str, str]]
 
-_NEW_NAMES = {"max_output_tokens": "max_tokens", "log_probs": "logprobs"}
-"""What fields of `SamplingParams` are called, by their deprecated names."""
+NEW_NAMES = {
+    "max_output_tokens": "max_tokens",
+    "log_probs": "logprobs",
+    "lookup_disabled": "prompt_lookup_disabled",
+    "lookup_drafted_tokens": "prompt_lookup_drafted_tokens",
+    "lookup_accepted_tokens": "prompt_lookup_accepted_tokens",
+}
+"""The names of fields of the SDK's dataclasses, by their deprecated names."""
 
 
 def with_new_names(options: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """Return options under their new names, with a warning; `TypeError` if one is given twice."""
     renamed = dict(options)
-    for old in _NEW_NAMES.keys() & options.keys():
-        if _NEW_NAMES[old] in options:
-            raise TypeError(f"{old} is the old name of {_NEW_NAMES[old]}; give only one of them")
+    for old in NEW_NAMES.keys() & options.keys():
+        if NEW_NAMES[old] in options:
+            raise TypeError(f"{old} is the old name of {NEW_NAMES[old]}; give only one of them")
         renamed[_new_name(old, stacklevel + 1)] = renamed.pop(old)
     return renamed
 
 
 def _new_name(old: str, stacklevel: int) -> str:
-    new = _NEW_NAMES[old]
+    new = NEW_NAMES[old]
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel + 1)
     return new
 
 
-def _takes_old_names(kind: type[T]) -> type[T]:
+def takes_old_names(kind: type[T]) -> type[T]:
     """Let a dataclass be made, and read, by deprecated names of its fields too."""
-    make = kind.__init__
+    make, fields = kind.__init__, kind.__annotations__
 
     @functools.wraps(make)
     def init(self: T, *args: Any, **options: Any) -> None:
         make(self, *args, **with_new_names(options, stacklevel=2))
 
     def read(self: T, name: str) -> Any:
-        if name not in _NEW_NAMES:
+        if NEW_NAMES.get(name) not in fields:
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
         return getattr(self, _new_name(name, stacklevel=2))
 
-    # Not said to type checkers, which are to know the new names alone.
+    # Hidden from type checkers, which should know only the new names.
     kind.__init__ = init  # type: ignore[method-assign, assignment]
     kind.__getattr__ = read  # type: ignore[attr-defined]
     return kind
 
 
-@_takes_old_names
+@takes_old_names
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
@@ -86,8 +92,8 @@ class SamplingParams:
         top_k: Keeps the k likeliest tokens; 0 keeps all.
         top_p: Keeps the smallest set of likeliest tokens with at least this probability.
         min_p: Drops tokens less likely than this share of the likeliest.
-        seed: Seed of the noise; the same seed, prompt and options give the same tokens.
-        stop: Text or texts that end generation; they are not part of the answer.
+        seed: Seed of the Gumbel noise; the same seed, prompt and options give the same tokens.
+        stop: Text or texts that end generation; they are not part of the completion.
         stop_token_ids: Token ids that end generation, besides the model's own.
         ignore_eos: Goes on past the model's own end-of-text tokens.
         logprobs: Number of alternatives to report per token; None reports no log probabilities.
@@ -120,6 +126,7 @@ class SamplingShortcuts(TypedDict, total=False):
     logprobs: int | None
 
 
+@takes_old_names
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
     """Whether and how far to draft ahead; never changes the output.
@@ -127,8 +134,8 @@ class SpeculationParams:
     Attributes:
         disabled: Decodes one token at a time.
         max_draft_tokens: Most tokens to draft per step; None means as many as the verifier takes.
-        prompt_lookup_disabled: Drafts nothing that was looked up in prompt and answer.
-        learning_disabled: Keeps prompt and answer out of what a drafter that learns records.
+        prompt_lookup_disabled: Turns off prompt lookup, which drafts by matching n-grams.
+        learning_disabled: Keeps prompt and completion out of the drafter's training samples.
     """
 
     disabled: bool = False
@@ -138,17 +145,17 @@ class SpeculationParams:
 
 
 class CallOptions(TypedDict, total=False):
-    """What may be said of any call: its deadline in seconds, and metadata of its own."""
+    """The options of every call: its deadline in seconds, and its metadata."""
 
     timeout: float | None
     metadata: Metadata
 
 
 class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
-    """What may be said of an answer beside its prompt, and of the call that asks for it.
+    """The options of a generation request beside its prompt, and of its call.
 
     `sampling` is how to choose tokens and when to stop, `speculation` whether and how far to draft
-    ahead, `priority` whether to give way to others where requests wait, and `model` the name of the
+    ahead, `priority` whether to give way to other requests that wait, and `model` the name of the
     model, by default the one that is served.
     """
 
@@ -214,10 +221,10 @@ class RetryConfig:
     A stream is retried only while nothing has arrived.
 
     Attributes:
-        max_attempts: Most tries, the first included; 1 turns retries off.
-        initial_backoff_seconds: Longest wait before the second try; waits are random.
-        max_backoff_seconds: Longest wait before any try.
-        backoff_multiplier: Growth of the wait from try to try.
+        max_attempts: Most attempts, the first included; 1 turns retries off.
+        initial_backoff_seconds: Longest wait before the second attempt; waits are random.
+        max_backoff_seconds: Longest wait before any attempt.
+        backoff_multiplier: Growth of the wait from attempt to attempt.
     """
 
     max_attempts: int = 4

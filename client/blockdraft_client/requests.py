@@ -1,4 +1,4 @@
-"""From what a caller asks for to the messages of the wire."""
+"""From a caller's options to the messages of the wire."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from blockdraft_protos.v1 import inference_pb2
 
 RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.StreamGenerateRequest)
 
-# What the messages call fields of `SamplingParams`, where that is not the same.
+# Names of fields of `SamplingParams` in the messages, where they differ.
 _WIRE_NAMES = {"max_tokens": "max_output_tokens", "logprobs": "log_probs", "stop": "stop_sequences"}
 
 
 def generation_request(
     kind: type[RequestT], prompt: Prompt, options: GenerationOptions
 ) -> tuple[RequestT, CallOptions]:
-    """Return the request for one answer, whole or as a stream, and how to send it.
+    """Return the request for one completion, whole or as a stream, and how to send it.
 
     `TypeError` if the prompt has none of the forms, or there is no such option; `ValueError` if a
     message or the priority is malformed.

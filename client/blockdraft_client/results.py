@@ -1,4 +1,4 @@
-"""What the server answers, as frozen values; `.proto` is the message as it came."""
+"""The server's responses, as frozen values; `.proto` is the message as it came."""
 
 import enum
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class FinishReason(enum.StrEnum):
     """Why generation ended."""
 
     STOP = "stop"
-    """The model ended its answer, or a stop sequence or stop token appeared."""
+    """The model ended its completion, or a stop sequence or stop token appeared."""
     LENGTH = "length"
     """max_tokens or the context's end was reached."""
 
@@ -64,7 +64,7 @@ def _log_prob(proto: inference_pb2.TokenLogProb) -> TokenLogProb:
 def log_probs_from(
     proto: inference_pb2.GenerateResponse | inference_pb2.StreamGenerateResponse,
 ) -> tuple[TokenLogProbs, ...]:
-    """Read those of an answer or of a part of one."""
+    """Read the log probabilities of a completion or of a part of one."""
     return tuple(TokenLogProbs.from_proto(item) for item in proto.log_probs)
 
 
@@ -94,7 +94,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One whole answer.
+    """One whole completion.
 
     Attributes:
         text: The generated text, without the stop sequence that ended it.
@@ -133,7 +133,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class PartialCompletion:
-    """What had arrived of an answer when its stream broke.
+    """The part of a completion that had arrived when its stream broke.
 
     Attributes:
         text: The text so far.
@@ -191,13 +191,14 @@ class DrafterInfo:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessInfo:
-    """Whether drafted, batched and replayed answers are bit for bit those of plain decoding.
+    """Whether drafted, batched and replayed completions are bit for bit those of plain decoding.
 
     Attributes:
-        exact: Whether all steps of the verifier round alike.
+        exact: Whether all steps of the verifier are batch-invariant.
         dtype: Element type that the target computes in.
-        classes: The steps ("rows x tokens") that round alike, class by class; one if exact.
-        padded: Steps that round otherwise and are padded to one of those.
+        classes: The shapes of steps ("rows x tokens") by their numerics: the shapes of one class
+            give the same bits. One class if exact.
+        padded: Shapes with other numerics, which are padded to one of those.
     """
 
     exact: bool
@@ -208,10 +209,10 @@ class ExactnessInfo:
     def __str__(self) -> str:
         """Say it in a few words."""
         if self.padded:
-            return f"exact in {self.dtype}, {len(self.padded)} shapes of steps padded"
+            return f"exact in {self.dtype}, {len(self.padded)} step shapes padded"
         if self.exact:
             return f"exact in {self.dtype}"
-        return f"not exact in {self.dtype}, steps round in {len(self.classes)} ways"
+        return f"not exact in {self.dtype}, {len(self.classes)} classes of numerics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class ModelInfo:
         name: Name to use in requests.
         target_fingerprint: Identity of the target's weights and configuration.
         vocabulary_size: Number of token ids the model knows.
-        max_context_tokens: Most tokens a prompt and its answer may have together.
+        max_context_tokens: Most tokens a prompt and its completion may have together.
         drafter: The attached drafter; None while none is connected.
         server_version: Version of the server.
         exactness: What the verifier's self-test found; None if it has made none.

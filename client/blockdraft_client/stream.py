@@ -1,4 +1,4 @@
-"""A streamed answer."""
+"""A streamed completion."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 CallT = TypeVar("CallT")
 
 
-class StreamedAnswer(Generic[CallT]):
-    """What has arrived of a streamed answer; `Stream` and `AsyncStream` add the waiting."""
+class StreamedCompletion(Generic[CallT]):
+    """What has arrived of a streamed completion; `Stream` and `AsyncStream` add the waiting."""
 
     def __init__(self, call: CallT, target: str, deadline: str) -> None:
         """Read `call`, which was made to `target` with this deadline, in words."""
@@ -36,9 +36,9 @@ class StreamedAnswer(Generic[CallT]):
         self._closed = False
         self._messages = 0
         self._texts: list[str] = []
-        # The one answer the messages amount to, apart from its text, which would be copied
+        # The one completion the messages amount to, apart from its text, which would be copied
         # for each message.
-        self._answer = inference_pb2.GenerateResponse()
+        self._whole = inference_pb2.GenerateResponse()
 
     @property
     def text(self) -> str:
@@ -48,43 +48,43 @@ class StreamedAnswer(Generic[CallT]):
     @property
     def usage(self) -> Usage | None:
         """What the request consumed; None before the last chunk."""
-        return Usage.from_proto(self._answer.usage) if self._answer.HasField("usage") else None
+        return Usage.from_proto(self._whole.usage) if self._whole.HasField("usage") else None
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why generation ended; None before the last chunk."""
-        return FinishReason.from_proto(self._answer.finish_reason)
+        return FinishReason.from_proto(self._whole.finish_reason)
 
     @property
     def request_id(self) -> str:
         """Identifier of the request; empty before the first chunk."""
-        return self._answer.request_id
+        return self._whole.request_id
 
     @property
     def model(self) -> str:
         """Name of the model that answers; empty before the first chunk."""
-        return self._answer.model
+        return self._whole.model
 
     def _add(self, message: inference_pb2.StreamGenerateResponse) -> Chunk:
         """Take in one message and return its chunk."""
         self._messages += 1
         self._texts.append(message.text)
-        answer = self._answer
-        answer.request_id = message.request_id or answer.request_id
-        answer.model = message.model or answer.model
-        answer.token_ids.extend(message.token_ids)
-        answer.log_probs.extend(message.log_probs)
-        answer.finish_reason = message.finish_reason or answer.finish_reason
+        whole = self._whole
+        whole.request_id = message.request_id or whole.request_id
+        whole.model = message.model or whole.model
+        whole.token_ids.extend(message.token_ids)
+        whole.log_probs.extend(message.log_probs)
+        whole.finish_reason = message.finish_reason or whole.finish_reason
         if message.HasField("usage"):
-            answer.usage.CopyFrom(message.usage)
+            whole.usage.CopyFrom(message.usage)
         return Chunk.from_proto(message)
 
     def _completion(self) -> Completion:
-        """Return what has arrived as one answer."""
-        answer = inference_pb2.GenerateResponse()
-        answer.CopyFrom(self._answer)
-        answer.text = self.text
-        return Completion.from_proto(answer)
+        """Return what has arrived as one completion."""
+        whole = inference_pb2.GenerateResponse()
+        whole.CopyFrom(self._whole)
+        whole.text = self.text
+        return Completion.from_proto(whole)
 
     def _broken(self, error: grpc.RpcError) -> BlockdraftError:
         """Take note that the call failed; return the exception, with what had arrived."""
@@ -96,15 +96,15 @@ class StreamedAnswer(Generic[CallT]):
             return None
         return PartialCompletion(
             text=self.text,
-            token_ids=tuple(self._answer.token_ids),
-            log_probs=log_probs_from(self._answer),
+            token_ids=tuple(self._whole.token_ids),
+            log_probs=log_probs_from(self._whole),
             request_id=self.request_id,
             model=self.model,
         )
 
 
-class Stream(StreamedAnswer["StreamCall"], Iterator[Chunk]):
-    """An answer that arrives in chunks; also a context manager.
+class Stream(StreamedCompletion["StreamCall"], Iterator[Chunk]):
+    """A completion that arrives in chunks; also a context manager.
 
     Leaving the `for` loop or the `with` block early cancels the call, which frees what the
     server holds for it. `usage`, `finish_reason` and so on are complete after the last chunk.
@@ -150,7 +150,7 @@ class Stream(StreamedAnswer["StreamCall"], Iterator[Chunk]):
         self._call.cancel()
 
     def completion(self) -> Completion:
-        """Wait for the rest and return the whole answer."""
+        """Wait for the rest and return the whole completion."""
         for _ in self:
             pass
         return self._completion()

@@ -1,10 +1,11 @@
-"""What a request consumed, and what follows from it."""
+"""What a request consumed, and figures derived from it."""
 
 import itertools
 from dataclasses import dataclass, field
 
 from google.protobuf.duration_pb2 import Duration
 
+from blockdraft_client.params import takes_old_names
 from blockdraft_protos.v1 import inference_pb2
 
 
@@ -30,6 +31,7 @@ class StepSeconds:
         return self.verify + self.draft + self.transport + self.host
 
 
+@takes_old_names
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a request consumed.
@@ -41,7 +43,7 @@ class Usage:
         accepted_tokens: Drafted tokens that were correct.
         verification_steps: Forward passes of the target after the prompt.
         cached_prompt_tokens: Prompt tokens reused from an earlier request.
-        drafted_per_position: How often each draft position was drafted, first one first.
+        drafted_per_position: How often each draft position was filled, first one first.
         accepted_per_position: How often each draft position was accepted, first one first.
         queue_seconds: From arrival to the first computation.
         prefill_seconds: From the first computation to the first token.
@@ -111,9 +113,9 @@ class Usage:
 
     @property
     def acceptance_per_position(self) -> tuple[float, ...]:
-        """Return, for each draft position that was drafted, how often it was accepted."""
-        # A position is never drafted more often than the one before it, so those left out
-        # are the last ones and the index still is the position.
+        """Return, for each draft position that was filled, the share that was accepted."""
+        # A position is never drafted more often than the one before it, so only positions at the
+        # end are left out, and the index still is the position.
         return tuple(
             accepted / drafted
             for drafted, accepted in itertools.zip_longest(

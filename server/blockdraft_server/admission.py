@@ -16,17 +16,16 @@ _MIN_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 30.0
 
 TakeTokens = Callable[[int], None]
-"""Holds so many tokens too, or refuses: for good if the request alone comes to more than it may."""
+"""Adds tokens to those held, or refuses: for good if the request alone exceeds the limit."""
 
 
 class Admission:
-    """Lets requests in while there is room for them to run or to wait.
+    """Admits requests while there is capacity for them to run or to wait.
 
     Requests beyond what the verifiers decode at once wait in the verifiers' own queues, where
-    the scheduler lets tenants take turns; the server only bounds their number, and leaves some
-    for every tenant, and half of those that may wait for others than the background. Several
-    servers before the same verifiers know nothing of each other: each lets in its share of what all
-    may hold together.
+    the scheduler lets tenants take turns. The server only bounds their number: it leaves some
+    capacity for every tenant, and half of the waiting requests must not be background ones. Several
+    servers before the same verifiers do not know of each other: each admits its share of the limit.
     """
 
     def __init__(
@@ -40,8 +39,8 @@ class Admission:
         """Start empty.
 
         `max_waiting` requests may wait beyond the `capacity`, which is how many sequences the
-        healthy verifiers decode at once. So many `servers` share the verifiers, this one included,
-        and where they are `shared`, there may be several tenants.
+        healthy verifiers decode at once. `servers` share the verifiers, this one included;
+        `shared` returns whether there may be several tenants.
         """
         self._max_waiting = max_waiting
         self._capacity = capacity
@@ -62,12 +61,12 @@ class Admission:
         return self._admitted
 
     def drain(self) -> None:
-        """Refuse everything from now on; what was let in goes on."""
+        """Refuse all requests from now on; admitted ones go on."""
         self._draining = True
 
     @contextmanager
     def admit(self, tenant: Tenant, *, background: bool = False) -> Iterator[TakeTokens]:
-        """Hold a place, and what tokens are taken, for the duration of the context.
+        """Hold a slot, and the tokens that are taken, for the duration of the context.
 
         UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED while full or while
         the tenant holds as many as it may.
@@ -90,7 +89,7 @@ class Admission:
             self._requests[tenant.salt] -= 1
             self._tokens[tenant.salt] -= taken
             if not self._requests[tenant.salt]:
-                # Who holds nothing is forgotten.
+                # A tenant that holds nothing is forgotten.
                 del self._requests[tenant.salt], self._tokens[tenant.salt]
             self._note_release()
 
@@ -121,24 +120,24 @@ class Admission:
                 metadata={"requests": admitted, "limit": limit},
                 retry_after_seconds=self._retry_seconds(),
             )
-        # Who has to wait leaves room: no tenant holds more than there are places left. So one that
-        # asks for all of them gets half, two get a third each, and there are some for others.
+        # Once requests have to wait, no tenant holds more than there are slots left. So one tenant
+        # that asks for all of them gets half, two get a third each, and the rest is for others.
         crowded = admitted >= -(-capacity // self._servers)
         if crowded and held >= left and self._shared():
-            message = f"{held} requests of the caller are held, and there is room for {left} more, "
-            message += "which is left to others"
+            message = f"{held} requests of the caller are held; the {left} free slots are left to "
+            message += "other callers"
             raise self._over_limit("fair-share", left, message, {"held": held})
 
     def _check_tokens(self, tenant: Tenant, count: int) -> None:
         held, limit = self._tokens[tenant.salt], self._share(tenant.max_tokens)
         if limit is not None and held + count > limit:
-            message = f"the request may come to {count} tokens beside {held} of others of its "
-            message += f"caller, at most {limit} are allowed"
+            message = f"the request may take {count} tokens beside {held} of the caller's other "
+            message += f"requests, at most {limit} are allowed"
             more = {"tokens": count, "held": held}
             raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
 
     def _share(self, limit: int | None) -> int | None:
-        """Return what of a tenant's limit is this server's."""
+        """Return this server's share of a tenant's limit."""
         return None if limit is None else -(-limit // self._servers)
 
     def _over_limit(
@@ -153,7 +152,7 @@ class Admission:
         )
 
     def _retry_seconds(self) -> float:
-        """Return about when the next place becomes free."""
+        """Return about when the next slot becomes free."""
         return min(max(self._release_interval, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
 
     def _note_release(self) -> None:

@@ -28,7 +28,7 @@ from blockdraft_runtime.status import add_strictly
 from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import Tokenizer, longest_token_bytes
-from blockdraft_server.routing.places import LookUp, Places, look_up
+from blockdraft_server.routing.places import Places, Resolve, resolve
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.service import SERVICE, InferenceService
 from blockdraft_server.traces import Traces
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 # Beside a prompt of the most bytes: names and options, and what encoding a conversation takes.
 _ROOM_BYTES = 256 * 1024
 
-# For TLS and the beginning of HTTP/2. Who connects and says nothing is let go after it.
+# For TLS and the beginning of HTTP/2. A client that connects and sends nothing is dropped then.
 HANDSHAKE_MILLISECONDS = 20_000
 
 
 class ServerApp:
-    """The front door; an `Application` of `blockdraft_runtime.process`.
+    """The API server; an `Application` of `blockdraft_runtime.process`.
 
     Attributes:
         role: Which process this is.
@@ -63,7 +63,7 @@ class ServerApp:
         tokenizer: Tokenizer | None = None,
         traces: Traces | None = None,
         registry: CollectorRegistry = REGISTRY,
-        look_up: LookUp = look_up,
+        resolve: Resolve = resolve,
     ) -> None:
         """Read keys and certificate and wire the parts; nothing connects before `start`.
 
@@ -86,7 +86,7 @@ class ServerApp:
         self._keys = keys = None if path is None else _key_file(path)
         self._api_keys = ApiKeys() if keys is None else ApiKeys(lambda: keys.value)
         self._pool = VerifierPool(
-            Places(settings.verifiers, metrics.name_resolution_failures.inc, look_up),
+            Places(settings.verifiers, metrics.name_resolution_failures.inc, resolve),
             settings.poll_seconds,
             settings.limits.recovery_seconds,
             self._changed.set,
@@ -100,7 +100,7 @@ class ServerApp:
     def make_server(self) -> grpc.aio.Server:
         """Return a gRPC server with options and interceptors as the settings say."""
         options = dict(SERVER_OPTIONS)
-        # Also of a request that is too large, so that most callers get an error with a reason.
+        # Above the limit on a request's size, so that most callers get an error with a reason.
         most = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
         options["grpc.max_receive_message_length"] = most
         options["grpc.server_handshake_timeout_ms"] = HANDSHAKE_MILLISECONDS
@@ -161,7 +161,7 @@ class ServerApp:
         self._held_loop.stop()
 
     def inspect(self) -> Mapping[str, object]:
-        """Return who is served, and what is known of the verifiers."""
+        """Return the requests held, and what is known of the verifiers."""
         return {
             **self._service.state(),
             "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,

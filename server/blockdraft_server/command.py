@@ -1,4 +1,4 @@
-"""`blockdraft server`: the front door alone."""
+"""`blockdraft server`: the API server alone."""
 
 import argparse
 import logging

@@ -1,8 +1,8 @@
-"""From the tokens of a verifier to the text of an answer: whole characters, cut before a stop.
+"""From the tokens of a verifier to the text of a completion: whole characters, cut before a stop.
 
-Whatever the chunking, the text is the one that the whole token sequence has. Where several stop
-sequences occur, the one that is *completed* first ends the text; of two that are completed by
-the same character, the longer one. So the decision never waits for later characters.
+Whatever the chunking, the text is that of the whole token sequence. If several stop sequences
+occur, the one that ends first ends the text; of two that end at the same character, the longer one.
+So the decision never waits for later characters.
 """
 
 import codecs
@@ -29,12 +29,12 @@ async def generate(
     token_bytes: TokenBytes,
     deadline: float,
 ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
-    """Yield the messages of an answer; the last one carries the finish reason and the usage.
+    """Yield the messages of a completion; the last has the finish reason and the usage.
 
-    A stop sequence ends the answer as soon as it is complete: the verifier's call is cancelled,
-    the text is cut before it, `token_ids` end with the token that completed it, whatever came
-    with that, and the usage is the server's own count (see `replay`). A stop token ends it in the
-    verifier; it is among the `token_ids`, but not in the text. `deadline` and errors are those of
+    A stop sequence ends the completion as soon as it is whole: the verifier's call is cancelled,
+    the text is cut before it, `token_ids` end with its last token even if more came with that, and
+    the usage is the server's own count (see `replay`). A stop token ends it in the verifier; it is
+    among the `token_ids`, but not in the text. `deadline` and errors are those of
     `TokenRouter.stream`.
     """
     detokenizer = Detokenizer(token_bytes, stop_sequences)
@@ -52,7 +52,7 @@ async def generate(
             usage = replay.usage() if finish_reason is not None or detokenizer.stopped else None
             if usage is not None and detokenizer.stopped:
                 finish_reason = inference_pb2.FINISH_REASON_STOP
-                # Of the tokens that came with the last one, none is part of the answer.
+                # Tokens after the last one of the stop sequence are no part of the completion.
                 token_ids = token_ids[: len(token_ids) - (told - detokenizer.tokens)]
                 usage.output_tokens = detokenizer.tokens
             yield inference_pb2.StreamGenerateResponse(
@@ -74,7 +74,7 @@ def _log_probs(
             token_id=token_id, log_prob=log_prob, token=token_bytes(token_id)
         )
 
-    # None were asked for, or those of a stop sequence are cut off with its tokens.
+    # Shorter than `token_ids` if none were asked for; cut with the tokens after a stop sequence.
     return [
         inference_pb2.TokenLogProbs(
             chosen=one(token_id, ranked.chosen_log_prob),
@@ -85,16 +85,16 @@ def _log_probs(
 
 
 class Detokenizer:
-    """Turns the tokens of one answer into text as they arrive.
+    """Turns the tokens of one completion into text as they arrive.
 
     Attributes:
-        tokens: How many of the tokens are part of the answer: all up to the one that completed a
-            stop sequence.
+        tokens: How many of the tokens are part of the completion: all up to the last one of a stop
+            sequence.
         stopped: Whether a stop sequence was found; no further text comes.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop_sequences: Sequence[str] = ()) -> None:
-        """Start an empty answer that these texts end; none may be empty."""
+        """Start an empty completion that these texts end; none may be empty."""
         self.tokens = 0
         self.stopped = False
         self._token_bytes = token_bytes
@@ -111,7 +111,7 @@ class Detokenizer:
             self.tokens += len(token_ids)
             return self._decoder.decode(b"".join(map(self._token_bytes, token_ids)))
         texts = []
-        # One by one: how many tokens came together must not decide where the answer ends.
+        # One by one: how many tokens came together must not decide where the completion ends.
         for token_id in token_ids:
             if self.stopped:
                 break
@@ -120,7 +120,7 @@ class Detokenizer:
         return "".join(texts)
 
     def finish(self) -> str:
-        """Return what was held back; the token stream has ended."""
+        """Return the text that was held back; the token stream has ended."""
         if self.stopped:
             return ""
         text = self._release(self._decoder.decode(b"", final=True))

@@ -1,4 +1,4 @@
-"""API keys: the file that lists them, the tenants whose they are, and the check of each call."""
+"""API keys: the file that lists them, their tenants, and the check of each call."""
 
 import hashlib
 import re
@@ -19,23 +19,23 @@ _LIMIT = re.compile(r"(max-requests|max-tokens)=([1-9][0-9]{0,11})")
 _BACKGROUND = "background"
 _NO_LEARNING = "no-learning"
 _SCHEME = "bearer "
-# What callers are called of whom nothing is known but that they were let in.
+# The name of callers with a key that has no name.
 UNNAMED = "unnamed"
-# What those are called who have no series of metrics of their own.
+# The name of tenants without a series of metrics of their own.
 OTHER_TENANTS = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A caller, or several who share a name."""
+    """A caller, or several callers with the same name."""
 
     # For logs and metrics. Callers with a key alone are all `UNNAMED`.
     name: str
-    # What tells tenants apart, and keeps their prompts apart in the prefix cache. No key can be
-    # told from it.
+    # Identifies a tenant, and keeps its prompts apart in the prefix cache. It does not reveal the
+    # key.
     salt: bytes
     max_requests: int | None = None  # most requests held at a time; None for any number
-    # Most tokens of all requests held, prompts and longest answers together; None for any number.
+    # Most tokens of all requests held, prompts and longest completions; None for any number.
     max_tokens: int | None = None
     background: bool = False  # whether all its requests are in the background, whatever they say
     recordable: bool = True  # whether a drafter that learns may record the requests
@@ -46,7 +46,7 @@ EVERYONE = Tenant(UNNAMED, b"")
 
 
 def digest_of(key: str) -> bytes:
-    """Return what a key is known by."""
+    """Return the digest of a key, by which it is known."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -58,7 +58,7 @@ def parse_keys(text: str) -> dict[bytes, Tenant]:
     one tenant, to give it several keys; they have to agree on all else.
 
     `ValueError` if a line is malformed or contradicts another, or if there is no key, which would
-    let everyone in. The message names the line and never quotes it.
+    admit every caller. The message names the line and never quotes it.
     """
     keys: dict[bytes, Tenant] = {}
     tenants: dict[str, Tenant] = {}
@@ -104,7 +104,7 @@ def line_of(
 
 def _alone(word: str) -> tuple[bytes, Tenant]:
     if _DIGEST.fullmatch(word):
-        # Taken for a key, it would let in whoever has read the file.
+        # Taken for a key, it would admit anyone with access to the file.
         raise ValueError("a digest needs the name of a tenant before it")
     digest = digest_of(word)
     return digest, Tenant(UNNAMED, hashlib.sha256(b"prefix cache" + digest).digest())
@@ -139,10 +139,10 @@ def _named(name: str, word: str, *limits: str) -> tuple[bytes, Tenant]:
 
 
 class ApiKeys:
-    """The keys that are let in, by their digests."""
+    """The valid keys, by their digests."""
 
     def __init__(self, current: Callable[[], Keys] | None = None) -> None:
-        """Let in the keys that `current` returns at the time; None lets everyone in."""
+        """Accept the keys that `current` returns at the time; None accepts every call."""
         self._current = current
 
     @property
@@ -156,9 +156,9 @@ class ApiKeys:
         return self._current is not None and len({one.salt for one in self._current().values()}) > 1
 
     def tenant(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Tenant:
-        """Return whose call it is that has this metadata, or refuse it as UNAUTHENTICATED.
+        """Return the tenant of a call with this metadata, or refuse it as UNAUTHENTICATED.
 
-        What the time of a look-up may tell of a digest tells nothing of a key.
+        The time of a look-up may reveal something of a digest, but nothing of a key.
         """
         if self._current is None:
             return EVERYONE
@@ -175,9 +175,9 @@ class ApiKeys:
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
-    """Lets calls to some services through only with a key; others, such as health, are open.
+    """Admits calls to some services only with a key; others, such as health, are open.
 
-    Before a request is read: strangers cost nothing more.
+    It does so before the request is read, so that a call without a key costs no more.
     """
 
     def __init__(self, keys: ApiKeys, services: Collection[str]) -> None:

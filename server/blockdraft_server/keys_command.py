@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 _PREFIX = "bd-"
-# Nobody guesses so many, which is why a digest of them needs neither salt nor slowness.
+# Too many to guess, so a digest of them needs neither a salt nor a slow hash.
 _RANDOM_BYTES = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `blockdraft keys` takes."""
+    """Add the arguments of `blockdraft keys`."""
     parser.add_argument("action", choices=["new"], help="make a random key and print it, once")
     parser.add_argument("name", metavar="NAME", help="the tenant whose key it is")
     parser.add_argument("--max-requests", type=int, metavar="N", help="most requests at a time")
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens",
         type=int,
         metavar="N",
-        help="most tokens of all requests at a time, prompts and longest answers together",
+        help="most tokens of all requests at a time, prompts and longest completions together",
     )
     parser.add_argument(
         "--background", action="store_true", help="its requests give way to all others"
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-learning",
         action="store_true",
-        help="keep the tenant's requests out of what a drafter that learns records",
+        help="keep the tenant's requests out of the drafter's training samples",
     )
     parser.add_argument(
         "--file",

@@ -1,4 +1,4 @@
-"""What the server measures, for Prometheus."""
+"""The server's metrics, for Prometheus."""
 
 import logging
 import time
@@ -23,14 +23,14 @@ _TOKEN_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 _HOLD_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
-# So many tenants have series of their own; those who come later share one.
+# So many tenants have series of their own; later ones share one.
 _MAX_TENANTS = 100
 
 
 class ServerMetrics:
     """The server's metrics on one registry, each under `blockdraft_server_`.
 
-    Mean time per output token, by PromQL:
+    Mean time per output token (TPOT), by PromQL:
     `rate(blockdraft_server_inter_token_latency_seconds_sum[1m])
     / rate(blockdraft_server_inter_token_latency_seconds_count[1m])`.
     """
@@ -91,7 +91,7 @@ class ServerMetrics:
         )
         self.name_resolution_failures = Counter(
             "name_resolution_failures_total",
-            "Names of verifiers that could not be looked up, each time",
+            "Failed attempts to resolve the name of a verifier",
             **ours,
         )
         self.tls_certificate_expiry = Gauge(
@@ -102,7 +102,7 @@ class ServerMetrics:
         self.build = Gauge("build_info", "1, for what is running", ("version", "model"), **ours)
         self.event_loop_hold = Histogram(
             "event_loop_hold_seconds",
-            "Time for which one callback let no other run, looked at a hundred times a second",
+            "Time for which one callback let no other run, measured a hundred times a second",
             buckets=_HOLD_BUCKETS,
             **ours,
         )
@@ -126,7 +126,7 @@ class ServerMetrics:
             timer.close()
 
     def count_verifiers(self, count: Callable[[Standing], int]) -> None:
-        """Ask for the number of verifiers of each standing whenever somebody wants to know."""
+        """Read the number of verifiers of each standing whenever the metrics are collected."""
         for standing in get_args(Standing):
             self._verifiers.labels(state=standing).set_function(partial(count, standing))
 
@@ -141,7 +141,7 @@ class ServerMetrics:
         self._tenant_requests.labels(tenant=tenant, outcome=outcome).inc()
 
     def _label(self, tenant: str) -> str:
-        """Return what a tenant is called; a file of keys with many names makes no more series."""
+        """Return a tenant's label; the number of series stays bounded if there are many tenants."""
         if tenant not in self._tenants and len(self._tenants) >= _MAX_TENANTS:
             return OTHER_TENANTS
         self._tenants.add(tenant)
@@ -161,7 +161,7 @@ class RequestTimer:
         self._started = time.monotonic()
         self._first: float | None = None
         self._last: float | None = None
-        # What remains if the answer ends without a last message.
+        # The outcome if the completion ends without a last message.
         self._outcome = "cancelled"
         metrics.waiting.inc()
 
@@ -187,18 +187,18 @@ class RequestTimer:
         self._last = now
 
     def finished(self, reason: inference_pb2.FinishReason.ValueType) -> None:
-        """Note why the answer is complete."""
+        """Note why the completion ended."""
         name = inference_pb2.FinishReason.Name(reason)
         self._outcome = name.removeprefix("FINISH_REASON_").lower()
 
     def failed(self, error: BaseException) -> None:
         """Note the exception that ended the request.
 
-        Anything but an ordinary exception is a cancellation: `CancelledError` and `GeneratorExit`
-        are how asyncio tells that nobody waits any more.
+        Anything but an ordinary exception is a cancellation: asyncio raises `CancelledError` and
+        `GeneratorExit` when the caller is gone.
         """
         if isinstance(error, ServiceError):
-            # What is a caller's own doing must not look like a service that is overloaded.
+            # A caller's own fault must not look like an overloaded service.
             over = error.reason == TENANT_LIMIT
             self._outcome = (error.reason if over else error.code.name).lower()
         else:

@@ -10,9 +10,9 @@ from blockdraft_runtime.status import invalid_argument
 
 ROLES = ("system", "user", "assistant")
 
-# Tokenizing shorter texts takes less time than handing them to a thread.
+# Shorter texts take less time to tokenize than to hand to a thread.
 _INLINE_BYTES = 4096
-# So many long texts are tokenized at once; more would only take each other's processors.
+# So many long texts are tokenized at once; more would only compete for the processors.
 TOKENIZERS = 2
 
 
@@ -25,7 +25,7 @@ class Tokenizer(Protocol):
 
     @property
     def eos_token_ids(self) -> Collection[int]:
-        """Token ids with which the model ends its answer."""
+        """Token ids with which the model ends a completion."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; control tokens in it are read as plain text."""
@@ -62,7 +62,7 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
 async def prompt_token_ids(
     prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer, threads: Executor
 ) -> list[int]:
-    """Return the token ids of a prompt whose text is so long, as `check_prompt` said.
+    """Return the token ids of a prompt; its text has the length that `check_prompt` returned.
 
     Long texts are tokenized in a thread, so that other calls' streams do not halt meanwhile.
     """

@@ -1,8 +1,7 @@
-"""From a request as it came to what a verifier is asked, or to an error that names the field.
+"""From a client's request to the request for a verifier, or to an error that names the field.
 
-Two steps, because tokenizing is the expensive part: `check_request` looks at everything that
-needs no tokens, `sequence_request` at the rest. Unset options get their defaults here and nowhere
-else.
+Two steps, because tokenizing is the expensive part: `check_request` checks everything that needs no
+tokens, `sequence_request` the rest. Unset options get their defaults here and nowhere else.
 """
 
 import math
@@ -25,10 +24,10 @@ GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerate
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the target can take."""
+    """The limits of the target."""
 
     vocabulary_size: int  # number of token ids
-    max_context_tokens: int  # most tokens of a prompt and its answer together
+    max_context_tokens: int  # most tokens of a prompt and its completion together
 
 
 def check_model(name: str, served: str) -> None:
@@ -87,11 +86,11 @@ def sequence_request(
     limits: ModelLimits,
     eos_token_ids: Collection[int],
 ) -> verifier_pb2.SequenceRequest:
-    """Return what a verifier is asked for a request that passed `check_request`.
+    """Return the verifier's request for a request that passed `check_request`.
 
-    A `max_output_tokens` beyond what the context has room for is reduced to that; such an answer
-    ends with FINISH_REASON_LENGTH like any other that was not long enough. The target's own end
-    tokens stop it too, unless the request ignores them.
+    A `max_output_tokens` that does not fit into the context is reduced; such a completion ends with
+    FINISH_REASON_LENGTH like any other that reached its limit. The target's own end tokens stop it
+    too, unless the request ignores them.
     """
     sampling, speculation = request.sampling, request.speculation
     check_length(len(prompt_token_ids), limits)
@@ -125,19 +124,19 @@ def sequence_request(
 
 
 def check_length(prompt_tokens: int, limits: ModelLimits) -> None:
-    """Refuse a prompt that leaves no room for an answer."""
+    """Refuse a prompt that leaves no space for a completion in the context."""
     most = limits.max_context_tokens
     if prompt_tokens >= most:
-        message = f"the prompt has {prompt_tokens} tokens; prompt and answer together may have "
+        message = f"the prompt has {prompt_tokens} tokens; prompt and completion together may have "
         raise prompt_too_long(prompt_tokens, most, f"{message}{most}")
 
 
 def prompt_too_long(tokens: int, most: int, message: str = "") -> ServiceError:
-    """Return the error for a prompt of so many tokens or more, where there is room for `most`."""
+    """Return the error for a prompt of at least `tokens` tokens, if it may have `most`."""
     return ServiceError(
         grpc.StatusCode.OUT_OF_RANGE,
         "PROMPT_TOO_LONG",
-        message or f"the prompt has at least {tokens} tokens; there is room for {most}",
+        message or f"the prompt has at least {tokens} tokens; at most {most} are allowed",
         metadata={"prompt_tokens": tokens, "max_context_tokens": most},
         field="prompt",
     )
@@ -145,7 +144,7 @@ def prompt_too_long(tokens: int, most: int, message: str = "") -> ServiceError:
 
 def check_token_ids(field: str, token_ids: Sequence[int], limits: ModelLimits) -> None:
     """Refuse token ids outside the vocabulary; the error names the first."""
-    # Told at once for the many that are right: a prompt may be as long as a book.
+    # All at once first: a prompt may be as long as a book, and nearly all are right.
     if not token_ids or (min(token_ids) >= 0 and max(token_ids) < limits.vocabulary_size):
         return
     for index, token_id in enumerate(token_ids):

@@ -1,4 +1,4 @@
-"""The public servicer: proto in, proto out, everything between is elsewhere."""
+"""The public servicer: proto in, proto out; the logic is in other modules."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ SERVICE = "blockdraft.v1.InferenceService"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# Listing fewer tokens takes less time than handing them to a thread.
+# Fewer tokens take less time to list than to hand to a thread.
 _INLINE_TOKENS = 4096
 
 
@@ -86,7 +86,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def state(self) -> dict[str, object]:
-        """Return how many are served."""
+        """Return how many requests are held."""
         return {"admitted": self._generating.admitted, "tokenizing": self._tokenizing.admitted}
 
     def check_size(self, method: str, data: bytes) -> None:
@@ -98,9 +98,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # noqa: N802  # the method's name in the proto
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> inference_pb2.GenerateResponse:
-        """Generate a whole answer; see inference.proto."""
+        """Generate a whole completion; see inference.proto."""
         response, texts = inference_pb2.StreamGenerateResponse(), []
-        async with contextlib.aclosing(self._answer(request, context)) as messages:
+        async with contextlib.aclosing(self._generate(request, context)) as messages:
             async for message in messages:
                 texts.append(message.text)
                 response.MergeFrom(message)
@@ -112,8 +112,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def StreamGenerate(  # noqa: N802
         self, request: inference_pb2.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
-        """Stream an answer; see inference.proto."""
-        async with contextlib.aclosing(self._answer(request, context)) as messages:
+        """Stream a completion; see inference.proto."""
+        async with contextlib.aclosing(self._generate(request, context)) as messages:
             async for message in messages:
                 yield message
 
@@ -167,10 +167,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             response.exactness.padded.extend(exactness.padded)
         return response
 
-    async def _answer(
+    async def _generate(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
-        """Yield the messages of an answer: the life of a request from its checks to its end."""
+        """Yield the messages of a completion: the life of a request from its checks to its end."""
         remaining = context.time_remaining()
         if remaining is None:
             remaining = self._limits.default_timeout_seconds

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from blockdraft_runtime.status import invalid_argument, malformed
 from blockdraft_server.request import ModelLimits, prompt_too_long
 
-# `Tokenize` lists no more tokens: encoding the answer holds the event loop.
+# `Tokenize` lists no more tokens: encoding the response holds the event loop.
 MAX_LISTED_TOKENS = 256 * 1024
 # Most fields of a request: a message of a conversation takes three.
 MAX_FIELDS = 4096
-# Shorter requests cannot hold anybody up.
+# Shorter requests cannot hold up others.
 _UNCHECKED_BYTES = 4096
 # Most bytes of all but the prompt: stop sequences, stop tokens, names.
 _MAX_OTHER_BYTES = 64 * 1024
-# What normalizing may make of a text before it is tokenized: a syllable of three letters, one.
+# Normalizing may shorten a text before it is tokenized: a syllable of three letters becomes one.
 _SHRINKING = 4
 # A token id below 2^28, and every vocabulary is smaller, takes at most four bytes; five do too.
 _BYTES_PER_ID = 5
@@ -41,7 +41,7 @@ def check_size(
         method: Name of the method.
         data: The encoded request.
         max_prompt_bytes: Most bytes of a prompt's text, or of its encoded token ids.
-        limits: What the target can take; None while that is not known.
+        limits: The limits of the target; None while they are not known.
         longest_token: Most bytes of text that a token stands for.
     """
     if len(data) <= _UNCHECKED_BYTES:
@@ -127,7 +127,7 @@ class _Walk:
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield number, wire type, and where the value begins and ends, of each field.
 
-        What is in a group is taken for fields of the message around it.
+        Fields in a group count as fields of the message around it.
         """
         while start < end:
             self._fields += 1

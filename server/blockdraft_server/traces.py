@@ -1,8 +1,8 @@
 """OpenTelemetry spans of requests: where the time of each went, in all processes.
 
 The server makes them when a request ends, from the times that the verifier reports: a request is
-one span with a child each for waiting, for its prompt and for decoding. What the steps of decoding
-were spent on is in the attributes of that child. A caller's `traceparent` metadata makes the
+one span with a child each for waiting, for its prompt and for decoding. The attributes of the last
+child say how the time of the decoding steps was spent. A caller's `traceparent` metadata makes the
 request part of the caller's trace.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Finished = Callable[[inference_pb2.Usage], None]
-"""Takes note of what a complete answer consumed."""
+"""Takes the usage of a complete completion."""
 
 
 class Traces:
@@ -63,7 +63,7 @@ class SpanTraces(Traces):
         try:
             yield lambda usage: self._finished(span, began_ns, usage)
         except BaseException as error:
-            # Anything but an exception is a cancellation: nobody waits any more.
+            # Anything but an exception is a cancellation: the caller is gone.
             failed = isinstance(error, Exception)
             code = error.code if isinstance(error, ServiceError) else grpc.StatusCode.INTERNAL
             name = code.name if failed else "CANCELLED"

@@ -134,6 +134,14 @@ async def test_old_names_of_options_warn_where_they_are_used(
     with pytest.warns(DeprecationWarning, match="log_probs is now called logprobs"):
         await api.call("generate", "hi", max_tokens=3, log_probs=1)
     assert [request.sampling for request in service.requests] == [expected] * 2
+    make = SpeculationParams
+    with pytest.warns(DeprecationWarning, match="is now called prompt_lookup_disabled"):
+        speculation = make(lookup_disabled=True)
+    await api.call("generate", "hi", speculation=speculation)
+    assert service.requests[2].speculation.prompt_lookup_disabled
+    usage: Any = Usage(prompt_lookup_drafted_tokens=2)
+    with pytest.warns(DeprecationWarning, match="is now called prompt_lookup_drafted_tokens"):
+        assert usage.lookup_drafted_tokens == 2
 
 
 def test_the_warning_names_the_line_of_the_caller(fake: RunningFake) -> None:
@@ -155,6 +163,8 @@ async def test_an_option_is_not_given_by_both_names(api: Api) -> None:
             call(max_tokens=1, max_output_tokens=1)
     with pytest.raises(AttributeError, match="no attribute 'max_token'"):
         _ = make().max_token
+    with pytest.raises(AttributeError, match="no attribute 'lookup_disabled'"):
+        _ = make().lookup_disabled
 
 
 async def test_model_describes_target_and_drafter(api: Api, service: FakeInference) -> None:

@@ -76,17 +76,18 @@ def test_old_names_of_flags_and_variable_still_work(
     fake: RunningFake, service: FakeInference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BLOCKDRAFT_ADDRESS")
-    line = "generate hi --json --max-output-tokens 5 --log-probs 2"
+    line = "generate hi --json --max-output-tokens 5 --log-probs 2 --no-lookup"
     assert main([*line.split(), "--target", fake.target]) == 0
     monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
     assert main(line.split()) == 0
     expected = inference_pb2.SamplingOptions(max_output_tokens=5, log_probs=2)
     assert [request.sampling for request in service.requests] == [expected] * 2
+    assert all(request.speculation.prompt_lookup_disabled for request in service.requests)
 
 
 def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
     assert main(["generate", "hi", "--stats"]) == 0
-    expected = "6 tokens, 2.0 tokens/s, τ 2.50, first token after 0.75 s\n"
+    expected = "6 tokens, 2.0 tokens/s, τ 2.50, TTFT 0.75 s\n"
     assert capsys.readouterr() == (TEXT + "\n", expected)
 
 
@@ -212,7 +213,7 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     ("exact", "classes", "words"),
     [
         (True, ["1x1 1x8"], "exact in bfloat16"),
-        (False, ["1x1", "1x8"], "not exact in bfloat16, steps round in 2 ways"),
+        (False, ["1x1", "1x8"], "not exact in bfloat16, 2 classes of numerics"),
     ],
 )
 def test_health_and_models_say_whether_answers_are_exact(
@@ -227,7 +228,7 @@ def test_health_and_models_say_whether_answers_are_exact(
     assert main(["health", "--json"]) == 0
     health, *models, value = capsys.readouterr().out.splitlines()
     assert health == f"SERVING, {words}"
-    assert f"rounding            {words}" in models
+    assert f"numerics            {words}" in models
     found = {"exact": exact, "dtype": "bfloat16", "classes": classes, "padded": []}
     assert json.loads(value)["exactness"] == found
 

@@ -69,7 +69,7 @@ def test_json_is_one_object_on_stdout(serve: Callable[[str], None], capsys: Capt
     assert main(["demo", "--json", "--drafter", "x"]) == 0
     out, err = capsys.readouterr()
     value = json.loads(out)
-    assert (value["answer"], value["identical"], value["trained"]) == (TEXT, True, False)
+    assert (value["completion"], value["identical"], value["trained"]) == (TEXT, True, False)
     assert value["acceptance_length"] == 2.5
     assert value["step_seconds"]["verify"] == 0.5
     assert TEXT in err

@@ -87,7 +87,7 @@ def test_one_different_token_is_noticed() -> None:
 
 def test_the_json_form_is_complete(report: DemoReport) -> None:
     assert json.loads(json.dumps(report.to_json())) == {
-        "answer": "text",
+        "completion": "text",
         "identical": True,
         "plain": {"tokens_per_second": 2.0, "output_tokens": 5, "ttft_seconds": 0.5},
         "drafted": {"tokens_per_second": 4.0, "output_tokens": 5, "ttft_seconds": 0.25},
@@ -106,7 +106,7 @@ def test_the_table_reads_as_measured(report: DemoReport) -> None:
         ("tokens/s", "2.0", "4.0"),
         ("τ, tokens per step", "1.00", "1.67"),
         ("accepted per position", "-", "67% 0%"),
-        ("first token", "500.0 ms", "250.0 ms"),
+        ("TTFT", "500.0 ms", "250.0 ms"),
         ("step", "500.0 ms", "468.8 ms"),
         ("  verify", "375.0 ms", "250.0 ms"),
         ("  draft", "0.0 ms", "125.0 ms"),
@@ -127,5 +127,5 @@ def test_a_one_token_answer_without_a_drafter_has_no_speed() -> None:
     report = demo_report(model(attached=False), runs, runs, runs)
     assert (report.plain.tokens_per_second, report.speedup) == (None, None)
     assert (report.drafter, report.trained) == (None, False)
-    assert "There is no drafter for target: what was drafted is what" in verdict(report)
+    assert "There is no drafter for target: only prompt lookup drafted" in verdict(report)
     assert next(table_rows(report)) == ("tokens/s", "-", "-")

@@ -31,11 +31,11 @@ from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.app import ServerApp
-from blockdraft_server.routing.places import LookUp, look_up
+from blockdraft_server.routing.places import Resolve, resolve
 from blockdraft_server.traces import Traces
 
 EOS = 256
-_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "look_up")
+_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "resolve")
 
 
 class ByteTokenizer:
@@ -127,7 +127,7 @@ async def running_server(
     wait: bool = True,
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
-    look_up: LookUp = look_up,
+    resolve: Resolve = resolve,
 ) -> AsyncIterator[Running]:
     """Run a server on a unix socket; waits until it serves unless told not to.
 
@@ -145,7 +145,7 @@ async def running_server(
             tokenizer=ByteTokenizer(),
             traces=traces,
             registry=registry,
-            look_up=look_up,
+            resolve=resolve,
         )
         serving = asyncio.ensure_future(
             serve(

@@ -10,7 +10,7 @@ from blockdraft_client.cli.options import (
     add_connection_arguments,
     add_sampling_arguments,
     connect,
-    stream_answer,
+    stream_completion,
 )
 from blockdraft_client.cli.output import OK, completion_json, print_json, stats_line
 from blockdraft_client.errors import BlockdraftError
@@ -19,7 +19,7 @@ from blockdraft_client.params import ChatMessage
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
 
-HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops a completion"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read messages and print answers until the end of the input."""
+    """Read messages and print completions until the end of the input."""
     interactive = sys.stdin.isatty()
     if interactive:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # gives input() line editing
         print(HELP, file=sys.stderr)
     with connect(args) as client:
-        # Who nobody answers shall hear so before typing.
+        # If no server responds, the user learns it before typing.
         client.model()
         conversation = Conversation(client, args)
         while True:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Conversation:
-    """What has been said, and how to go on."""
+    """A conversation, and how to go on with it."""
 
     def __init__(self, client: "Client", args: argparse.Namespace) -> None:
         """Start with the system message, if there is one."""
@@ -76,9 +76,9 @@ class Conversation:
         self.messages = [ChatMessage("system", system)] if system is not None else []
 
     def answer(self, line: str) -> None:
-        """Print the answer to `line`; an interrupted one is kept as far as it came."""
+        """Print the completion for `line`; an interrupted one is kept as far as it came."""
         args, question = self._args, ChatMessage("user", line)
-        stream = stream_answer(self._client, args, [*self.messages, question])
+        stream = stream_completion(self._client, args, [*self.messages, question])
         try:
             with stream:
                 if args.json:

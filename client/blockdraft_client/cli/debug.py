@@ -17,8 +17,8 @@ RUN_FOLDERS = "blockdraft-*"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft debug`."""
     parser.description = (
-        "Prints scheduler, sequences, contexts, verifiers and recent faults of each process of "
-        "`blockdraft serve`. Exits 1 if one does not answer."
+        "Prints scheduler, sequences, draft KV caches, verifiers and recent faults of each "
+        "process of `blockdraft serve`. Exits 1 if one does not respond."
     )
     parser.add_argument(
         "address",
@@ -55,7 +55,7 @@ def _addresses(run_dir: Path | None) -> list[str]:
 
 
 def _ask(address: str) -> dict[str, Any]:
-    """Return what a process says of itself, or the error that stood in the way."""
+    """Return the state that a process reports, or the error of the call."""
     # Imported here: `blockdraft --help` must not wait for gRPC.
     import grpc
     from google.protobuf.json_format import MessageToDict
@@ -65,15 +65,15 @@ def _ask(address: str) -> dict[str, Any]:
     with grpc.insecure_channel(address) as channel:
         stub = debug_pb2_grpc.DebugServiceStub(channel)
         try:
-            answer = stub.GetState(debug_pb2.GetStateRequest(), timeout=CALL_SECONDS)
+            response = stub.GetState(debug_pb2.GetStateRequest(), timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
             return {"error": code}
     return {
-        "role": answer.role,
-        "process_id": answer.process_id,
-        "uptime_seconds": round(answer.uptime_seconds, 1),
-        "state": _whole_numbers(MessageToDict(answer.state)),
+        "role": response.role,
+        "process_id": response.process_id,
+        "uptime_seconds": round(response.uptime_seconds, 1),
+        "state": _whole_numbers(MessageToDict(response.state)),
         "recent_faults": [
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(fault.time_seconds)),
@@ -81,7 +81,7 @@ def _ask(address: str) -> dict[str, Any]:
                 "logger": fault.logger,
                 "message": fault.message,
             }
-            for fault in answer.recent_faults
+            for fault in response.recent_faults
         ],
     }
 

@@ -1,4 +1,4 @@
-"""`blockdraft demo`: start everything, stream an answer, measure with and without drafting."""
+"""`blockdraft demo`: start everything, stream a completion, measure with and without drafting."""
 
 import argparse
 import importlib
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--model", default=DEFAULT_MODEL, metavar="SPEC", help="model (default: %(default)s)")
     add_old_name(parser, "--target", "model")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
-    option("--prompt", default=DEFAULT_PROMPT, help="what to answer (default: %(default)s)")
+    option("--prompt", default=DEFAULT_PROMPT, help="the prompt (default: %(default)s)")
     option("--json", action="store_true", help="print one JSON object")
 
 
@@ -72,7 +72,7 @@ def _fetch_target(spec: str) -> None:
 
 
 def serve_arguments(args: argparse.Namespace) -> list[str]:
-    """Return what to tell `blockdraft serve`: no more room than one such answer needs.
+    """Return the flags of `blockdraft serve`: no more capacity than one such completion needs.
 
     Fewer and smaller shapes compile sooner, which is most of the time of a first start.
     """
@@ -103,14 +103,14 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
             model = client.model()
             console.print("answering, with drafting:")
-            warm_up = [_stream(client, args), _answer(client, args, drafted=False)]
+            warm_up = [_stream(client, args), _generate(client, args, drafted=False)]
             plain: list[Completion] = []
             drafted: list[Completion] = []
             # Alternating spreads whatever else the machine does over both kinds.
             for number in range(1, RUNS + 1):
                 with console.status(f"measuring, round {number} of {RUNS}"):
-                    plain.append(_answer(client, args, drafted=False))
-                    drafted.append(_answer(client, args, drafted=True))
+                    plain.append(_generate(client, args, drafted=False))
+                    drafted.append(_generate(client, args, drafted=True))
         console.print("stopping")
     return demo_report(model, warm_up, plain, drafted)
 
@@ -126,7 +126,7 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
         return stream.completion()
 
 
-def _answer(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
+def _generate(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
     return client.generate(
         [ChatMessage("user", args.prompt)],
         max_tokens=ANSWER_TOKENS,

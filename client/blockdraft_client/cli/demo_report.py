@@ -19,7 +19,7 @@ class ModeReport:
 
     Attributes:
         tokens_per_second: Decoding speed; None if nothing was decoded after the first token.
-        output_tokens: Tokens of one answer.
+        output_tokens: Tokens of one completion.
         ttft_seconds: Time to the first token.
         step_seconds: Time of one decoding step.
     """
@@ -47,18 +47,18 @@ class DemoReport:
     """What the demo found.
 
     Attributes:
-        answer: The streamed answer.
+        completion: The streamed text.
         identical: Whether every run, drafted or plain, gave the same token ids.
         plain: The runs without drafting.
         drafted: The runs with drafting.
         acceptance_length: τ over all drafted runs; None if they took no step.
         acceptance_per_position: Share of accepted tokens per draft position, over those runs.
         target: Name of the target.
-        drafter: Method and fingerprint of the drafter; None if there is none, and prompt lookup drafts.
+        drafter: Method and fingerprint of the drafter; None if only prompt lookup drafts.
         trained: Whether the drafter was trained for the target.
     """
 
-    answer: str
+    completion: str
     identical: bool
     plain: ModeReport
     drafted: ModeReport
@@ -103,7 +103,7 @@ def demo_report(
     )
     attached = model.drafter
     return DemoReport(
-        answer=warm_up[0].text,
+        completion=warm_up[0].text,
         identical=len({run.token_ids for run in (*warm_up, *plain, *drafted)}) == 1,
         plain=ModeReport.of([run.usage for run in plain]),
         drafted=ModeReport.of(usages),
@@ -123,7 +123,7 @@ def table_rows(report: DemoReport) -> Iterator[tuple[str, str, str]]:
     yield "tokens/s", _speed(plain), _speed(drafted)
     yield "τ, tokens per step", "1.00", tau
     yield "accepted per position", "-", " ".join(f"{share:.0%}" for share in shown) or "-"
-    yield "first token", _milliseconds(plain.ttft_seconds), _milliseconds(drafted.ttft_seconds)
+    yield "TTFT", _milliseconds(plain.ttft_seconds), _milliseconds(drafted.ttft_seconds)
     steps = plain.step_seconds, drafted.step_seconds
     yield "step", _milliseconds(steps[0].total), _milliseconds(steps[1].total)
     for part in _PARTS:
@@ -143,13 +143,13 @@ def verdict(report: DemoReport) -> str:
         sentences.append(f"The drafter ({report.drafter}) was trained for {report.target}.")
     elif report.drafter is None:
         sentences.append(
-            f"There is no drafter for {report.target}: what was drafted is what prompt and answer "
-            "repeat."
+            f"There is no drafter for {report.target}: only prompt lookup drafted, from what "
+            "prompt and completion repeat."
         )
     else:
         sentences.append(
-            f"The drafter ({report.drafter}) is NOT trained for {report.target}: its guesses are "
-            "noise, so expect τ near 1 and no speed-up. The demo drafts nevertheless, to show "
+            f"The drafter ({report.drafter}) is NOT trained for {report.target}: its drafts are "
+            "random, so expect τ near 1 and no speed-up. The demo drafts nevertheless, to show "
             "that the output stays the same."
         )
     return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""`blockdraft generate`: generate one answer."""
+"""`blockdraft generate`: generate one completion."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from blockdraft_client.cli.options import (
     add_sampling_arguments,
     connect,
     given_sampling,
-    stream_answer,
+    stream_completion,
 )
 from blockdraft_client.cli.output import OK, UsageError, completion_json, print_json, stats_line
 from blockdraft_client.params import ChatMessage, Prompt
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate one answer and print it as it comes."""
+    """Generate one completion and print it as it comes."""
     with connect(args) as client, _open(client, args) as stream:
         if args.json:
             print_json(completion_json(stream.completion()))
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_text(stream: "Stream") -> None:
-    """Print the chunks of an answer as they come, and end the line however it ends."""
+    """Print the chunks of a completion as they come, and end the line however it ends."""
     try:
         for chunk in stream:
             sys.stdout.write(chunk.text)
@@ -77,7 +77,7 @@ def _open(client: "Client", args: argparse.Namespace) -> "Stream":
     if args.request is not None:
         return client.stream_request(_request_from(args))
     try:
-        return stream_answer(client, args, _prompt_from(args))
+        return stream_completion(client, args, _prompt_from(args))
     except ValueError as error:
         # protobuf's own check: the number does not fit the field.
         raise UsageError(str(error)) from error

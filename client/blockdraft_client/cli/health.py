@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             status: str = client.health(args.service)
         except BlockdraftError as error:
-            # For a probe, no answer is an answer.
+            # For a probe, a server that does not respond is a result too.
             status = "UNREACHABLE"
             print(f"blockdraft: {error}", file=sys.stderr)
         exactness = _exactness(client) if status == HealthStatus.SERVING else None
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exactness(client: "Client") -> "ExactnessInfo | None":
-    """Return what the verifier's self-test found, if the server can say."""
+    """Return the result of the verifier's self-test, if the server knows it."""
     try:
         return client.model().exactness
     except BlockdraftError:
-        # A key may be missing, or the verifier be gone: health is told without it.
+        # A key may be missing, or the verifier be gone: health is reported without it.
         return None

@@ -20,7 +20,7 @@ STOP_SECONDS = 10.0
 FORCED_STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 40
 POLL_SECONDS = 0.25
-# How the line begins with which it says that it, and the drafter if it starts one, are ready.
+# The beginning of the line that says that the server, and its drafter if any, are ready.
 ANNOUNCEMENT = "blockdraft serves "
 
 

@@ -47,7 +47,7 @@ class Command:
 
 
 COMMANDS = {
-    "generate": Command("blockdraft_client.cli.generate", "generate one answer"),
+    "generate": Command("blockdraft_client.cli.generate", "generate one completion"),
     "chat": Command("blockdraft_client.cli.chat", "talk to the model"),
     "health": Command("blockdraft_client.cli.health", "say whether the server takes requests"),
     "models": Command("blockdraft_client.cli.models", "describe the served model and drafter"),
@@ -56,20 +56,20 @@ COMMANDS = {
     "serve": Command(
         "blockdraft_server.supervise.command", "run server, verifier, drafter", "serve"
     ),
-    "server": Command("blockdraft_server.command", "run the front door alone", "serve"),
+    "server": Command("blockdraft_server.command", "run the API server alone", "serve"),
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
     "keys": Command("blockdraft_server.keys_command", "make API keys"),
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
     "learn": Command("blockdraft_training.learn_command", "learn while serving", "train"),
-    "compile": Command("blockdraft_aot.command", "compile for TPUs that are not there", "tpu"),
+    "compile": Command("blockdraft_aot.command", "compile for TPUs on a host without one", "tpu"),
     "bench": Command("blockdraft_bench.command", "measure", "bench"),
     "version": Command("blockdraft_client.cli.version", "print the version"),
 }
 
 
 class CommandModule(Protocol):
-    """What the module of a command provides."""
+    """The functions of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's flags."""

@@ -50,7 +50,7 @@ def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
         ("vocabulary", model.vocabulary_size),
         ("context", f"{model.max_context_tokens} tokens"),
         ("server version", model.server_version),
-        ("rounding", model.exactness or "not tested"),
+        ("numerics", model.exactness or "not tested"),
     ]
     drafter = model.drafter
     if drafter is None:

@@ -40,7 +40,7 @@ def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **more
 
 
 def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add the flags that say who calls and how the connection is encrypted."""
+    """Add the flags of authentication and encryption."""
     group.add_argument(
         "--api-key", metavar="KEY", help="API key (default: $BLOCKDRAFT_API_KEY, which ps hides)"
     )
@@ -92,14 +92,14 @@ def tls_from(args: argparse.Namespace) -> bool | TLSConfig | None:
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the fields of `SamplingParams` and `SpeculationParams` as flags."""
-    group = parser.add_argument_group("generation", "What is left out is the server's to choose.")
+    group = parser.add_argument_group("generation", "The server chooses what is left out.")
     for flag, kind, text in (
         ("--max-tokens", int, "most tokens to generate"),
         ("--temperature", float, "randomness; 0, the default, picks the likeliest token"),
         ("--top-k", int, "keep the k likeliest tokens; 0 keeps all"),
         ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
         ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
-        ("--seed", int, "seed of the noise"),
+        ("--seed", int, "seed of the Gumbel noise"),
         ("--logprobs", int, "alternatives to report per token; needs --json"),
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
@@ -107,7 +107,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add_old_name(group, "--max-output-tokens", "max_tokens", type=int)
     add_old_name(group, "--log-probs", "logprobs", type=int)
     group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="text that ends the answer; repeatable"
+        "--stop", action="append", metavar="TEXT", help="text that ends the completion; repeatable"
     )
     group.add_argument(
         "--stop-token-id",
@@ -115,15 +115,16 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         dest="stop_token_ids",
         type=int,
         metavar="ID",
-        help="token that ends the answer; repeatable",
+        help="token that ends the completion; repeatable",
     )
     for flag, text in (
         ("--ignore-eos", "go on past the model's own end of text"),
         ("--no-draft", "decode one token at a time"),
-        ("--no-prompt-lookup", "draft nothing that was looked up in prompt and answer"),
-        ("--no-learn", "keep prompt and answer out of what a drafter that learns records"),
+        ("--no-prompt-lookup", "turn off prompt lookup, which drafts by matching n-grams"),
+        ("--no-learn", "keep prompt and completion out of the drafter's training samples"),
     ):
         group.add_argument(flag, action="store_const", const=True, help=text)
+    add_old_name(group, "--no-lookup", "no_prompt_lookup", action="store_const", const=True)
     group.add_argument(
         "--priority",
         choices=get_args(Priority),
@@ -137,10 +138,10 @@ def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
     return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
 
 
-def stream_answer(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
-    """Ask for an answer as the flags of generation and of the model say.
+def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
+    """Ask for a completion as the flags of generation and of the model say.
 
-    `UsageError` if they ask for what would not be printed.
+    `UsageError` if they ask for values that would not be printed.
     """
     if args.logprobs is not None and not args.json:
         raise UsageError("--logprobs needs --json")

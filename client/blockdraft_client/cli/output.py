@@ -47,7 +47,7 @@ def print_json(value: object) -> None:
 
 
 def completion_json(completion: "Completion") -> dict[str, object]:
-    """Return an answer as a JSON object."""
+    """Return a completion as a JSON object."""
     value: dict[str, object] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
@@ -62,7 +62,7 @@ def completion_json(completion: "Completion") -> dict[str, object]:
 
 
 def usage_json(usage: "Usage") -> dict[str, object]:
-    """Return what a request consumed as a JSON object; step times are sums over its steps."""
+    """Return a request's usage as a JSON object; step times are sums over its steps."""
     return {name: getattr(usage, name) for name in _USAGE} | {
         "acceptance_per_position": list(usage.acceptance_per_position),
         "step_seconds": dataclasses.asdict(usage.step_seconds),
@@ -78,17 +78,17 @@ def _log_prob_json(item: "TokenLogProb") -> dict[str, object]:
     return {
         "token_id": item.token_id,
         "token": item.token.decode("utf-8", errors="replace"),
-        # JSON has no infinity; an impossible token has no log probability to speak of.
+        # JSON has no infinity: the log probability of an impossible token is null.
         "log_prob": item.log_prob if math.isfinite(item.log_prob) else None,
     }
 
 
 def stats_line(usage: "Usage") -> str:
-    """Return the figures of one answer in one line."""
+    """Return the figures of one completion in one line."""
     parts = [f"{usage.output_tokens} tokens"]
     if usage.tokens_per_second is not None:
         parts.append(f"{usage.tokens_per_second:.1f} tokens/s")
     if usage.acceptance_length is not None:
         parts.append(f"τ {usage.acceptance_length:.2f}")
-    parts.append(f"first token after {usage.time_to_first_token_seconds:.2f} s")
+    parts.append(f"TTFT {usage.time_to_first_token_seconds:.2f} s")
     return ", ".join(parts)

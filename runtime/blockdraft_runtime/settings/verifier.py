@@ -1,4 +1,4 @@
-"""What the verifier is told."""
+"""The settings of the verifier."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +69,12 @@ class EngineSettings:
     )
     allow_inexact: bool = setting(
         False,
-        "serve a bfloat16 target although steps of different shapes round differently here, so "
-        "that answers may depend on drafts and on other requests; unset: such shapes are padded",
+        "serve a bfloat16 target although its steps are not batch-invariant here, so that "
+        "completions may depend on drafts and on other requests; unset: shapes are padded until "
+        "they are",
     )
     # How many times as long as without it a step of decoding sequences may take when it also
-    # computes a part of a prompt; less lets answers flow, more begins others sooner.
+    # computes a part of a prompt; less shortens inter-token latencies, more times to first token.
     prompt_slowdown: float = 2.0
     draft_policy: DraftPolicy = setting(
         "adaptive",
@@ -82,7 +83,9 @@ class EngineSettings:
     )
     prompt_lookup: bool = setting(
         True,
-        "also drafts what followed earlier in prompt and answer, where that pays; needs no drafter",
+        "also draft by prompt lookup: what followed the newest tokens earlier in prompt and "
+        "completion, where that pays; needs no drafter",
+        alias="lookup",
         common=True,
     )
     # Most tokens of a verification of what prompt lookup found, the target's newest token included.
@@ -94,7 +97,7 @@ class EngineSettings:
     )
     draft_timeout_seconds: float = setting(
         5.0,
-        "how long an answer of the drafter may take before the connection counts as lost",
+        "how long a response of the drafter may take before the connection counts as lost",
         flag="draft-timeout",
         above=0,
     )
@@ -136,7 +139,7 @@ class SliceSettings:
 
     @classmethod
     def of(cls, host: TpuHost | None) -> "SliceSettings | None":
-        """Return the process that a TPU host is; None without TPU, and if there is only one."""
+        """Return the process of a TPU host; None without TPU, and if there is only one host."""
         if host is None or host.num_hosts == 1:
             return None
         return cls(f"{host.hostnames[0]}:{COORDINATOR_PORT}", host.num_hosts, host.worker_id)
@@ -154,7 +157,7 @@ class SliceSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """Everything the verifier is told."""
+    """All settings of the verifier."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter_address: str | None = setting(
@@ -170,7 +173,9 @@ class VerifierSettings:
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
     )
     self_test: bool = setting(
-        False, "serve nothing: compile, say whether all steps round alike, and exit with 0 if so"
+        False,
+        "serve nothing: compile, print whether all steps are batch-invariant, and exit with 0 if "
+        "they are",
     )
     # Which process of a slice of several hosts this is; None for a single process.
     slice: SliceSettings | None = optional_group()
@@ -178,7 +183,7 @@ class VerifierSettings:
     peer_address: str | None = setting(
         None,
         "second address to listen at, `host:port`, for servers on other hosts; without "
-        "--peer-tls-cert it is plaintext, and whoever reaches it may generate",
+        "--peer-tls-cert it is plaintext, and every host that reaches it may generate",
         flag="peer-listen",
     )
     # Certificates between the processes; None for plaintext.

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a stream ends with when its verifier crashes, restarts or shuts down. CANCELLED is among
-# them because streams that outlive a verifier's drain are cancelled by it; a cancellation of our
-# own never arrives as a status. A sequence that its verifier ends with UNAVAILABLE is the same.
+# Status of a stream whose verifier crashes, restarts or shuts down. CANCELLED is among them because
+# a verifier that drains cancels the streams that last longer; a cancellation of our own never
+# arrives as a status. A sequence that its verifier ends with UNAVAILABLE is the same.
 _BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-# What gRPC itself ends a stream with when the other side is gone: INTERNAL if a message was being
-# written just then. An error of the verifier's own has a reason.
+# Status with which gRPC itself ends a stream when the other side is gone: INTERNAL if a message was
+# being written just then. An error of the verifier's own has a reason.
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
 
 
-# A sequence that has gained so many tokens on a process is not what kills it: whatever does so at a
-# certain token does so again as soon as it has got there.
+# A sequence that has gained so many tokens on a process is taken to be harmless: one that kills it
+# at a certain token is replayed up to there, and kills the next one within a few tokens.
 TRIED_TOKENS = 32
 
 
@@ -40,7 +40,7 @@ class Death:
     """A verifier seems to have died while it may have been running a sequence."""
 
     process: str  # the process that broke off; if it answers again, it had not died
-    # Whether no other sequence can have been the cause: all others that may have been running had
+    # Whether no other sequence can have been the cause: all others that may have been running have
     # gained `TRIED_TOKENS` there.
     alone: bool
 
@@ -49,8 +49,8 @@ class BrokenOffError(Exception):
     """A verifier broke off; it, or another one, may go on with the request.
 
     Attributes:
-        death: What the sequence may have caused; None for an end in order, and for a sequence
-            that cannot have been running.
+        death: The death that the sequence may have caused; None for an orderly end, and for a
+            sequence that cannot have been running.
     """
 
     def __init__(self, message: str, death: Death | None = None) -> None:
@@ -78,7 +78,7 @@ class DecodeStream:
         on_broken: Callable[[], None],
         on_tried: Callable[[], None],
     ) -> None:
-        """Open a stream on the running event loop, to a verifier of which this is known.
+        """Open a stream on the running event loop, to a verifier with this description.
 
         `others` returns how many sequences of other servers it held when last asked. `on_broken` is
         called when the stream or a sequence of it broke off, `on_tried` when there is one untried
@@ -119,7 +119,7 @@ class DecodeStream:
         finally:
             feed.close()
             self._on_tried()
-            # Nothing else tells a verifier that nobody listens any more.
+            # Nothing else tells a verifier that the caller is gone.
             if self._feeds.pop(number, None) is not None and self.open:
                 self._requests.put_nowait(
                     verifier_pb2.DecodeRequest(
@@ -128,7 +128,7 @@ class DecodeStream:
                 )
 
     async def close(self) -> None:
-        """End the stream; the verifier cancels what is left of it."""
+        """End the stream; the verifier cancels its sequences."""
         self._reading.cancel()
         # The reader does the same, if it had begun to read.
         self._writing.cancel()
@@ -136,13 +136,13 @@ class DecodeStream:
         await asyncio.gather(self._reading, self._writing, return_exceptions=True)
 
     async def _write(self) -> None:
-        # What ends the call is told to the reader.
+        # The error that ends the call is raised in the reader.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 await self._call.write(await self._requests.get())
 
     async def _read(self) -> None:
-        # An end in order is that of a verifier that shuts down.
+        # An orderly end is that of a verifier that shuts down.
         error: Exception = BrokenOffError("the stream ended")
         died = False
         try:
@@ -170,7 +170,7 @@ class DecodeStream:
         self._on_broken()
 
     def _fail_dead(self, message: str) -> None:
-        """Tell those who may have been running when the verifier died."""
+        """Tell the feeds of sequences that may have been running when the verifier died."""
         running = self._may_be_running()
         untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._others()
         for feed in running:
@@ -178,10 +178,10 @@ class DecodeStream:
             feed.fail(BrokenOffError(message, Death(self._known.process, alone)))
 
     def _may_be_running(self) -> list[Feed]:
-        """Return whose sequences the verifier may be running; the others certainly wait.
+        """Return the feeds of sequences that the verifier may be running; the others surely wait.
 
-        Who has gained tokens has a place and keeps it. The other places are those of the first
-        of any queue: it is not known whose turn it was.
+        A sequence that has gained tokens has a slot and keeps it. The other slots may hold the
+        first sequences of any queue: it is not known whose turn it was.
         """
         feeds = list(self._feeds.values())
         running = [feed for feed in feeds if feed.gained]
@@ -194,7 +194,7 @@ class DecodeStream:
         return running
 
     def _feed_of(self, request: verifier_pb2.SequenceRequest) -> Feed:
-        # Replays wait together, whosever they are.
+        # The replays of all tenants wait in one queue.
         tenant = None if request.replay else request.cache_salt
         return Feed(self._turns, (request.background, tenant))
 
@@ -210,7 +210,7 @@ class DecodeStream:
                 self._on_tried()
         if message.HasField("error"):
             error = _sequence_error(message)
-            # Of one that failed: nobody is told of an engine that was stopped in order.
+            # Only of an engine that failed: one that was stopped in order is not reported.
             if isinstance(error, _EngineStoppedError):
                 raise error
             feed.fail(error)
@@ -218,12 +218,12 @@ class DecodeStream:
                 self._on_broken()
         elif not message.finish_reason:
             return
-        # It has ended: there is nothing left to cancel.
+        # The sequence has ended: there is nothing left to cancel.
         del self._feeds[number]
 
 
 def _stream_error(failure: grpc.aio.AioRpcError) -> Exception:
-    """Return what a failed stream means for each of its sequences."""
+    """Return the error of each sequence of a failed stream."""
     received = received_error(failure)
     if failure.code() in _BROKEN or (received is None and failure.code() in _LOST):
         return BrokenOffError(f"{failure.code().name}: {failure.details()}")
@@ -231,7 +231,7 @@ def _stream_error(failure: grpc.aio.AioRpcError) -> Exception:
 
 
 def _sequence_error(message: verifier_pb2.SequenceTokens) -> Exception:
-    """Return what the error of a sequence means for it."""
+    """Return the exception for the error of a sequence."""
     status = Status()
     message.error.Unpack(status)
     error = error_from_proto(status)

@@ -1,4 +1,4 @@
-"""What a verifier has sent of one sequence and its caller has not taken yet."""
+"""The messages of one sequence that its verifier has sent and its caller has not taken yet."""
 
 import asyncio
 from collections import deque
@@ -9,16 +9,16 @@ from blockdraft_protos.v1 import verifier_pb2
 # A caller's messages stay far below the 4 MiB that gRPC takes unless told otherwise, also with 20
 # alternatives for each token.
 MAX_MERGED_TOKENS = 2048
-# What one server sends to all callers together; about half of what a core can. Beyond that, gRPC's
-# cost for each message would slow down everyone, so that fewer and longer ones are faster.
+# Messages that one server sends to all callers together, about half of what a core can. Beyond
+# that, gRPC's cost for each message would slow down all of them: fewer, longer ones are faster.
 MESSAGES_PER_SECOND = 8000
 
 
 class Turns:
-    """When readers may have their next message, so that all have as many as they may together.
+    """When readers may have their next message, so that all together stay below the limit.
 
     Attributes:
-        readers: Those who have begun to get messages; whoever waits to be decoded gets none.
+        readers: Readers that have begun to get messages; one whose sequence waits gets none.
     """
 
     def __init__(self, readers: int = 0) -> None:
@@ -34,13 +34,13 @@ class Turns:
 class Feed:
     """The messages of one sequence, for one reader.
 
-    What arrives while the reader is busy, or before it is its turn again, is merged. So a reader
-    who comes late finds one message of all the steps and not one of each, and no more is kept than
-    the answer is long. The end of an answer waits for no turn.
+    Messages that arrive while the reader is busy, or before its turn, are merged. So a reader that
+    comes late finds one message of all the steps and not one of each, and no more is kept than the
+    completion is long. The end of a completion does not wait for a turn.
 
     Attributes:
         gained: Tokens that have come so far.
-        queue: What tells apart the queues in which sequences wait for a place.
+        queue: Identifies the queue in which the sequence waits for a slot.
     """
 
     def __init__(self, turns: Turns, queue: Hashable = None) -> None:
@@ -86,7 +86,7 @@ class Feed:
     async def take(self) -> verifier_pb2.SequenceTokens:
         """Wait for a message and return it, merged with those that came with it.
 
-        Raises what `fail` was told.
+        Raises the error that `fail` was given.
         """
         if not self._ended and (early := self._turn - self._loop.time()) > 0:
             turn = self._loop.call_later(early, self._wake)
@@ -102,7 +102,7 @@ class Feed:
         return self._waiting.popleft()
 
     def close(self) -> None:
-        """Leave the turns to others; nobody reads any more."""
+        """Give up the turn; the feed is no longer read."""
         if self._begun:
             self._begun = False
             self._turns.readers -= 1

@@ -21,18 +21,18 @@ Standing = Literal["healthy", "away", "leaving"]
 
 SERVICE = "blockdraft.v1.VerifierService"
 
-# A verifier that does not answer within this time is not given new requests.
+# A verifier that does not respond within this time gets no new requests.
 _POLL_TIMEOUT_SECONDS = 5.0
 
 
 class VerifierLink:
-    """The connection to one verifier and what was last heard from it.
+    """The connection to one verifier, and the result of its last health check.
 
     Attributes:
         address: Where the verifier listens.
-        leaving: Whether it gets no new requests, because nobody expects a verifier there any more.
-        description: What it serves, as last heard; None before the first answer.
-        healthy: Whether it answered the last look, and is ready.
+        leaving: Whether it gets no new requests, because no verifier is expected there any more.
+        description: The last description of what it serves; None before the first response.
+        healthy: Whether it responded to the last health check, and is ready.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class VerifierLink:
             on_tried: Called when there is one untried sequence less.
             peer_tls: Certificates between the processes, unless `UnusableFilesError`; None for
                 plaintext.
-            host: Whom the verifier's certificate has to be for; empty for the host of the address.
+            host: Host that the verifier's certificate must name; empty for that of the address.
         """
         self.address = address
         self.leaving = False
@@ -63,25 +63,25 @@ class VerifierLink:
         self._reported_load = 0
         self._in_flight_at_report = 0
         self._others = 0
-        self._look_now = asyncio.Event()
+        self._poll_now = asyncio.Event()
         self._losses = 0
 
     @property
     def known(self) -> verifier_pb2.VerifierServiceDescribeResponse:
-        """The description of one that has answered, as every healthy one has."""
+        """The description of a verifier that has responded, as every healthy one has."""
         assert self.description is not None
         return self.description
 
     @property
     def load(self) -> int:
-        """Sequences on the verifier: its own report plus what was sent to it since."""
+        """Sequences on the verifier: its own report plus those sent to it since."""
         return max(
             self._in_flight, self._reported_load + self._in_flight - self._in_flight_at_report
         )
 
     @property
     def untried(self) -> int:
-        """Sequences of this server on the verifier of which it is not known that they do no harm.
+        """Sequences of this server on the verifier that are not known to be harmless.
 
         See `decode_stream.TRIED_TOKENS`.
         """
@@ -132,9 +132,9 @@ class VerifierLink:
             self._in_flight -= 1
 
     async def poll(self) -> None:
-        """Look at health, description and load; a verifier that fails to answer is unhealthy.
+        """Ask for health, description and load; a verifier that does not respond is unhealthy.
 
-        What it said before its stream broke does not make it healthy again; the next look may.
+        A response from before its stream broke does not make it healthy again; the next one may.
         """
         losses = self._losses
         try:
@@ -152,7 +152,7 @@ class VerifierLink:
                 )
                 self._reported_load = load.running_sequences + load.waiting_sequences
                 self._in_flight_at_report = in_flight
-                # Those of this server that came or went meanwhile are not others.
+                # Sequences of this server that came or went meanwhile are not others'.
                 own = max(in_flight, self._in_flight)
                 self._others = max(self._reported_load - own, 0)
             serving = health.status == health_pb2.HealthCheckResponse.SERVING
@@ -162,17 +162,17 @@ class VerifierLink:
             await self._show_new_certificates()
 
     def lost(self) -> None:
-        """Take note that the stream broke; a look without delay tells if the verifier lives."""
+        """Note that the stream broke, and check at once whether the verifier lives."""
         self._losses += 1
         self._set_healthy(False, "the stream broke")
-        self._look_now.set()
+        self._poll_now.set()
 
     async def pause(self, seconds: float) -> None:
-        """Wait until it is time to look again: `seconds`, or until the stream breaks."""
+        """Wait for the next health check: `seconds`, or until the stream breaks."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._look_now.wait()
-        self._look_now.clear()
+                await self._poll_now.wait()
+        self._poll_now.clear()
 
     async def close(self) -> None:
         """Close stream and channel; sequences in flight are cancelled."""
@@ -186,7 +186,7 @@ class VerifierLink:
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     async def _show_new_certificates(self) -> None:
-        """Open another channel, once nothing runs on this one, if the certificates are others."""
+        """Open another channel if the certificates were rotated, once nothing runs on this one."""
         running = self._stream is not None and self._stream.open
         if not running and self._process.renewed():
             old = self._channel

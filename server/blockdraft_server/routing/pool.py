@@ -1,4 +1,4 @@
-"""All verifiers of a server, looked at regularly: which one takes the next request."""
+"""All verifiers of a server, polled regularly: which one takes the next request."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from blockdraft_server.routing.places import Place, Places
 
 logger = logging.getLogger(__name__)
 
-# How soon a verifier that is away is looked for again, at most.
+# Longest pause before a verifier that is away is polled again.
 _AWAY_POLL_SECONDS = 0.2
 
 Changed = Callable[[str | None], Awaitable[None]]
@@ -23,7 +23,7 @@ Changed = Callable[[str | None], Awaitable[None]]
 
 
 class VerifierPool:
-    """The verifiers of a server; `start` begins to look at them.
+    """The verifiers of a server; `start` begins to poll them.
 
     Attributes:
         trials: Keeps a verifier for requests under suspicion.
@@ -39,15 +39,15 @@ class VerifierPool:
     ) -> None:
         """Remember where the verifiers are; `start` connects.
 
-        Each is looked at every `poll_seconds`; `on_change` is called after each look. Those that
-        are away for `recovery_seconds` give their place to verifiers of another target.
+        Each is polled every `poll_seconds`; `on_change` is called after each poll. If all of a
+        target are away for `recovery_seconds`, verifiers of another target may take over.
         """
         self._places = places
         self._links: dict[Place, VerifierLink] = {}
         self._poll_seconds = poll_seconds
         self._on_change = on_change
         self._peer_tls = peer_tls
-        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._target = ServedTarget(recovery_seconds)
         self.trials = Trials(self._healthy, self.wake)
@@ -59,14 +59,14 @@ class VerifierPool:
 
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:
-        """What a healthy verifier serves, or was last known to; None before the first answer."""
+        """What a healthy verifier serves, or last served; None before the first response."""
         known = [link for link in self._links.values() if self._target.has(link)]
         best = max(known, key=lambda link: link.healthy, default=None)
         return best.description if best is not None else None
 
     @property
     def limits(self) -> ModelLimits | None:
-        """What every healthy verifier can take; None while there is none."""
+        """Limits that every healthy verifier allows; None while there is none."""
         healthy = [link.known for link in self._healthy()]
         if not healthy:
             return None
@@ -76,7 +76,7 @@ class VerifierPool:
         )
 
     def count(self, standing: Standing) -> int:
-        """Return how many verifiers are so, of whatever target; may be called by any thread."""
+        """Return how many verifiers, of any target, have a standing; thread-safe."""
         return sum(link.standing == standing for link in list(self._links.values()))
 
     def state(self) -> Mapping[str, object]:
@@ -88,12 +88,12 @@ class VerifierPool:
         }
 
     def start(self) -> None:
-        """Connect, and begin to look at the verifiers. Needs a running event loop."""
+        """Connect, and begin to poll the verifiers. Needs a running event loop."""
         self._follow()
         self._keep(self._places.keep_current(self._follow))
 
     async def stop(self) -> None:
-        """Stop looking and close the connections."""
+        """Stop polling and close the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -105,7 +105,7 @@ class VerifierPool:
     ) -> VerifierLink | None:
         """Return the least busy healthy verifier that is not kept for a trial, or None.
 
-        Of a computation, None for any; those to avoid only if there is no other.
+        Of a computation, None for any; one to avoid only if there is no other.
         """
         kept = self.trials.kept
         candidates = [link for link in self._healthy(computation) if link is not kept]
@@ -124,7 +124,7 @@ class VerifierPool:
         return link
 
     def changes(self, patience_seconds: float) -> Changed:
-        """Return what waits until verifiers of a computation may have changed.
+        """Return a coroutine function that waits until verifiers of a computation may have changed.
 
         It raises `TimeoutError` once none of them has been healthy for `patience_seconds`.
         """
@@ -138,22 +138,22 @@ class VerifierPool:
                 away_since = time.monotonic()
             elif time.monotonic() - away_since >= patience_seconds:
                 raise TimeoutError
-            # The looks at the verifiers never end.
-            await self._looked.wait()
+            # The polls of the verifiers never end.
+            await self._polled.wait()
 
         return changed
 
     def wake(self) -> None:
-        """Let everybody look who waits for a verifier."""
-        self._looked.set()
-        self._looked = asyncio.Event()
+        """Wake all requests that wait for a verifier."""
+        self._polled.set()
+        self._polled = asyncio.Event()
 
     def serves(self, computation: str | None = None) -> bool:
         """Whether a verifier of a computation is healthy, kept for a trial or not."""
         return bool(self._healthy(computation))
 
     def is_alive(self, process: str) -> bool:
-        """Whether a verifier's process still answers."""
+        """Whether a verifier's process still responds."""
         return any(link.healthy and link.known.process == process for link in self._links.values())
 
     def _healthy(self, computation: str | None = None) -> list[VerifierLink]:
@@ -167,7 +167,7 @@ class VerifierPool:
         ]
 
     def _follow(self) -> None:
-        """Connect to verifiers that have come; those that are expected no more get no requests.
+        """Connect to new verifiers; those that are no longer expected get no requests.
 
         `UnusableFilesError` if the certificates cannot be used.
         """
@@ -191,29 +191,29 @@ class VerifierPool:
             try:
                 await link.poll()
             except Exception:
-                # A look must never end the looking.
-                logger.exception("could not look at verifier %s", link.address)
+                # A failed poll must not end the polling.
+                logger.exception("could not poll verifier %s", link.address)
             if was_healthy and not link.healthy:
-                self._places.look_now()
-            self._looked_at_one()
+                self._places.resolve_now()
+            self._polled_one()
             pause = self._poll_seconds
             await link.pause(pause if link.healthy else min(pause, _AWAY_POLL_SECONDS))
         logger.info("verifier %s is gone", link.address)
         del self._links[place]
         self._target.left(link)
-        self._looked_at_one()
+        self._polled_one()
         await link.close()
 
-    def _looked_at_one(self) -> None:
+    def _polled_one(self) -> None:
         self._target.settle(list(self._links.values()))
         self.wake()
         self._on_change()
 
 
 class ServedTarget:
-    """The one target that a server's verifiers are to serve; its name must not stand for two.
+    """The one target that a server's verifiers are to serve; its name must not mean two models.
 
-    That of its first verifier, as long as one may come back.
+    It is that of the first verifier, as long as a verifier of it may come back.
     """
 
     def __init__(
@@ -221,8 +221,7 @@ class ServedTarget:
     ) -> None:
         """Begin without one.
 
-        So long after the last verifier of the target went away it may come back before another
-        target takes its place.
+        Another target takes over `patience_seconds` after the last verifier of this one went away.
         """
         self._patience_seconds = patience_seconds
         self._clock = clock
@@ -232,16 +231,16 @@ class ServedTarget:
         self._told: set[tuple[str, str]] = set()
 
     def has(self, link: VerifierLink) -> bool:
-        """Whether a verifier serves it, or did when last heard of."""
+        """Whether a verifier serves it, or did at its last response."""
         known = link.description
         return known is not None and known.target_fingerprint == self._fingerprint
 
     def left(self, link: VerifierLink) -> None:
-        """Take note that a verifier is looked at no more; it may come back at another address."""
+        """Note that a verifier is polled no more; it may come back at another address."""
         self._may_return |= self.has(link)
 
     def settle(self, links: Sequence[VerifierLink]) -> None:
-        """Take note of what the verifiers serve now; those of another target are logged, once."""
+        """Note what the verifiers serve now; verifiers of another target are logged, once."""
         now = self._clock()
         mine = [link for link in links if self.has(link)]
         if any(link.healthy for link in mine):
@@ -277,11 +276,11 @@ class ServedTarget:
 
 
 class Trials:
-    """Whose trial it is, and which verifier is kept for it; see ADR 0030.
+    """The request on trial, and the verifier that is kept for it; see ADR 0030.
 
-    A request that may be killing verifiers is tried without others of whom that is unknown. One at
-    a time, in the order asked; but who waits for a verifier that is away holds up nobody who waits
-    for another one.
+    A request that may be killing verifiers is tried without other requests that might. Trials run
+    one at a time, in the order asked; a request that waits for a verifier that is away does not
+    hold up one that waits for another verifier.
     """
 
     def __init__(
@@ -289,11 +288,11 @@ class Trials:
     ) -> None:
         """Begin without a trial.
 
-        `healthy` returns the verifiers of a computation, or all; `wake` lets everybody look again.
+        `healthy` returns the verifiers of a computation, or all; `wake` wakes all that wait.
         """
         self._healthy = healthy
         self._wake = wake
-        # Who waits for a trial, in order, with the computation that they need.
+        # The requests that wait for a trial, in order, with the computation that they need.
         self._waiting: dict[object, str | None] = {}
         self._link: VerifierLink | None = None
 
@@ -311,13 +310,13 @@ class Trials:
                 await changed(computation)
         finally:
             del self._waiting[turn]
-            # Of one that gives up, turn and verifier may be another's now.
+            # If this request gives up, another one may have its turn now.
             self._wake()
         self._link = link
         return link
 
     def end(self) -> None:
-        """Leave the verifier to others; the request may stay there."""
+        """Open the verifier to other requests; this one may stay there."""
         self._link = None
         self._wake()
 
@@ -329,7 +328,7 @@ class Trials:
         return link
 
     def _next(self) -> tuple[object, VerifierLink | None]:
-        """Return whose trial comes next, and the verifier that is soonest free for it."""
+        """Return the next turn, and the verifier that is free for it soonest."""
         for turn, computation in self._waiting.items():
             if candidates := self._healthy(computation):
                 return turn, min(candidates, key=lambda link: link.untried)

@@ -1,17 +1,17 @@
-"""What one request remembers between the verifier calls it takes; no I/O.
+"""The state of one request between its verifier calls; no I/O.
 
 The choice of a token depends on the seed and its absolute position only, so a verifier of the same
 computation that is given the tokens already delivered goes on exactly where the broken one stopped.
 
 A verifier reports usage on its last message only. For a call that broke off, or that the server
-cut off at a stop sequence, the server counts itself what it saw:
+cut off at a stop sequence, the server counts from the messages:
 
-- exact: `output_tokens`, `verification_steps` (a message says what each step gained; the first step
+- exact: `output_tokens`, `verification_steps` (a message lists the tokens of each step; the first
   is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
   the last were accepted drafts)
 - lower bounds: `drafted_tokens` and `drafted_per_position` (rejected drafts are never sent, so
   only the accepted ones are known), `cached_prompt_tokens` (0), `prompt_lookup_drafted_tokens` and
-  `prompt_lookup_accepted_tokens` (0: who drafted is not sent)
+  `prompt_lookup_accepted_tokens` (0: the source of a draft is not sent)
 - measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
   and `decode_time`; `step_times` are 0
 """
@@ -78,7 +78,7 @@ class Replay:
 
     @property
     def computation(self) -> str | None:
-        """Fingerprint of the computation that the answer is of, None as long as it may be any.
+        """Fingerprint of the computation that made the completion; None as long as it may be any.
 
         Another one, even of the same target, could choose other tokens and must not go on.
         """
@@ -86,7 +86,7 @@ class Replay:
 
     @property
     def finished(self) -> verifier_pb2.TokenFinishReason.ValueType | None:
-        """How the answer has ended, judged by its tokens alone; None while it goes on.
+        """How the completion has ended, judged by its tokens alone; None while it goes on.
 
         Matters when a call breaks after the last token but before its end was confirmed.
         """
@@ -105,12 +105,12 @@ class Replay:
         return self.request
 
     def refused(self) -> float:
-        """Take note that a verifier had no place; return the pause before the next is asked."""
+        """Note that a verifier had no slot; return the pause before the next is asked."""
         self._close()
         return self._backoff.pause_seconds()
 
     def received(self, message: verifier_pb2.SequenceTokens, now: float) -> None:
-        """Take note of a message that was taken at `now`."""
+        """Note a message that was taken at `now`."""
         if self._meter is None:
             raise RuntimeError("a message arrived outside a call")
         self._meter.steps(message.step_sizes, now)
@@ -125,7 +125,7 @@ class Replay:
             self._meter = None
 
     def broken(self) -> float | None:
-        """Take note that the call broke; return the pause before the next, None to give up."""
+        """Note that the call broke; return the pause before the next, None to give up."""
         self._close()
         self._failures += 1
         if self._failures > self._max_replays:
@@ -136,7 +136,7 @@ class Replay:
         return self._backoff.pause_seconds()
 
     def saw(self, death: Death) -> None:
-        """Take note that a verifier died while it may have been running the request."""
+        """Note that a verifier died while it may have been running the request."""
         self._deaths[death.process] = death.alone
         self._gained_since_death = 0
 
@@ -152,7 +152,7 @@ class Replay:
 
     @property
     def suspected(self) -> bool:
-        """Whether it may be what kills verifiers."""
+        """Whether it may be the request that kills verifiers."""
         return self.deaths >= SUSPICIOUS_DEATHS
 
     @property
@@ -161,7 +161,7 @@ class Replay:
         return self.suspected and tuple(self._deaths.values())[-1]
 
     def usage(self) -> inference_pb2.Usage:
-        """Return what the request consumed over all its calls."""
+        """Return the request's usage over all its calls."""
         self._close()
         return total_usage(len(self.request.prompt_token_ids), self._finished_calls)
 
@@ -182,14 +182,14 @@ class CallMeter:
         self._sizes: list[int] = []
 
     def steps(self, sizes: Iterable[int], now: float) -> None:
-        """Count steps that gained so many tokens each, and were heard of at `now`."""
+        """Count steps that gained so many tokens each, in a message taken at `now`."""
         self._sizes.extend(sizes)
         if self._first is None:
             self._first = now
         self._last = now
 
     def usage(self) -> verifier_pb2.TokenUsage:
-        """Return what is known without the verifier's own report."""
+        """Return the usage as known without the verifier's own report."""
         first = self._last if self._first is None else self._first
         accepted = [size - 1 for size in self._sizes]
         depth = max(accepted, default=0)

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenRouter:
-    """Sends requests to verifiers and takes broken streams up again."""
+    """Sends requests to verifiers and resumes broken streams."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class TokenRouter:
         recovery_seconds: float,
         on_replay: Callable[[], None] = lambda: None,
     ) -> None:
-        """Route over `pool`, for whose verifiers a broken stream waits at most so long."""
+        """Route over `pool`; a broken stream waits at most so long for one of its verifiers."""
         self._pool = pool
         self._recovery_seconds = recovery_seconds
         self._on_replay = on_replay
@@ -41,8 +41,8 @@ class TokenRouter:
         The generator must be closed (`contextlib.aclosing`): that cancels the sequence. At the
         `deadline`, by the monotonic clock, the request has failed.
 
-        `ServiceError`: The verifier's own refusal, UNAVAILABLE when no verifier takes the request
-        up again, DEADLINE_EXCEEDED at the deadline.
+        `ServiceError`: The verifier's own refusal, UNAVAILABLE when no verifier resumes the
+        request, DEADLINE_EXCEEDED at the deadline.
         """
         link = await self._first_link(deadline)
         refused: set[VerifierLink] = set()
@@ -74,7 +74,7 @@ class TokenRouter:
                 refused.clear()
                 finish = replay.finished
                 if finish is not None:
-                    # All tokens had arrived: only the word that they were all is missing.
+                    # All tokens had arrived; only the message that ends the stream is missing.
                     yield verifier_pb2.SequenceTokens(finish_reason=finish)
                     return
                 pause = self._pause(link, replay, broken)
@@ -91,10 +91,10 @@ class TokenRouter:
     def _elsewhere(
         self, replay: Replay, refused: Collection[VerifierLink], refusal: ServiceError
     ) -> VerifierLink | None:
-        """Return whom to ask next, after verifiers had no place; None after a pause.
+        """Return the verifier to ask next, after others had no slot; None after a pause.
 
-        A new request asks each verifier once. A replay has been promised an answer: it asks again
-        until its deadline, as it would wait in a queue.
+        A new request asks each verifier once. A replay was admitted before: it asks again until its
+        deadline, as it would wait in a queue.
         """
         if replay.suspected:
             return None
@@ -134,7 +134,7 @@ class TokenRouter:
         deadline: float,
         trial: contextlib.ExitStack,
     ) -> VerifierLink:
-        """Return where a request goes on after a pause; `trial` gets what ends its trial."""
+        """Return the verifier that resumes a request; `trial` gets the callback that ends it."""
         emitted, seconds = replay.emitted, self._recovery_seconds
         message = f"the verifier broke off after {emitted} tokens and none came back within "
         message += f"{seconds:g} s"
@@ -223,5 +223,5 @@ def deadline_exceeded() -> ServiceError:
     return ServiceError(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "DEADLINE_EXCEEDED",
-        "the answer was not complete at the deadline",
+        "the completion was not finished at the deadline",
     )

@@ -1,4 +1,4 @@
-"""One child process: start it, forward what it says, ask whether it serves, stop it."""
+"""One child process: start it, forward its output, check its health, stop it."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ _KEPT_LINES = 20
 _CHECK_SECONDS = 0.2
 _CHECK_TIMEOUT_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
-# One unanswered probe may be that of a machine that slept.
+# A single health check may stay unanswered because the machine was suspended.
 _PROBES = 2
 _LAST_WORDS_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
-# Kept for a reader that is slow; what all processes say in minutes.
+# Bytes kept for a reader that is slow; the output of all processes in minutes.
 _MOST_UNREAD_BYTES = 4 << 20
 _FULL_SECONDS = 0.01
 
@@ -33,9 +33,9 @@ _FULL_SECONDS = 0.01
 class Output:
     """Where the lines of all processes go, written by a thread.
 
-    A reader that is slow, or has gone, must hold up neither the supervisor nor, by pipes that are
-    full, its children: what it leaves unread beyond a few megabytes is dropped. A stream, as far as
-    `logging` and `print` need one.
+    A reader that is slow, or has gone, must hold up neither the supervisor nor, by full pipes, its
+    children: unread output beyond a few megabytes is dropped. A stream, as far as `logging` and
+    `print` need one.
     """
 
     def __init__(self, sink: BinaryIO | None = None) -> None:
@@ -48,7 +48,7 @@ class Output:
         threading.Thread(target=self._pass_on, name="output", daemon=True).start()
 
     def write(self, text: str | bytes) -> None:
-        """Write soon what there is room for."""
+        """Queue the text to be written soon, as far as it fits."""
         data = text.encode() if isinstance(text, str) else text
         with self._changed:
             if data and self._unread_bytes + len(data) <= _MOST_UNREAD_BYTES:
@@ -129,7 +129,7 @@ class Child:
     async def exited(self) -> int:
         """Wait for the end; return the exit status, negative for a signal."""
         status = await self._process.wait()
-        # What it said last is in the pipe still. A grandchild may hold the pipe open for ever.
+        # Its last output is still in the pipe. A grandchild may hold the pipe open for ever.
         await asyncio.wait({self._forwarding}, timeout=_LAST_WORDS_SECONDS)
         return status
 
@@ -143,9 +143,9 @@ class Child:
             await asyncio.sleep(_CHECK_SECONDS)
 
     async def hung(self, patience_seconds: float) -> None:
-        """Return once the process has left probes of its health unanswered for so long.
+        """Return once the process has left health checks unanswered for so long.
 
-        Any answer will do, and so will a closed port: that is a process on its way out.
+        Any response will do, and so will a closed port: that process is about to end.
         """
         missed = 0
         while missed < _PROBES:
@@ -161,7 +161,7 @@ class Child:
     async def _health(self, seconds: float) -> int:
         """Ask for the health, and wait for so many seconds."""
         if self.spec.health_address is None:
-            raise ValueError(f"{self.spec.name} tells nobody of its health")
+            raise ValueError(f"{self.spec.name} has no health service")
         # A connection of its own: gRPC prints lines about one that ends with the process.
         async with grpc.aio.insecure_channel(
             self.spec.health_address, options=(("grpc.use_local_subchannel_pool", 1),)

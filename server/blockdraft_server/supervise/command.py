@@ -34,9 +34,9 @@ CONFIGURATION = Configuration("serve", ServeSettings)
 
 EXIT_INTERRUPTED = 130
 
-# What `--learn` needs. Looked for, never imported: what serves does without them.
+# Packages that `--learn` needs. They are looked for but never imported by the processes that serve.
 _TRAINING = ("blockdraft_training", "optax", "orbax")
-# A drafter that is ready is found within moments; one that died again is not waited for.
+# A drafter that is ready is found within moments; a drafter that died again is not waited for.
 _ATTACH_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     `ModuleNotFoundError` if what the processes need is not installed.
     """
     for package in ("uvloop", "jax"):
-        # The children import them: say it here, once, not in every attempt of each of them.
+        # The children import them: reported here once, and not at every start of each child.
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     settings = CONFIGURATION.read(args)
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         if settings.run_dir is None:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
-            # Before anything is fetched.
+            # Checked before anything is downloaded.
             if ServePlan.of(settings, folder, os.environ).learns:
                 _require_training()
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
@@ -91,7 +91,7 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
     if plan.drafter is not None and settings.names_drafter:
         name = plan.drafter.drafter
         if name.partition(":")[0] not in DRAFTER_NAMES:
-            # Downloaded here too, and what leads nowhere is said before anything is started.
+            # Downloaded here too, so that an error is reported before anything is started.
             resolve_target(name)
         return plan
     # Where it learns, the trainer makes one if there is none.
@@ -99,7 +99,7 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
         return plan
     if _drafter_exists(plan.drafter, plan.environment):
         return plan
-    logger.warning("starting no drafter; what prompt and answer repeat is drafted all the same")
+    logger.warning("starting no drafter; prompt lookup drafts all the same")
     return ServePlan.of(replace(settings, no_drafter=True), folder, environ)
 
 
@@ -130,8 +130,9 @@ def _require_training() -> None:
 def held_port() -> Iterator[int]:
     """Hold a port of this host for a process that asks for it by number, also again and again.
 
-    Who listens at it must allow the reuse of addresses, as servers do. Nobody else gets it: the
-    kernel gives no port away that is bound, and what is bound without listening can be shared so.
+    A process that listens at it must allow the reuse of addresses, as servers do. No other process
+    gets it: the kernel does not hand out a bound port, and a port that is bound without listening
+    can be shared in this way.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,7 +154,7 @@ def refuse_taken_ports(plan: ServePlan) -> None:
 def refuse_taken_port(flag: str, address: str) -> None:
     """Raise `OSError` if an address `host:port` cannot be had, `ValueError` if it is none.
 
-    A socket's path is not looked at.
+    The path of a unix socket is not checked.
 
     The kernel spreads connections over all processes of a user that share a port, so a second
     service on that of several servers would silently get half of their callers.
@@ -187,7 +188,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
 
     started = time.monotonic()
     supervisor = Supervisor(plan.children(), hang_seconds=settings.hang_timeout_seconds)
-    # Whoever reads stderr slowly, or not at all, must not hold up the supervisor either.
+    # A slow reader of stderr, or one that has stopped, must not hold up the supervisor.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(supervisor.output)
@@ -242,7 +243,7 @@ async def _announcement(plan: ServePlan, seconds: float) -> str:
 
 
 async def describe_drafter(verifier_address: str, patience_seconds: float) -> str:
-    """Return a few words about the drafter of a verifier, for which to wait so long."""
+    """Return a few words about the drafter of a verifier; wait at most so long for it."""
     import grpc
 
     from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc

@@ -1,4 +1,4 @@
-"""Which processes `blockdraft serve` starts, and what it and each of them are told; no I/O."""
+"""Which processes `blockdraft serve` starts, its settings and those of each process; no I/O."""
 
 import sys
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ SERVER = Configuration("server", ServerSettings)
 VERIFIER = Configuration("verifier", VerifierSettings)
 DRAFTER = Configuration("drafter", DrafterSettings)
 
-# With this status `blockdraft` says that its command line, or a file it names, is wrong.
+# Exit status of `blockdraft` if its command line, or a file it names, is wrong.
 USAGE_STATUS = 2
-# By name: to start it, nothing of it has to be imported.
+# By name, so that nothing of it is imported to start it.
 TRAINER_MODULE = "blockdraft_training.online"
-# Verifier and drafter of one host talk by a unix socket, and so do its server and its verifier.
+# Verifier and drafter of one host talk over a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
-# Beyond the time a process lets its calls go on.
+# Beyond the time for which a process lets its calls go on.
 _STOP_MARGIN_SECONDS = 10.0
 # Longest path that fits into a unix socket's address on Linux and macOS.
 _MAX_SOCKET_PATH = 103
@@ -37,16 +37,15 @@ _MAX_SOCKET_PATH = 103
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Everything `blockdraft serve` is told.
+    """All settings of `blockdraft serve`.
 
-    What several processes share, such as the target, is one setting for all of them. What
-    `blockdraft serve` decides itself, such as addresses, is left out of the groups.
+    A setting that several processes share, such as the target, exists once for all of them.
+    Settings that `blockdraft serve` decides itself, such as addresses, are left out of the groups.
     """
 
     no_server: bool = setting(
         False,
-        "start no server, and use nothing that is said of it: those on other hosts come to "
-        "--peer-listen",
+        "start no server and ignore its settings; servers on other hosts connect to --peer-listen",
     )
     no_drafter: bool = setting(
         False,
@@ -78,8 +77,8 @@ class ServeSettings:
     )
     hang_timeout_seconds: float = setting(
         10.0,
-        "how long a process that was ready may leave looks at its health unanswered before it is "
-        "killed and started again",
+        "how long a process that was ready may leave health checks unanswered before it is killed "
+        "and started again",
         flag="hang-timeout",
         above=0,
     )
@@ -97,7 +96,7 @@ class ServeSettings:
     server: ServerSettings = group(ServerSettings, without=("metrics-port", "verifier", *PEER_TLS))
 
     def __post_init__(self) -> None:
-        """Check what can be checked without looking at the machine."""
+        """Check the settings, as far as that is possible without the machine."""
         check(self)
         if self.no_server and self.verifier.peer_address is None:
             raise ValueError("--no-server needs --peer-listen")
@@ -129,7 +128,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:
-    """What each process is told."""
+    """The settings of each process."""
 
     server: ServerSettings | None  # what the server is told; None for verifier and drafter alone
     verifier: VerifierSettings  # what the verifier is told
@@ -143,7 +142,7 @@ class ServePlan:
 
     @classmethod
     def of(cls, settings: ServeSettings, folder: Path, environ: Mapping[str, str]) -> "ServePlan":
-        """Return the plan for what `blockdraft serve` is told, on a host of these variables.
+        """Return the plan for settings of `blockdraft serve`, on a host of these variables.
 
         `ValueError` if the folder's path is too long, or the chips cannot be split as asked for.
         """
@@ -174,7 +173,7 @@ class ServePlan:
                 control_address=server.process.control_address or _socket(folder, "server"),
             ),
         )
-        # What a process is told is on its command line; what it would read itself must not differ.
+        # A process gets its settings on its command line; it must not read others by itself.
         left_out = SERVER.variables | VERIFIER.variables | DRAFTER.variables
         return cls(
             None if settings.no_server else server,
@@ -192,7 +191,7 @@ class ServePlan:
         return self.host is not None and self.host.worker_id > 0
 
     def children(self) -> list[ChildSpec]:
-        """Return the processes in the order in which they stop: front door first."""
+        """Return the processes in the order in which they stop: API server first."""
         verifier = self._child("verifier", VERIFIER.flags(self.verifier), self.verifier.process)
         if self.follows:
             return [verifier]
@@ -214,7 +213,7 @@ class ServePlan:
         return self.drafter is not None and self.drafter.learning.enabled and not self.follows
 
     def watching(self, metrics_port: int) -> "ServePlan":
-        """Return the plan with a port at which the trainer sees whether the verifier is busy."""
+        """Return the plan with a metrics port that tells the trainer if the verifier is busy."""
         process = replace(self.verifier.process, metrics_port=metrics_port)
         return replace(self, verifier=replace(self.verifier, process=process))
 
@@ -231,12 +230,12 @@ class ServePlan:
             name="trainer",
             command=(sys.executable, "-m", TRAINER_MODULE, *flags),
             health_address=None,
-            # Chips are the others'; it computes on what is left of the cores.
+            # The chips belong to the others; the trainer computes on the remaining cores.
             environment={**self.environment, "JAX_PLATFORMS": "cpu"},
         )
 
     def _server(self, told: ServerSettings, number: int) -> ChildSpec:
-        """Return a server; what tells them apart are control address and metrics port."""
+        """Return a server; the servers differ in control address and metrics port."""
         if number == 0:
             return self._child("server", SERVER.flags(told), told.process)
         name, first = f"server-{number + 1}", told.process
@@ -255,7 +254,7 @@ class ServePlan:
             name=role,
             role=role,
             command=(sys.executable, "-m", f"blockdraft_{role}", *flags),
-            # The public address may ask for TLS, which a look at the health must do without.
+            # The public address may need TLS, which a health check has not.
             health_address=process.control_address or process.address,
             stop_seconds=process.drain_seconds + _STOP_MARGIN_SECONDS,
             environment={**self.environment, **self.chips.get(role, {})},

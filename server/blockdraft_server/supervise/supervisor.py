@@ -17,14 +17,14 @@ from blockdraft_server.supervise.plan import USAGE_STATUS, ChildSpec
 logger = logging.getLogger(__name__)
 
 _FAILED_STATUS = 1
-# The kernel takes a killed process away within moments, unless a device holds it.
+# The kernel removes a killed process within moments, unless a device holds it.
 _KILLED_SECONDS = 5.0
 RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How deaths are answered."""
+    """How a child is restarted after its death."""
 
     backoff: BackoffPolicy = RESTARTING  # pauses before the restarts
     # So many deaths within `window_seconds`, without the child having been ready in between, are
@@ -45,7 +45,7 @@ class RestartTracker:
         self._early_deaths: list[float] = []
 
     def died(self, now: float, ready_since: float | None) -> float | None:
-        """Take note of a death; return the pause before the restart, None to give up.
+        """Note a death; return the pause before the restart, None to give up.
 
         `ready_since` is when the child had become ready, by the clock of `now`; None if it never
         did.
@@ -68,7 +68,7 @@ class ChildFailedError(Exception):
 
     Attributes:
         status: Its last exit status.
-        last_lines: What it said last.
+        last_lines: The last lines of its output.
     """
 
     def __init__(self, name: str, status: int, last_lines: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ class ChildFailedError(Exception):
 
 
 class Supervisor:
-    """Starts children, restarts what dies, stops them role by role in the order given.
+    """Starts children, restarts those that die, stops them role by role in the order given.
 
     Attributes:
         children: Those that run, by name.
@@ -93,15 +93,15 @@ class Supervisor:
         policy: RestartPolicy | None = None,
         sink: BinaryIO | None = None,
         hang_seconds: float = 10.0,
-        # Downloads and compiling included; a download goes on where it was.
+        # Downloads and compilation included; an interrupted download is resumed.
         start_seconds: float = 3600.0,
     ) -> None:
-        """Remember what to run.
+        """Set the children to run.
 
         `specs` are the children in the order in which they are stopped, neighbours of one role
-        together; they start together. Their output goes to `sink`; None for stderr. A child is
-        killed that takes longer than `start_seconds` to get ready, or then leaves probes of its
-        health unanswered for `hang_seconds`.
+        together; they start together. Their output goes to `sink`; None for stderr. A child that
+        takes longer than `start_seconds` to get ready, or then leaves health checks unanswered for
+        `hang_seconds`, is killed.
         """
         self.children: dict[str, Child] = {}
         self.output = Output(sink)
@@ -142,7 +142,7 @@ class Supervisor:
                         *(self._stop(spec.name, keepers[spec.name]) for spec in specs)
                     )
             finally:
-                # Reached with children left only when the stopping itself was cancelled.
+                # Children are left here only if the stopping itself was cancelled.
                 for child in self.children.values():
                     child.kill()
                 await asyncio.wait(keepers.values(), timeout=_KILLED_SECONDS)
@@ -178,7 +178,7 @@ class Supervisor:
 
     async def _live(self, spec: ChildSpec) -> tuple[int, float | None, list[str]]:
         """Run a child once; return its exit status, since when it was ready, and its last lines."""
-        # One that nobody waits for is ready as soon as it is started, also if it cannot be.
+        # A child that nothing waits for counts as ready at once, even if it cannot be started.
         ready_since = None if spec.health_address else time.monotonic()
         try:
             child = await Child.start(spec, self.output)
@@ -207,11 +207,11 @@ class Supervisor:
         if await _before(exited, child.ready(), self._start_seconds):
             child.ready_since = time.monotonic()
             self._was_ready[name].set()
-            # Not earlier: who loads or compiles may have no time to answer.
+            # Not earlier: a child that loads or compiles may have no time to respond.
             hung = await _before(exited, child.hung(self._hang_seconds))
-            # One that is stopping has a time limit of its own.
+            # A child that is stopping has its own time limit.
             if hung and not self._stopping.is_set():
-                logger.error("%s has not answered for %g s: killing it", name, self._hang_seconds)
+                logger.error("%s has not responded for %g s: killing it", name, self._hang_seconds)
                 child.kill()
         elif not exited.done():
             logger.error("%s is not ready after %g s: killing it", name, self._start_seconds)

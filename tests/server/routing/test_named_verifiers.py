@@ -35,7 +35,7 @@ async def named(
         for fake in fakes:
             await stack.enter_async_context(running_verifier(fake))
         resolver = FakeResolver(fakes[0].address)
-        server = running_server(settings_for(NAME, **settings), look_up=resolver)
+        server = running_server(settings_for(NAME, **settings), resolve=resolver)
         yield await stack.enter_async_context(server), resolver
 
 
@@ -136,7 +136,7 @@ async def test_certificates_are_for_the_name_and_not_for_the_address(
     async with certified(unused_tcp_port, right, others) as (first, second):
         resolver = FakeResolver(first, second)
         settings = settings_for(NAME, peer_tls=right)
-        async with running_server(settings, look_up=resolver) as server:
+        async with running_server(settings, resolve=resolver) as server:
             found = await server.generate(max_output_tokens=5)
             assert list(found.token_ids) == answer([1, 2], 5)
             await asyncio.sleep(0.2)
@@ -151,10 +151,10 @@ async def test_one_that_comes_amid_an_exchange_of_certificates_is_used_after_it(
     async with certified(unused_tcp_port, tls, tls) as (first, second):
         resolver = FakeResolver(first)
         settings = settings_for(NAME, peer_tls=tls)
-        async with running_server(settings, look_up=resolver) as server:
+        async with running_server(settings, resolve=resolver) as server:
             tls.key.write_bytes(b"half of a key")
             resolver.addresses = frozenset([first, second])
-            await until(lambda: "cannot look up" in caplog.text)
+            await until(lambda: "cannot resolve" in caplog.text)
             assert server.metric("verifiers", state="healthy") == 1
             write_peer(tmp_path / "peers", authority, name="verifiers")
             await until(lambda: server.metric("verifiers", state="healthy") == 2)

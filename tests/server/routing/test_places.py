@@ -11,7 +11,7 @@ from tests.server.support import until
 
 from blockdraft_runtime.settings.server import PeerName, ServerSettings
 from blockdraft_server.routing import places as places_module
-from blockdraft_server.routing.places import Place, Places, look_up
+from blockdraft_server.routing.places import Place, Places, resolve
 
 NAME = "dns:///verifiers:50052"
 
@@ -41,9 +41,9 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def keeping(
-    places: Places, on_looked: Callable[[], None] = lambda: None
+    places: Places, on_resolved: Callable[[], None] = lambda: None
 ) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(places.keep_current(on_looked))
+    task = asyncio.ensure_future(places.keep_current(on_resolved))
     try:
         yield
     finally:
@@ -52,7 +52,7 @@ async def keeping(
 
 
 async def test_a_name_stands_for_all_its_addresses() -> None:
-    places = Places(["unix:/v", NAME], look_up=FakeResolver("10.0.0.1:50052", "10.0.0.2:50052"))
+    places = Places(["unix:/v", NAME], resolve=FakeResolver("10.0.0.1:50052", "10.0.0.2:50052"))
     assert places.known == {Place("unix:/v")}
     async with keeping(places):
         await until(lambda: len(places.known) == 3)
@@ -66,11 +66,11 @@ async def test_a_name_stands_for_all_its_addresses() -> None:
 
 async def test_who_misses_a_verifier_need_not_wait_for_the_next_look() -> None:
     resolver = FakeResolver("a:1")
-    places = Places([NAME], look_up=resolver)
+    places = Places([NAME], resolve=resolver)
     async with keeping(places):
         await until(lambda: resolver.looks == 1)
         resolver.addresses = frozenset(["b:1"])
-        places.look_now()
+        places.resolve_now()
         await until(lambda: {place.address for place in places.known} == {"b:1"})
         assert resolver.looks == 2
 
@@ -97,7 +97,7 @@ async def test_what_was_known_outlives_a_resolver_that_fails(
             await until(lambda: "again" in caplog.text)
     said = [record.getMessage() for record in caplog.records if "cannot" in record.getMessage()]
     assert said == [
-        f"cannot look up {NAME}: [Errno -2] Name or service not known; it stays what it was"
+        f"cannot resolve {NAME}: [Errno -2] Name or service not known; its addresses stay"
     ]
 
 
@@ -106,31 +106,31 @@ async def test_a_connection_that_cannot_be_made_does_not_end_the_looking(
 ) -> None:
     looks = 0
 
-    def on_looked() -> None:
+    def on_resolved() -> None:
         nonlocal looks
         looks += 1
         if looks == 1:
             raise FileNotFoundError(2, "No such file or directory", "ca.pem")
 
-    places = Places([NAME], look_up=FakeResolver("a:1"))
-    async with keeping(places, on_looked):
+    places = Places([NAME], resolve=FakeResolver("a:1"))
+    async with keeping(places, on_resolved):
         await until(lambda: looks == 1)
-        places.look_now()
+        places.resolve_now()
         await until(lambda: looks == 2)
     assert "ca.pem" in caplog.text
 
 
 async def test_the_system_knows_this_host() -> None:
-    found = await look_up(PeerName("localhost", 50052))
+    found = await resolve(PeerName("localhost", 50052))
     assert found in (frozenset(["127.0.0.1:50052"]), frozenset(["[::1]:50052"]))
-    assert await look_up(PeerName("127.0.0.7", 1)) == {"127.0.0.7:1"}
-    assert await look_up(PeerName("::1", 1)) == {"[::1]:1"}
+    assert await resolve(PeerName("127.0.0.7", 1)) == {"127.0.0.7:1"}
+    assert await resolve(PeerName("::1", 1)) == {"[::1]:1"}
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 64, "two..dots"])
 async def test_a_host_that_nobody_knows_is_an_error(host: str) -> None:
     with pytest.raises(OSError, match=r"not known|failure in name|no host is called"):
-        await look_up(PeerName(host, 1))
+        await resolve(PeerName(host, 1))
 
 
 def test_a_full_name_is_certified_without_its_dot() -> None:

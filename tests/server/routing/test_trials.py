@@ -21,7 +21,7 @@ class Verifiers:
     def __init__(self, **links: Link) -> None:
         self.links = links
         self.trials = Trials(lambda wanted: cast(list[VerifierLink], self._of(wanted)), self.wake)
-        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
 
     def _of(self, computation: str | None) -> list[Link]:
         return [link for name, link in self.links.items() if computation in (None, name)]
@@ -32,13 +32,13 @@ class Verifiers:
 
     def begin(self, computation: str | None) -> asyncio.Task[Any]:
         async def changed(_: str | None) -> None:
-            await self._looked.wait()
+            await self._polled.wait()
 
         return asyncio.ensure_future(self.trials.begin(computation, changed))
 
     def wake(self) -> None:
-        self._looked.set()
-        self._looked = asyncio.Event()
+        self._polled.set()
+        self._polled = asyncio.Event()
 
     async def look(self) -> None:
         self.wake()
